@@ -2,12 +2,12 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test engine images jaeger build guest bench soak lint fuzz cross clean
+.PHONY: help demo test engine images jaeger build guest bench soak lint fuzz cross release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## three agents fix a bug in one sandbox, traced in Jaeger; BACKEND=docker|containerd installs that engine
+demo: ## three agents fix a bug in one sandbox, and their trace; BACKEND=docker|containerd installs that engine
 	@hack/demo.sh
 
 test: ## every check and every test; sets everything up
@@ -43,5 +43,8 @@ fuzz: ## every fuzz test for FUZZTIME (default 10s) each
 cross: ## build for the other systems and architectures
 	@hack/cross.sh
 
+release: ## everything of a release in dist/, nothing published
+	@hack/release.sh snapshot
+
 clean: ## remove what was built in this folder; caches and images stay
-	rm -rf bin e2e/bench/out
+	rm -rf bin dist e2e/bench/out

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,16 +105,17 @@ func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) 
 	checkTree(t, tree, printed.RunID, engine)
 	checkSandboxes(t, tree, s.sandbox, engine)
 	for _, agent := range s.agents {
-		models := named(tree, "scripted/"+agent)
+		models := named(tree, "chat "+agent)
 		if len(models) == 0 {
 			t.Errorf("no model span of agent %s", agent)
 		}
 		for _, model := range models { // Genkit's generation stands between the agent and its model
-			if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "agent.Run") {
+			if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "invoke_agent "+agent) {
 				t.Errorf("the model of %s is below %v", agent, above)
 			}
 		}
 	}
+	checkGenAI(t, tree)
 	checkNoContents(t, tree)
 	checkNothingLeft(t, printed.RunID)
 	return printed.result, tree
@@ -129,7 +131,7 @@ func shape(tree *jaegerapi.Trace, engine string) []string {
 			if rest, ok := strings.CutPrefix(name, engine+"."); ok {
 				path[i] = "driver." + rest
 			}
-			if name == "session.Open" && strings.HasPrefix(path[i+1], "sandbox_") {
+			if name == "session.Open" && strings.HasPrefix(path[i+1], "execute_tool sandbox_") {
 				path[i+1] = "a tool"
 			}
 		}
@@ -149,14 +151,14 @@ func shape(tree *jaegerapi.Trace, engine string) []string {
 
 // complete reports whether the last span of a run, its root, has arrived and no span's parent is missing.
 func complete(tree *jaegerapi.Trace) bool {
-	return len(tree.Roots) == 1 && tree.Roots[0].Name == "workflow.run"
+	return len(tree.Roots) == 1 && strings.HasPrefix(tree.Roots[0].Name, "invoke_workflow ")
 }
 
-// named returns the spans of a name.
+// named returns the spans of a name, or of an operation whatever it is done with.
 func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
 	var found []*jaegerapi.Span
 	for _, s := range tree.Spans {
-		if s.Name == name {
+		if s.Name == name || strings.HasPrefix(s.Name, name+" ") {
 			found = append(found, s)
 		}
 	}
@@ -175,18 +177,18 @@ func above(s *jaegerapi.Span) []string {
 // checkTree asserts who stands above whom, and the run's id on our own spans.
 func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 	t.Helper()
-	if len(tree.Roots) != 1 || tree.Roots[0].Name != "workflow.run" {
-		t.Errorf("%d roots, want one workflow.run", len(tree.Roots))
+	if !complete(tree) {
+		t.Errorf("%d roots, want one of the workflow", len(tree.Roots))
 	}
 	for _, link := range []struct{ below, above string }{
-		{"workflow.step", "workflow.run"},
-		{"agent.Run", "workflow.step"},
-		{"sandbox_exec", "agent.Run"},
-		{"session.Exec", "sandbox_exec"},
+		{"workflow.step", "invoke_workflow"},
+		{"invoke_agent", "workflow.step"},
+		{"execute_tool", "invoke_agent"},
+		{"session.Exec", "execute_tool"},
 		{"session.Open", "workflow.step"},
 		{engine + ".Create", "session.Open"},
 		{engine + ".Dial", "session.Open"},
-		{"session.Close", "workflow.run"},
+		{"session.Close", "invoke_workflow"},
 		{engine + ".Remove", "session.Close"},
 	} {
 		found := named(tree, link.below)
@@ -194,7 +196,8 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 			t.Errorf("no span %s", link.below)
 		}
 		for _, s := range found {
-			if above := above(s); !slices.Contains(above, link.above) &&
+			isAbove := func(name string) bool { return name == link.above || strings.HasPrefix(name, link.above+" ") }
+			if above := above(s); !slices.ContainsFunc(above, isAbove) &&
 				!(link.below == "session.Exec" && slices.Contains(above, "workflow.step")) {
 				t.Errorf("%s is not below %s but below %v", link.below, link.above, above)
 			}
@@ -210,6 +213,50 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 		if strings.HasPrefix(s.Name, "session.") && s.Tags["workcell.sandbox.id"] == "" {
 			t.Errorf("%s has no sandbox id", s.Name)
 		}
+	}
+}
+
+// checkGenAI classifies the trace as Jaeger's UI does (jaegertracing/jaeger-ui, its GenAI view): a trace is one of
+// generative AI by any gen_ai. attribute, a span is an agent, a model or a tool by gen_ai.operation.name, and the tokens in the
+// header are the sum over the models.
+func checkGenAI(t *testing.T, tree *jaegerapi.Trace) {
+	t.Helper()
+	kinds := map[string]string{
+		"chat": "LLM", "execute_tool": "TOOL", "invoke_agent": "AGENT", "create_agent": "AGENT", "invoke_workflow": "AGENT",
+	}
+	count := map[string]int{}
+	sums := map[string]int{} // of tokens, by kind
+	for _, s := range tree.Spans {
+		kind := kinds[s.Tags["gen_ai.operation.name"]]
+		count[kind]++
+		for _, key := range []string{"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"} {
+			if text, ok := s.Tags[key]; ok {
+				n, err := strconv.Atoi(text)
+				if err != nil {
+					t.Errorf("%s of %s is %q", key, s.Name, text)
+				}
+				sums[kind] += n
+			}
+		}
+		want, _, _ := strings.Cut(s.Name, " ")
+		if kinds[want] != kind {
+			t.Errorf("%s is classed %q", s.Name, kind)
+		}
+		if strings.HasPrefix(s.Name, "sandbox_") || strings.HasPrefix(s.Tags["genkit:metadata:subtype"], "tool") && kind != "TOOL" {
+			t.Errorf("%s is a tool and classed %q", s.Name, kind)
+		}
+		if kind == "TOOL" && s.Tags["gen_ai.tool.name"] == "" || kind == "LLM" && (s.Tags["gen_ai.request.model"] == "" || s.Tags["gen_ai.provider.name"] == "") {
+			t.Errorf("%s lacks what the conventions require: %v", s.Name, s.Tags)
+		}
+	}
+	if count["AGENT"] < 2 || count["LLM"] == 0 || count["TOOL"] == 0 {
+		t.Errorf("classes %v", count)
+	}
+	if sums["LLM"] == 0 || sums["LLM"] != sums["AGENT"] { // those of agents are what the run counted
+		t.Errorf("the models' tokens are %d, the run counted %d", sums["LLM"], sums["AGENT"])
+	}
+	if n := len(named(tree, "invoke_workflow")); n != 1 {
+		t.Errorf("%d spans of the workflow, want 1", n)
 	}
 }
 

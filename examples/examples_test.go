@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -128,6 +129,33 @@ func TestWorkflows(t *testing.T) {
 				t.Errorf("the fixer wrote %d times, the run went back %d times:\n%s", fixes, back, stderr)
 			}
 		})
+	}
+}
+
+// TestFixComesHome: a project stays as it was until what the run changed is applied.
+func TestFixComesHome(t *testing.T) {
+	t.Parallel()
+	dir, vars := t.TempDir(), []string{"WORKCELL_STATE_DIR=" + t.TempDir()}
+	if err := os.CopyFS(dir, os.DirFS("projects/buggy-calculator")); err != nil {
+		t.Fatal(err)
+	}
+	source := func() string {
+		raw, err := os.ReadFile(filepath.Join(dir, "calculator.py"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	before := source()
+	_, stderr := workcell(t, vars, "run", "examples/workflows/debug-and-fix.yaml", "--workspace", dir,
+		"--model", "scripted/examples/workflows/scripts/debug-and-fix.yaml")
+	end := regexp.MustCompile(`(?m)^1 file changed, \d+ insertions\(\+\), \d+ deletions\(-\)\napply to ` + regexp.QuoteMeta(dir) + ` with: workcell (runs apply run_\w+)\n`).FindStringSubmatch(stderr)
+	if end == nil || source() != before {
+		t.Fatalf("the end of the run:\n%s", stderr)
+	}
+	workcell(t, vars, strings.Fields(end[1])...)
+	if after := source(); after == before || !strings.Contains(after, "CalculatorError") {
+		t.Errorf("after runs apply:\n%s", after)
 	}
 }
 

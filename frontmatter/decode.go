@@ -247,6 +247,7 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 func (d *decoder) sandboxFields(s *Sandbox) []field {
 	return slices.Concat([]field{{"mode", enum(d, &s.Mode)}}, d.sharedFields(s), []field{
 		{"session", d.text(&s.Session)},
+		{"outputs", d.list(&s.Outputs)},
 		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
 		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
 		{"allow_network", d.boolean(&s.AllowNetwork)},

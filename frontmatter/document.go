@@ -8,6 +8,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -24,6 +25,7 @@ type Document struct {
 	BodyLine int    // line of the file that Body begins on
 
 	parts parts
+	named []string   // what `outputs:` says; nil without it
 	root  *yaml.Node // of the frontmatter; nil when there is none
 }
 
@@ -144,6 +146,42 @@ func (r *reporter) document(doc *Document) {
 		}
 		doc.meta(d, key, follow(value))
 	}
+	doc.placeOutputs(d)
+}
+
+// outputs reads `outputs:`, which may stand before `sandbox:`.
+func (doc *Document) outputs(d *decoder, n *yaml.Node) {
+	d.at["outputs"], doc.named = n, []string{}
+	d.list(&doc.named)(n, "outputs")
+	for _, p := range outputs.Globs(doc.named).Problems() {
+		at := n
+		if p.Index >= 0 {
+			at = d.at[fmt.Sprintf("outputs[%d]", p.Index)]
+		}
+		d.fail(at, p.Hint, "%s", p.Message)
+	}
+}
+
+// placeOutputs makes `outputs:` part of the sandbox, as it may also be written.
+func (doc *Document) placeOutputs(d *decoder) {
+	switch {
+	case doc.named == nil:
+	case doc.Sandbox == nil || doc.Sandbox.Mode != ModeCode:
+		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs need a sandbox that lasts")
+	case doc.Sandbox.Outputs != nil:
+		d.fail(d.at["outputs"], "remove one of the two", "the outputs are declared twice")
+	default:
+		doc.Sandbox.Outputs = doc.named
+	}
+}
+
+// Outputs returns the files below the work directory that a run of the agent brings home, as patterns; a question mark at
+// the end of one says that it may be missing.
+func (d *Document) Outputs() []string {
+	if d.Sandbox == nil {
+		return nil
+	}
+	return d.Sandbox.Outputs
 }
 
 // looksLikeSandbox finds misspellings: Genkit ignores keys it does not know, and the agent would run without a sandbox.
@@ -188,6 +226,8 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 		if !empty {
 			doc.use(d, n)
 		}
+	case "outputs":
+		doc.outputs(d, n)
 	case "output":
 		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil
 	case "input":

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -65,6 +66,7 @@ const (
 const (
 	SessionDefault  = "default"  // the sandbox that all agents of a run share
 	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
+	SessionUser     = "user"     // the sandbox of the person whom the run serves (session.WithUser), which outlives runs and reaches no other
 )
 
 // Bounds of the values in a file, beside those of backend.LimitTable.
@@ -76,37 +78,38 @@ const (
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
-// refused; in a value made by Go code a zero field means the default.
+// refused; in a value made by Go code a zero field means the default. The descriptions are what Genkit's Dev UI shows.
 type Sandbox struct {
-	Mode    Mode    `json:"mode,omitempty" jsonschema:"enum=compute,enum=code"`
-	Runtime Runtime `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash"`
-	Image   string  `json:"image,omitempty"`
-	Session string  `json:"session,omitempty"` // code mode
-	// YieldMS is how long sandbox_exec waits for the end of a command when a call does not say; code mode.
-	YieldMS int64             `json:"yield_ms,omitempty"`
-	User    string            `json:"user,omitempty"` // "uid" or "uid:gid"
-	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable"`
-	Env     map[string]string `json:"env,omitzero"`
-	Limits  Limits            `json:"limits,omitzero"`
-	Network Network           `json:"network,omitzero"`
+	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls"`
+	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which picks the default image; python when left out"`
+	Image   string            `json:"image,omitempty" jsonschema_description:"container image; that of the runtime when left out"`
+	Session string            `json:"session,omitempty" jsonschema_description:"code mode: default is the sandbox that the agents of a run share, isolated one of this agent alone, any other name one for those who name it"`
+	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for the end of a command when a call does not say; 10000 when left out"`
+	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; 1000:1000 when left out"`
+	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system can be written to; readonly when left out"`
+	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment of every command, over the image's own"`
+	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
+	Network Network           `json:"network,omitzero" jsonschema_description:"what the sandbox can reach; nothing when left out"`
+	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
+	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent makes, as patterns; ? at the end: may be missing"`
 
 	// First-generation fields, compute mode only.
 
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty"` // of one run
-	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty"`
-	AllowNetwork   *bool    `json:"allow_network,omitempty"` // older spelling of network.enabled
-	PipPackages    []string `json:"pip_packages,omitzero"`
-	NpmPackages    []string `json:"npm_packages,omitzero"`
+	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"compute mode: time limit of one program; 120 when left out"`
+	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty" jsonschema_description:"compute mode: how much output a call returns, per stream"`
+	AllowNetwork   *bool    `json:"allow_network,omitempty" jsonschema_description:"compute mode: older spelling of network.enabled"`
+	PipPackages    []string `json:"pip_packages,omitzero" jsonschema_description:"compute mode: accepted and answered with unsupported; use an image that has the packages"`
+	NpmPackages    []string `json:"npm_packages,omitzero" jsonschema_description:"compute mode: accepted and answered with unsupported; use an image that has the packages"`
 }
 
 // Limits bound the sandbox. A zero field means the default: for those of an engine see [backend.LimitTable].
 type Limits struct {
-	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
-	MemoryMB           int64 `json:"memory_mb,omitempty"` // MiB
-	PIDs               int64 `json:"pids,omitempty"`
+	CPUMillicores      int64 `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
+	MemoryMB           int64 `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
+	PIDs               int64 `json:"pids,omitempty" jsonschema_description:"processes and threads"`
 	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
 	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
-	WorkspaceMB        int64 `json:"workspace_mb,omitempty"` // MiB
+	WorkspaceMB        int64 `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
 }
 
 // limitField is a field of Limits with its bounds.
@@ -162,7 +165,7 @@ func LimitsOf(enforced backend.Limits) Limits {
 // Network is what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
 	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
-	Enabled *bool `json:"enabled,omitempty"`
+	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false also in a workflow that has one"`
 }
 
 // Allowed reports whether the sandbox is to reach the network.
@@ -237,6 +240,7 @@ func (s Sandbox) Problems() []Problem {
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.packages("pip_packages", s.PipPackages)
 	c.packages("npm_packages", s.NpmPackages)
+	c.outputs(s)
 	c.modes(s)
 	return c.found
 }
@@ -307,6 +311,19 @@ func (c *checker) packages(field string, names []string) {
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			c.add(fmt.Sprintf("%s[%d]", field, i), "", "%q is not a package name", clip(name))
 		}
+	}
+}
+
+func (c *checker) outputs(s Sandbox) {
+	for _, p := range outputs.Globs(s.Outputs).Problems() {
+		field := "outputs"
+		if p.Index >= 0 {
+			field = fmt.Sprintf("outputs[%d]", p.Index)
+		}
+		c.add(field, p.Hint, "%s", p.Message)
+	}
+	if s.Outputs != nil && s.Mode != ModeCode {
+		c.add("outputs", "add mode: code, or remove it", "outputs belong to code mode; in compute mode every call has a fresh sandbox")
 	}
 }
 

@@ -130,7 +130,7 @@ func TestEveryValueSurvives(t *testing.T) {
 		"mode": {"compute", "code"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
 		"image": {"x"}, "session": {"default", "isolated", "mine"}, "user": {"0", `"5:6"`},
 		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"}, "network": {"{}"},
-		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"},
+		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"}, "outputs": {"[]", `[a, "b?"]`},
 	}
 	for path, typ := range leaves("", reflect.TypeFor[frontmatter.Sandbox]()) {
 		if values[path] != nil {
@@ -151,7 +151,7 @@ func TestEveryValueSurvives(t *testing.T) {
 			if outer, inner, ok := strings.Cut(path, "."); ok {
 				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
 			}
-			if path == "session" || path == "yield_ms" {
+			if path == "session" || path == "yield_ms" || path == "outputs" {
 				text += ", mode: code"
 			}
 			doc, err := frontmatter.Parse("a.prompt", []byte("---\nsandbox: {"+text+"}\n---\nbody\n"))

@@ -1,30 +1,71 @@
 #!/usr/bin/env bash
-# Three agents find and fix a bug in one sandbox, traced in Jaeger, with a
-# scripted model in place of a vendor's. Sets up whatever is missing.
+# Three agents find and fix a bug in one sandbox, with a scripted model in place
+# of a vendor's; then the trace of their run is drawn, and Jaeger gets it. Sets
+# up whatever is missing. Nothing before the trace waits for Jaeger.
 #
 #   make demo                      on the engine that answers; where none does, on the local backend, which needs none
 #   BACKEND=docker make demo       (or containerd) installs and starts that engine where it is missing
 #   MODEL=googleai/gemini-2.5-flash make demo   lets a real model do it, with the vendor's key in the environment
+#   JAEGER=off make demo           ends with the trace in the terminal
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 workflow=examples/workflows/debug-and-fix.yaml
 script=examples/workflows/scripts/debug-and-fix.yaml
-jaeger_log=$(mktemp)
-jaeger_pid=
+model=${MODEL:-scripted/$script}
+began=$SECONDS
+work=$(mktemp -d)
+jobs=() # process groups that an interrupt ends
 
 finish() {
-  if [ -n "$jaeger_pid" ]; then kill -- "-$jaeger_pid" 2>/dev/null || true; fi
-  rm -f "$jaeger_log"
+  local j
+  for j in ${jobs[@]+"${jobs[@]}"}; do kill -- "-$j" 2>/dev/null || true; done
+  rm -rf "$work"
 }
 trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
-# choose_backend sets backend, and makes it ready.
+main() {
+  need_go
+  cd "$root"
+  use_docker_context
+  choose_backend
+  # The longest part of a first run, beside those that wait for the network.
+  begin build compile
+  if [ "$backend" = local ]; then
+    begin setup need_system_python
+  else
+    begin setup hack/engine.sh "$backend"
+  fi
+  await setup "$([ "$backend" = local ] && echo "Python" || echo "$backend")"
+  if [ "$backend" != local ]; then
+    await_file build "$work/mkimages" "what makes the images"
+    begin images "$work/mkimages" -official -cache "$cache/images" -engine "$backend" -address "$containerd_socket"
+    await images "images"
+  fi
+  await build "workcell"
+  if [ "${JAEGER:-}" != off ] && ! hack/jaeger.sh status 2>/dev/null; then begin jaeger nice -n 19 hack/jaeger.sh up; fi
+  say "== $workflow on $backend with $model"
+  case $model in
+    scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
+  esac
+  local code=0 run
+  "$work/workcell" run "$workflow" --backend "$backend" --model "$model" || code=$?
+  run=$("$work/workcell" runs ls -o json | grep -o '"id": *"run_[^"]*' | head -n 1 | grep -o 'run_.*') || true
+  if [ -n "$run" ]; then
+    say "== the trace of $run, $((SECONDS - began)) s after the start of this demo"
+    "$work/workcell" runs trace "$run" || true
+    if [ "${JAEGER:-}" != off ]; then hand_to_jaeger "$run"; fi
+  fi
+  exit $code
+}
+
+# choose_backend sets backend.
 choose_backend() {
   backend=${BACKEND:-auto}
   case $backend in
-    docker | containerd) hack/engine.sh "$backend" ;;
-    local) ;;
+    docker | containerd | local) ;;
     auto)
       if engine_answers; then
         backend=docker
@@ -42,7 +83,6 @@ choose_backend() {
   if [ "$backend" = local ]; then
     say "the sandbox is made of this machine's own programs, read-only, in namespaces of its own, with a system call"
     say "filter and without privileges. That is no container: the wall is thinner. See docs/local.md."
-    need_system_python
   else
     say "the sandbox is a container of $backend"
   fi
@@ -62,46 +102,102 @@ need_system_python() {
   fi
 }
 
-need_go
-cd "$root"
+# compile builds what the demo needs of the command: not the models of vendors
+# when a script plays them, and no engine but the one that is used.
+compile() {
+  local tags packages=(./cmd/workcell)
+  tags=$(demo_tags)
+  if [ "$backend" != local ]; then packages=(./e2e/images/cmd/mkimages ./cmd/workcell); fi
+  say "modules are fetched"
+  go list -deps -tags "$tags" "${packages[@]}" | wc -l >"$work/packages"
+  CGO_ENABLED=0 go build -v -trimpath -tags "$tags" -ldflags "-s -w" -o "$work/" "${packages[@]}"
+}
 
-# The longest part of a first run, beside the others; a process group of its
-# own, so that an interrupt ends all of it.
-set -m
-nice hack/jaeger.sh path >"$jaeger_log" 2>&1 </dev/null &
-jaeger_pid=$!
-set +m
+demo_tags() {
+  local tags=()
+  case $model in scripted/*) tags+=(no_models) ;; esac
+  if [ "$backend" != docker ]; then tags+=(no_docker); fi
+  if [ "$backend" != containerd ]; then tags+=(no_containerd); fi
+  local IFS=,
+  printf '%s\n' "${tags[*]}"
+}
 
-say "== engine"
-use_docker_context
-choose_backend
-if [ "$backend" != local ]; then
-  say "== images"
-  ENGINES=$backend hack/images.sh -official
-fi
-say "== workcell"
-hack/build.sh
-say "== Jaeger (the first time it is built from its Go module, which takes about four minutes)"
-if ! wait "$jaeger_pid"; then
-  jaeger_pid=
-  cat "$jaeger_log" >&2
-  die "Jaeger could not be built"
-fi
-jaeger_pid=
-hack/jaeger.sh start
+# begin NAME COMMAND...: starts a command in the background, in a process group
+# of its own, so that all of it can be ended.
+begin() {
+  local name=$1
+  shift
+  set -m
+  "$@" >"$work/$name.log" 2>&1 </dev/null &
+  set +m
+  jobs+=($!)
+  printf '%s\n' $! >"$work/$name.pid"
+}
 
-model=${MODEL:-scripted/$script}
-say "== $workflow on $backend with $model"
-case $model in
-  scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
-esac
-since=$(date +%s)
-code=0
-OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf \
-  bin/workcell run "$workflow" --backend "$backend" --model "$model" || code=$?
+# await NAME WHAT: waits for a command of begin and shows how far it is; one
+# that fails ends the demo.
+await() {
+  local pid start=$SECONDS
+  pid=$(cat "$work/$1.pid")
+  follow "$1" "$2" running "$pid"
+  if ! wait "$pid"; then
+    cat "$work/$1.log" >&2
+    die "$2: failed after $((SECONDS - start)) s"
+  fi
+  say "== $2: ready ($((SECONDS - began)) s)"
+}
 
-say "== the run as Jaeger has it"
-go run ./hack/spantree -since "$since"
-say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API but not the"
-say "pages; a published Jaeger on the same ports shows both.)"
-exit $code
+# await_file NAME FILE WHAT: waits until a command of begin has made a file.
+await_file() {
+  local pid
+  pid=$(cat "$work/$1.pid")
+  follow "$1" "$3" missing "$2" "$pid"
+}
+
+running() { kill -0 "$1" 2>/dev/null; }
+missing() { [ ! -x "$1" ] && running "$2"; }
+
+# follow NAME WHAT CONDITION...: shows what is waited for while a condition
+# holds: on a terminal each second in one line, else a line every ten.
+follow() {
+  local name=$1 what=$2 start=$SECONDS shown=$SECONDS line=
+  shift 2
+  while "$@"; do
+    sleep 0.2
+    if [ -t 2 ]; then
+      if [ $((SECONDS - start)) -lt 1 ] || [ "$shown" = $SECONDS ]; then continue; fi
+      shown=$SECONDS line=1
+      printf '\r\033[K   %.75s' "$what, $((SECONDS - start)) s: $(how_far "$name")" >&2
+    elif [ $((SECONDS - shown)) -ge 10 ] || { [ -z "$line" ] && [ $((SECONDS - start)) -ge 2 ]; }; then
+      shown=$SECONDS line=1
+      say "   $what, $((SECONDS - start)) s: $(how_far "$name")"
+    fi
+  done
+  if [ -t 2 ] && [ -n "$line" ]; then printf '\r\033[K' >&2; fi
+}
+
+# how_far NAME: of a build how many packages it has compiled, else the last line.
+how_far() {
+  local log=$work/$1.log
+  if [ "$1" = build ] && [ -s "$work/packages" ]; then
+    printf '%s of %s packages are compiled\n' "$(grep -c '^[^ ]*$' "$log")" "$(cat "$work/packages")"
+  else
+    tail -n 1 "$log" 2>/dev/null
+  fi
+}
+
+# hand_to_jaeger RUN: what is kept of it. Of a Jaeger that had it live it is the address that matters; spans that it has
+# already change nothing.
+hand_to_jaeger() {
+  "$work/workcell" runs trace "$1" -o json >"$work/trace.json"
+  if [ -e "$work/jaeger.pid" ]; then
+    say "Jaeger is fetched, or built, which takes some minutes the first time. The run is over: Ctrl-C takes nothing away,"
+    say "the trace is kept."
+    await jaeger "Jaeger"
+    tail -n 1 "$work/jaeger.log" >&2
+  fi
+  hack/jaeger.sh send "$work/trace.json"
+  say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API, but not the pages.)"
+}
+
+main

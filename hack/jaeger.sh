@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Jaeger, built from its Go module, for the demo and for the end-to-end tests.
 #
-#   jaeger.sh path     build it once (3-4 minutes on 2 cores), print its path
-#   jaeger.sh start    run it in the background on the usual ports
-#   jaeger.sh stop     end what start started
-#   jaeger.sh status   say whether a Jaeger answers
+#   jaeger.sh path        build it once (3-4 minutes on 2 cores), print its path
+#   jaeger.sh start       run it in the background on the usual ports
+#   jaeger.sh up          as start, but from its published image where Docker can pull that: it has the pages, too
+#   jaeger.sh stop        end what start or up started
+#   jaeger.sh status      say whether a Jaeger answers
+#   jaeger.sh send FILE   hand it spans, a document of OTLP JSON, and print where they can be seen
 #
-# A Jaeger that answers on the usual ports already, whoever runs it, is used.
+# A Jaeger that answers on the usual ports already, whoever runs it, is used. JAEGER_IMAGE names another image.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -14,14 +16,18 @@ module=$root/e2e/jaeger
 run=$cache/jaeger
 pidfile=$run/jaeger.pid
 log=$run/jaeger.log
+url=http://localhost:16686
+container=workcell-jaeger # of up
 
 main() {
   case ${1:-} in
     path) binary ;;
     start) start ;;
-    stop) end Jaeger "$pidfile" "$run/jaeger-" ;;
+    up) answers || start_image || start ;;
+    stop) stop ;;
     status) status ;;
-    *) die "usage: jaeger.sh path|start|stop|status" ;;
+    send) send "${2:?usage: jaeger.sh send FILE}" ;;
+    *) die "usage: jaeger.sh path|start|up|stop|status|send FILE" ;;
   esac
 }
 
@@ -69,6 +75,58 @@ start() {
   say "Jaeger runs on http://localhost:16686 (pid $pid)"
 }
 
+# start_image runs the published Jaeger. It fails where Docker does not answer, or the
+# image cannot be had within two minutes.
+start_image() {
+  local docker image deadline
+  docker=$(working_docker) || return 1
+  image=${JAEGER_IMAGE:-docker.io/jaegertracing/jaeger:latest}
+  if ! "$docker" image inspect "$image" >/dev/null 2>&1; then
+    say "pulling $image"
+    bounded 120 "$docker" pull -q "$image" >/dev/null 2>&1 || return 1
+  fi
+  "$docker" rm -f "$container" >/dev/null 2>&1 || true
+  "$docker" run -d --name "$container" -p 127.0.0.1:4317:4317 -p 127.0.0.1:4318:4318 -p 127.0.0.1:16686:16686 "$image" >/dev/null || return 1
+  deadline=$((SECONDS + 30))
+  until answers; do
+    if [ $SECONDS -ge $deadline ]; then
+      "$docker" rm -f "$container" >/dev/null 2>&1 || true
+      return 1
+    fi
+    sleep 0.1
+  done
+  say "Jaeger runs on $url (container $container)"
+}
+
+stop() {
+  local docker
+  if docker=$(working_docker) && [ -n "$("$docker" ps -aq --filter "name=^/$container$")" ]; then
+    "$docker" rm -f "$container" >/dev/null
+    say "the container $container is removed"
+    return
+  fi
+  end Jaeger "$pidfile" "$run/jaeger-"
+}
+
+# send posts spans as OTLP over HTTP, and waits until a query returns their trace. No curl needed.
+send() {
+  local reply id
+  reply=$(bounded 30 bash -c '
+    exec 3<>/dev/tcp/127.0.0.1/4318
+    printf "POST /v1/traces HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" "$(wc -c <"$1")" >&3
+    cat "$1" >&3
+    cat <&3' _ "$1" 2>/dev/null) || true
+  case $reply in *' 200 '*) ;; *) die "Jaeger did not take the spans: ${reply%%$'\r'*}" "hack/jaeger.sh status" ;; esac
+  [[ $(<"$1") =~ \"traceId\":\ *\"([0-9a-f]{32}) ]] || die "$1 holds no trace"
+  id=${BASH_REMATCH[1]}
+  local deadline=$((SECONDS + 10))
+  until [[ $(get "/api/traces/$id") = *'"spanID"'* ]]; do
+    [ $SECONDS -lt $deadline ] || die "Jaeger took the spans, but has no trace $id"
+    sleep 0.2
+  done
+  say "in Jaeger: $url/trace/$id"
+}
+
 status() {
   answers || die "no Jaeger answers" "hack/jaeger.sh start"
   say "Jaeger answers on http://localhost:16686"
@@ -76,13 +134,16 @@ status() {
 
 # answers: the query API talks and OTLP over HTTP is open. No curl needed.
 answers() {
-  local reply
-  reply=$(bounded 3 bash -c '
-    exec 3<>/dev/tcp/127.0.0.1/16686 4<>/dev/tcp/127.0.0.1/4318
-    printf "GET /api/services HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3
-    cat <&3' 2>/dev/null) || true
-  case $reply in *' 200 '*'"data"'*) return 0 ;; esac
+  case $(get /api/services) in *' 200 '*'"data"'*) return 0 ;; esac
   return 1
+}
+
+# get PATH: what the query API answers, and nothing when OTLP over HTTP is closed.
+get() {
+  bounded 3 bash -c '
+    exec 3<>/dev/tcp/127.0.0.1/16686 4<>/dev/tcp/127.0.0.1/4318
+    printf "GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n" "$1" >&3
+    cat <&3' _ "$1" 2>/dev/null || true
 }
 
 main "$@"

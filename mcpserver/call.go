@@ -12,7 +12,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -102,12 +105,31 @@ func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler
 		if fail != nil {
 			return nil, fail
 		}
-		return do(ctx, c, in)
+		if err := decided(ctx, c.scope, c.tool, nil); err != nil {
+			return nil, err
+		}
+		out, err := do(ctx, c, in)
+		if refused := (*toolspec.Error)(nil); errors.As(err, &refused) && refused.Rule != "" {
+			err = errors.Join(err, decided(ctx, c.scope, c.tool, refused))
+		}
+		return out, err
 	}
 }
 
+// decided puts on record that a request was allowed, or why a rule refused it.
+func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Error) error {
+	decision, rule := audit.Allowed, ""
+	if refused != nil {
+		decision, rule = audit.Refused, refused.Rule
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, rule)))
+	}
+	return audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Tool, r.Decision, r.Rule = audit.EventTool, sc.run.ID, what, decision, rule
+	})
+}
+
 // result makes what the client gets of an output: the same JSON as structured content and, for clients and models that
-// know text only, as text.
+// know text only, as text, and its image.
 func result(out any) (*mcp.CallToolResult, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -116,11 +138,11 @@ func result(out any) (*mcp.CallToolResult, error) {
 		return nil, fmt.Errorf("encoding a result: %w", err)
 	}
 	raw := bytes.TrimRight(buf.Bytes(), "\n")
-	return &mcp.CallToolResult{
-		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
-		StructuredContent: json.RawMessage(raw),
-		IsError:           toolspec.FailureOf(out) != nil,
-	}, nil
+	content := []mcp.Content{&mcp.TextContent{Text: string(raw)}}
+	if img := toolspec.ImageOf(out); len(img.Data) > 0 {
+		content = append(content, &mcp.ImageContent{MIMEType: img.MediaType, Data: img.Data})
+	}
+	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil
 }
 
 // startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the next

@@ -78,7 +78,7 @@ func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	if err != nil {
 		return err
 	}
-	ss, err := s.build(always(sc)).Connect(ctx, t, nil)
+	ss, err := s.build(always(sc), transportPipe).Connect(ctx, t, nil)
 	if err != nil {
 		return err
 	}

@@ -7,10 +7,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -21,11 +25,12 @@ const (
 	maxSkipped    = 100
 	formatFiles   = "files"
 	formatArchive = "zip"
+	formatPatch   = "patch"
 )
 
 func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFilesOutput, error) {
-	if in.Format != "" && in.Format != formatFiles && in.Format != formatArchive {
-		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
+	if !slices.Contains([]string{"", formatFiles, formatArchive, formatPatch}, in.Format) {
+		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files, zip or patch", clip(in.Format)), "")
 	}
 	if len(in.Paths) > maxGotFiles {
 		return getFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
@@ -37,6 +42,9 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 	g := &gathering{server: s, sandbox: sandbox, seen: map[string]bool{}}
 	if in.Format == formatArchive {
 		g.archive = zip.NewWriter(&g.buf)
+	}
+	if in.Format == formatPatch {
+		return g.patch(ctx, in.Paths)
 	}
 	paths := in.Paths
 	if len(paths) == 0 {
@@ -54,6 +62,61 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 		g.out.ZipB64 = base64.StdEncoding.EncodeToString(g.buf.Bytes())
 	}
 	return g.out, nil
+}
+
+// patch returns what changed at some paths, or everywhere. Of a sandbox that began empty that is all there is.
+func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, error) {
+	var p *patch.Patch
+	var err error
+	if g.server.opts.Diff != nil {
+		p, err = g.server.opts.Diff(ctx, g.sandbox)
+	}
+	if p == nil && err == nil {
+		p, err = g.sandbox.Diff(ctx, patch.Tree{})
+	}
+	if err != nil {
+		return g.out, err
+	}
+	for _, o := range p.Omitted {
+		g.skip(o.Path, o.Reason)
+	}
+	p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool { return !among(paths, c) || g.withholds(c) })
+	var b bytes.Buffer
+	if err := p.Format(&b); err != nil {
+		return g.out, err
+	}
+	if b.Len() > maxGotBytes {
+		return g.out, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("the patch has %d bytes, the limit is %d", b.Len(), maxGotBytes), "Name paths.")
+	}
+	g.out.Count, g.out.TotalBytes = len(p.Changes), int64(b.Len())
+	if utf8.Valid(b.Bytes()) {
+		g.out.Patch = b.String()
+	} else {
+		g.out.PatchB64 = base64.StdEncoding.EncodeToString(b.Bytes())
+	}
+	return g.out, nil
+}
+
+// among reports whether a change is at one of the paths or below it.
+func among(paths []string, c patch.Change) bool {
+	return len(paths) == 0 || slices.ContainsFunc(paths, func(p string) bool {
+		at := strings.TrimPrefix(path.Clean(p), backend.Workdir+"/")
+		return at == "." || at == backend.Workdir || c.Path == at || strings.HasPrefix(c.Path, at+"/")
+	})
+}
+
+// withholds reports whether the policy keeps a file of a change from the client.
+func (g *gathering) withholds(c patch.Change) bool {
+	for name, e := range map[string]*patch.Entry{c.From: c.Old, c.Path: c.New} {
+		if e == nil {
+			continue
+		}
+		if fail := g.server.checkFile(name, int64(len(e.Content))); fail != nil {
+			g.skip(name, fail.Message)
+			return true
+		}
+	}
+	return false
 }
 
 // gathering collects the files of one get_files.

@@ -15,8 +15,10 @@ import (
 
 // refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
-	return toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
+	e := toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
 		"Do it another way, or report that the operator's guard policy does not allow it.")
+	e.Rule = rule
+	return e
 }
 
 // execTimeout returns the default time of a command, which is no longer than what the policy allows; zero is

@@ -141,7 +141,7 @@ type httpHandler struct {
 }
 
 func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
-	h := &httpHandler{server: s, opts: o, origins: http.NewCrossOriginProtection(), limiter: newLimiter(o), sessions: s.build(s.bySession)}
+	h := &httpHandler{server: s, opts: o, origins: http.NewCrossOriginProtection(), limiter: newLimiter(o), sessions: s.build(s.bySession, transportTCP)}
 	h.owned = http.HandlerFunc(h.bounded)
 	if len(o.Tokens) > 0 {
 		verify, err := verifier(o.Tokens)
@@ -162,7 +162,7 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 		})
 	}
 	h.legacy = handlerOf(h.sessions, false)
-	h.stateless = handlerOf(s.build(s.byOwner), true)
+	h.stateless = handlerOf(s.build(s.byOwner, transportTCP), true)
 	return h, nil
 }
 

@@ -117,7 +117,11 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if info.Type == session.TypeDir {
 		return directory(ctx, sandbox, uri, name)
 	}
-	if fail := s.checkFile(name, info.Size); fail != nil {
+	fail := s.checkFile(name, info.Size)
+	if err := decided(ctx, sc, "resources/read", fail); err != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the request cannot be put on record"}
+	}
+	if fail != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
 	}
 	if info.Size > maxGotBytes {

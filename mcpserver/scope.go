@@ -110,7 +110,9 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 
 // endWith ends a scope when its session ends, unless the server ends: then Close or Detach decides about its sandboxes.
 func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
+	began := time.Now()
 	_ = ss.Wait() // how a connection ended changes nothing
+	measureSession(s.ctx, began, transportTCP)
 	place.give()
 	s.mu.Lock()
 	defer s.mu.Unlock()

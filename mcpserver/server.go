@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -46,6 +47,9 @@ type Options struct {
 	// (session.RunFromContext) and leave open. What the caller can do something about must be a *toolspec.Error. It may be
 	// called concurrently, and must not be nil when there are Tasks.
 	RunTask func(ctx context.Context, req TaskRequest) (TaskResult, error)
+	// Diff returns what changed in a sandbox since it began with a copy of a directory; nil when it began with none. Nil
+	// stands for a function that always returns that.
+	Diff func(ctx context.Context, sandbox *session.Session) (*patch.Patch, error)
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
@@ -164,8 +168,8 @@ func (s *Server) end(ctx context.Context, remove bool) error {
 // resolver finds the scope of a request.
 type resolver func(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error)
 
-// build makes an SDK server whose requests belong to the scopes that find returns.
-func (s *Server) build(find resolver) *mcp.Server {
+// build makes an SDK server whose requests belong to the scopes that find returns. transport is what spans call it.
+func (s *Server) build(find resolver, transport string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
@@ -181,7 +185,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 	}
 	s.addTaskTools(srv, find)
 	s.addResources(srv, find)
-	srv.AddReceivingMiddleware(s.protect, beginScopes(find))
+	srv.AddReceivingMiddleware(s.traced(transport), s.protect, beginScopes(find))
 	return srv
 }
 

@@ -119,6 +119,7 @@ func useTools(t *testing.T, cs *mcp.ClientSession) {
 	if r := check("sandbox_fs_read", map[string]any{"path": "d/a b.txt", "line_offset": 2}); r.text("contents") != "two\n" {
 		t.Errorf("contents = %q", r.text("contents"))
 	}
+	check("sandbox_fs_edit", map[string]any{"path": "d/a b.txt", "old_string": "two", "new_string": "2"})
 	check("sandbox_fs_list", map[string]any{"recursive": true})
 	if r := check("sandbox_exec", map[string]any{"cmd": []string{"sh", "-c", "exit 3"}}); r.fields["exit_code"] != 3.0 || r.IsError {
 		t.Errorf("a non-zero exit: %v", r.fields)

@@ -26,7 +26,8 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	srv := s.build(always(sc))
+	srv := s.build(always(sc), transportPipe)
+	defer measureSession(context.WithoutCancel(ctx), time.Now(), transportPipe)
 	conn := newLineConn(in, out)
 	defer conn.Close()
 	// The SDK waits for calls under way when ctx ends; these end with their scope.

@@ -34,20 +34,28 @@ type taskSession struct {
 	lastUsed time.Time
 }
 
+// Names of the tools for such hosts.
+const (
+	toolExecuteTask = "execute_task"
+	toolGetFiles    = "get_files"
+	toolCleanup     = "cleanup_session"
+	toolStatus      = "session_status"
+)
+
 // addTaskTools registers the tools for hosts whose users do not write programs.
 func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	if len(s.opts.Tasks) > 0 {
 		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
 	}
-	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput]("get_files",
+	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput](toolGetFiles,
 		"Gives files out of a session or sandbox, each as base64 or all as one zip archive.")
 	getFiles.Title, getFiles.ReadOnly, getFiles.Idempotent = "Get files", true, true
 	s.addTool(srv, find, getFiles, false, typed(s.getFiles))
-	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput]("cleanup_session",
+	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput](toolCleanup,
 		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves.")
 	cleanup.Title, cleanup.Destructive, cleanup.Idempotent = "Delete a session", true, true
 	s.addTool(srv, find, cleanup, false, typed(s.cleanupSession))
-	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput]("session_status",
+	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput](toolStatus,
 		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk.")
 	status.Title, status.ReadOnly, status.Idempotent = "Show sessions", true, true
 	s.addTool(srv, find, status, false, typed(s.sessionStatus))
@@ -55,7 +63,7 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 
 // taskDefinition describes execute_task and the tasks there are, so that a model can choose one.
 func taskDefinition(tasks []Task) toolspec.Definition {
-	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput]("execute_task", taskDescription(tasks))
+	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput](toolExecuteTask, taskDescription(tasks))
 	def.Title = "Run an agent or workflow"
 	if properties, ok := def.Input["properties"].(map[string]any); ok {
 		if task, ok := properties["task"].(map[string]any); ok {
@@ -98,6 +106,9 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
 		return executeTaskOutput{}, fail
 	}
+	if in.SessionID == "" && slices.ContainsFunc(s.opts.Tasks, func(t Task) bool { return t.Name == in.Task && t.Outputs }) {
+		in.SessionID = newSession
+	}
 	run, id, leave, err := s.taskRun(ctx, c.scope, in.SessionID)
 	if err != nil {
 		return executeTaskOutput{}, err
@@ -116,6 +127,9 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	out := executeTaskOutput{
 		Task: in.Task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
 		ToolCalls: res.ToolCalls, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
+	}
+	for _, o := range res.Outputs {
+		out.Outputs = append(out.Outputs, taskOutput{Path: o.Path, SizeBytes: o.Size, URI: resourceURI(o.Sandbox, o.Path)})
 	}
 	switch {
 	case err == nil:

@@ -13,9 +13,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -233,4 +235,83 @@ func TestGuard(t *testing.T) {
 	if _, message := do(t, cs, "sandbox_exec", map[string]any{"command": "git push"}).failure(); !strings.Contains(message, "pushing is for people") {
 		t.Errorf("the reason is missing: %s", message)
 	}
+}
+
+// TestTaskOutputs: what a task names as its outputs stays to be had, each a resource, and a patch has what changed.
+func TestTaskOutputs(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	policy := mcpserver.DefaultPolicy()
+	policy.Files.Refuse = []string{"*.exe"}
+	shell := runShellTask(m)
+	base := patch.Tree{"r.csv": {Mode: 0o644, Content: []byte("0,0\n")}}
+	began := map[string]patch.Tree{}
+	cs := connect(t, newServer(t, m, &mcpserver.Options{
+		Tasks: []mcpserver.Task{{Name: "shell", Kind: "agent", Outputs: true}}, Policy: &policy,
+		RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			res, err := shell(ctx, req)
+			run, _ := session.RunFromContext(ctx)
+			if s, getErr := m.Get(run.Key(session.DefaultName)); getErr == nil {
+				res.Outputs = []mcpserver.TaskOutput{{Sandbox: s.ID(), Path: "d/r é.csv", Size: 4}}
+			}
+			return res, err
+		},
+		Diff: func(ctx context.Context, s *session.Session) (*patch.Patch, error) {
+			if tree, ok := began[s.ID()]; ok {
+				return s.Diff(ctx, tree)
+			}
+			return nil, nil
+		},
+	}), nil)
+	r := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "mkdir d; echo 1,2 > 'd/r é.csv'; cp d/* r.csv; echo x > bad.exe"})
+	var out struct {
+		SessionID string `json:"session_id"`
+		Outputs   []struct {
+			Path string `json:"path"`
+			URI  string `json:"uri"`
+		} `json:"outputs"`
+	}
+	r.into(t, &out)
+	if out.SessionID == "" || len(out.Outputs) != 1 || out.Outputs[0].Path != "d/r é.csv" {
+		t.Fatalf("%+v", out)
+	}
+	read, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: out.Outputs[0].URI})
+	if err != nil || read.Contents[0].Text != "1,2\n" {
+		t.Errorf("the resource %s: %+v, %v", out.Outputs[0].URI, read, err)
+	}
+	get := func(paths ...string) (p string, skipped int) {
+		t.Helper()
+		args := map[string]any{"session_id": out.SessionID, "format": "patch", "paths": paths}
+		if paths == nil {
+			delete(args, "paths")
+		}
+		var got struct {
+			Patch   string `json:"patch"`
+			Skipped []any  `json:"skipped"`
+		}
+		must(t, cs, "get_files", args).into(t, &got)
+		return got.Patch, len(got.Skipped)
+	}
+	if p, skipped := get(); strings.Count(p, "new file mode 100644") != 2 || strings.Contains(p, "bad.exe") || skipped != 1 {
+		t.Errorf("of a sandbox that began empty, %d skipped: %s", skipped, p)
+	}
+	if p, _ := get("/workspace/d"); strings.Count(p, "diff --git") != 1 || !strings.Contains(p, "csv") {
+		t.Errorf("of one directory: %s", p)
+	}
+	for _, s := range m.InScope(sandboxRun(t, m).Scope()) {
+		began[s.ID()] = base
+	}
+	if p, _ := get("r.csv"); !strings.Contains(p, "-0,0\n+1,2\n") {
+		t.Errorf("of a sandbox that began with a directory: %s", p)
+	}
+}
+
+// sandboxRun returns the run of the only sandbox.
+func sandboxRun(t *testing.T, m *session.Manager) session.Run {
+	t.Helper()
+	list, err := m.List(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	return session.Run{Namespace: list[0].Key.Namespace, ID: list[0].Run}
 }

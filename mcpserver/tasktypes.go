@@ -8,6 +8,8 @@ type Task struct {
 	Kind        string // "agent" or "workflow"
 	Description string
 	Fields      []string // names of its input's fields, sorted; empty when it takes none or a bare text
+	// Outputs: it names files that it makes. Without a session_id it is run in a fresh session, so that they can be had.
+	Outputs bool
 }
 
 // TaskRequest describes a run of a task.
@@ -28,6 +30,14 @@ type TaskResult struct {
 	Model      string // empty for workflows
 	Steps      int    // of workflows
 	ToolCalls  int    // of agents
+	Outputs    []TaskOutput
+}
+
+// TaskOutput is a file that a task made.
+type TaskOutput struct {
+	Sandbox string // id of the sandbox that it is in
+	Path    string // below the work directory
+	Size    int64
 }
 
 // The inputs and outputs of execute_task, get_files, cleanup_session and session_status.
@@ -50,18 +60,28 @@ type executeTaskOutput struct {
 	ToolCalls  int    `json:"tool_calls,omitempty"`
 	SessionID  string `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
 	DurationMS int64  `json:"duration_ms"`
+
+	Outputs []taskOutput `json:"outputs,omitempty" jsonschema_description:"the files that the task was to make, each a resource"`
+}
+
+type taskOutput struct {
+	Path      string `json:"path" jsonschema_description:"relative to /workspace"`
+	SizeBytes int64  `json:"size_bytes"`
+	URI       string `json:"uri" jsonschema_description:"of the resource"`
 }
 
 type getFilesInput struct {
 	SessionID string   `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; may be left out when there is one sandbox"`
 	Paths     []string `json:"paths,omitempty" jsonschema_description:"files and directories below /workspace; everything when left out"`
-	Format    string   `json:"format,omitempty" jsonschema:"enum=files,enum=zip" jsonschema_description:"files gives each file as base64, zip one archive of all; files when left out"`
+	Format    string   `json:"format,omitempty" jsonschema:"enum=files,enum=zip,enum=patch" jsonschema_description:"files gives each file as base64, zip one archive of all, patch what changed since the sandbox began, for git apply; files when left out"`
 }
 
 type getFilesOutput struct {
 	toolspec.Result
 	Files      []gotFile     `json:"files,omitempty"`
 	ZipB64     string        `json:"zip_b64,omitempty" jsonschema_description:"base64 of a zip archive"`
+	Patch      string        `json:"patch,omitempty" jsonschema_description:"a patch in Git's format"`
+	PatchB64   string        `json:"patch_b64,omitempty" jsonschema_description:"base64 of the patch, when it is not UTF-8"`
 	Count      int           `json:"count" jsonschema_description:"files that are given"`
 	TotalBytes int64         `json:"total_bytes" jsonschema_description:"their size"`
 	Skipped    []skippedFile `json:"skipped,omitempty" jsonschema_description:"what is not given, and why"`

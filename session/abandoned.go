@@ -60,7 +60,7 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 	if err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx, rec.Reason = context.WithoutCancel(ctx), string(event)
 	if event == owner.Removed {
 		return m.deleteSandbox(ctx, rec)
 	}

@@ -31,6 +31,12 @@ func TestFiles(t *testing.T) {
 	sessiontest.Files(t, mustOpen(t, m, session.WorkflowKey("run_1", "default")))
 }
 
+// TestDiff does so for what is read back of a work directory.
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	sessiontest.Diff(t, mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default")))
+}
+
 // TestLifecycle does so for the life of named sandboxes.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()

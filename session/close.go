@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -39,12 +40,12 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 // closeFor closes a session for good, or for its workspace to be opened again.
 func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) error {
 	if !keepWorkspace {
-		return m.closeSession(ctx, s, owner.Gone)
+		return m.closeSession(ctx, s, owner.Gone, owner.Removed)
 	}
 	if err := m.canKeep(s.engine); err != nil {
 		return wrapError("Close", m.driver, s.id, err)
 	}
-	return m.closeSession(ctx, s, owner.WorkspaceOnly)
+	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
@@ -76,7 +77,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 
 // closeAll closes sessions side by side and joins their errors.
 func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
-	return errors.Join(each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to) })...)
+	return errors.Join(each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to, owner.RunEnded) })...)
 }
 
 // each calls fn for every element of list, limit of them at a time, and returns the errors in the list's order.
@@ -94,13 +95,14 @@ func each[T any](limit int, list []T, fn func(T) error) []error {
 	return errs
 }
 
-// closeSession closes s once, so that its sandbox comes into state to; later callers wait for the first and get its result.
-func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State) error {
+// closeSession closes s once, because of an event and so that its sandbox comes into state to; later callers wait for the first
+// and get its result.
+func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State, why owner.Event) error {
 	if s.keepFresh {
 		m.touch(ctx, s)
 	}
 	if s.beginClose(func() bool { return true }) {
-		return m.finishClose(ctx, s, to)
+		return m.finishClose(ctx, s, to, why)
 	}
 	select {
 	case <-s.closing:
@@ -124,7 +126,7 @@ func (s *Session) beginClose(still func() bool) bool {
 
 // finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained stands for
 // what the end of its run makes of it.
-func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (err error) {
+func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, why owner.Event) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
 		err = wrapError("Close", m.driver, s.id, err)
@@ -135,6 +137,11 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 	s.disconnect()
 	if to == owner.Retained {
 		to = s.on(owner.RunEnded)
+	}
+	if to != owner.Ready {
+		s.mu.Lock()
+		s.why = why
+		s.mu.Unlock()
 	}
 	mine, err := m.holds(ctx, s, to)
 	switch {
@@ -164,8 +171,26 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		}
 		m.saveClosed(rec)
 		m.unregister(s, false)
+		m.countRemoved(ctx, s.removalReason())
 	}
 	return nil
+}
+
+// removalReason returns why a session's sandbox goes that is closed.
+func (s *Session) removalReason() string {
+	switch {
+	case s.wasLost():
+		return telemetry.RemovedLost
+	case s.expired:
+		return telemetry.RemovedIdle
+	}
+	return telemetry.RemovedClosed
+}
+
+// countRemoved counts a sandbox that was removed.
+func (m *Manager) countRemoved(ctx context.Context, reason string) {
+	m.meters.removed.Add(ctx, 1, m.measured(telemetry.KeyReason.String(reason)))
+	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRemoved, trace.WithAttributes(telemetry.KeyReason.String(reason)))
 }
 
 // disown records that a sandbox which stays belongs to nobody.
@@ -189,7 +214,7 @@ func (m *Manager) canKeep(engine backend.Info) error {
 // keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
-	kept.LastUsed, kept.Expires = m.now(), m.now().Add(lifetimes.Workspace)
+	kept.LastUsed, kept.Expires, kept.Reason = m.now(), m.now().Add(lifetimes.Workspace), string(owner.Removed)
 	return m.removeKeeping(ctx, rec, kept, engineID)
 }
 
@@ -237,6 +262,9 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	defer m.mu.Unlock()
 	delete(m.secondary, s)
 	_, counted := m.byID[s.id]
+	if counted {
+		m.meters.active.Add(s.ctx, -1, m.measured())
+	}
 	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)
@@ -302,6 +330,7 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	rec := Record{
 		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Request: s.made, State: state,
 		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
+		Reason: string(s.why),
 	}
 	rec.setWorkspace(s.engine)
 	s.recorded = s.lastUsed

@@ -121,7 +121,7 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 		differs := slices.Contains(fields, name)
 		switch {
 		case name == "limits":
-			differs = req.Limits.Merge(engine.Limits) != engine.Limits
+			differs = req.asked.Merge(engine.Limits) != engine.Limits
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
@@ -196,7 +196,7 @@ func (r Record) asWas(req Request) Request {
 		case "runtime":
 			req.Runtime = asked.Runtime
 		case "limits":
-			req.Limits = asked.Limits.Merge(had.Limits)
+			req.Limits = asked.asked.Merge(had.Limits)
 		}
 	}
 	return req

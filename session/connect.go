@@ -170,7 +170,7 @@ func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
 	marked := known && before.State == RecordReady
 	if marked {
-		rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), false
+		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = RecordRemoving, m.now(), false, string(owner.Removed)
 		m.save(rec)
 	}
 	if err := m.removeEngine(ctx, engine.ID, true); err != nil {
@@ -225,7 +225,7 @@ func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) e
 	if !volumes {
 		return m.keepWorkspace(ctx, rec, rec.EngineID)
 	}
-	rec.State, rec.Expires = RecordRemoving, m.now()
+	rec.State, rec.Expires, rec.Reason = RecordRemoving, m.now(), string(owner.Removed)
 	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 

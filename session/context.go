@@ -8,6 +8,7 @@ import (
 
 type (
 	sessionNameKey struct{}
+	userKey        struct{}
 	baseKey        struct{}
 )
 
@@ -25,6 +26,19 @@ func SessionNameFromContext(ctx context.Context) string {
 	return DefaultName
 }
 
+// WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in that
+// person's sandbox, which outlives runs and ends when it was idle for its idle time. The name comes from the program, which
+// knows who is there, and never from a model.
+func WithUser(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, userKey{}, name)
+}
+
+// UserFromContext returns the name set by WithUser; empty without one.
+func UserFromContext(ctx context.Context) string {
+	name, _ := ctx.Value(userKey{}).(string)
+	return name
+}
+
 // WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that
 // is not set, and always Retention; so an agent that asks for nothing special shares the run's sandbox.
 func WithBase(ctx context.Context, base Request) context.Context {
@@ -39,7 +53,9 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 
 // WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
 func (r Request) WithDefaults(base Request) Request {
-	r.Image = cmp.Or(r.Image, base.Image)
+	if r.Image == "" {
+		r.Image, r.DefaultImage = base.Image, base.DefaultImage
+	}
 	r.User = cmp.Or(r.User, base.User)
 	if !r.RootSet {
 		r.Root = cmp.Or(r.Root, base.Root)

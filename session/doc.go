@@ -33,6 +33,7 @@
 //
 // session.Open, session.Connect, session.Close, session.Exec, session.Stream, session.ReadExec, session.WaitExec,
 // session.WriteExec, session.KillExec, session.Terminal, session.JoinTerminal, session.ReadFile, session.WriteFile,
-// session.ListFiles, session.StatFile, session.RemoveFile, session.MakeDir, session.RenameFile. Attributes name the run, the
+// session.EditFile, session.ListFiles, session.StatFile, session.RemoveFile, session.MakeDir, session.RenameFile,
+// session.ReadTree, session.Diff. Attributes name the run, the
 // sandbox, the exec, sizes and outcomes; never a command line, an environment, contents or the text of an error.
 package session

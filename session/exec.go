@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,9 +14,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
 // Bounds and defaults of commands.
@@ -42,6 +45,11 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(run.ExecID, span.SpanContext())
+	ended, err := s.onRecord(ctx, run)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer func() { err = ended(res.ExecStatus, err) }()
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
 	answer, err := ask(ctx, s, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
@@ -57,7 +65,40 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	res = s.execResult(span, answer)
 	res.Timeout = timeout
+	s.measure(ctx, res.ExecStatus)
 	return res, nil
+}
+
+// onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its error.
+// A command whose beginning cannot be recorded must not be started.
+func (s *Session) onRecord(ctx context.Context, run wire.RunRequest) (ended func(ExecStatus, error) error, err error) {
+	about := func(r *audit.Record) {
+		r.Run, r.Sandbox, r.Key, r.Exec = s.key.Run(), s.id, s.key.String(), run.ExecID
+	}
+	err = audit.Note(ctx, func(r *audit.Record) {
+		about(r)
+		r.Event, r.Argv = audit.EventCommand, run.Argv
+	})
+	return func(st ExecStatus, err error) error {
+		return errors.Join(err, audit.Note(ctx, func(r *audit.Record) {
+			about(r)
+			r.Event, r.Status, r.Signal, r.DurationMS, r.Error = audit.EventExit, string(st.Status), st.Signal, st.Duration.Milliseconds(), telemetry.Class(err)
+			if err == nil && st.Done() && st.Signal == "" {
+				r.Exit = &st.ExitCode
+			}
+		}))
+	}, err
+}
+
+// measure measures a command that was waited for.
+func (s *Session) measure(ctx context.Context, st ExecStatus) {
+	if !st.Done() {
+		return
+	}
+	s.m.meters.exec.Record(ctx, st.Duration.Seconds(), s.m.measured(telemetry.KeyExecStatus.String(string(st.Status))))
+	if st.Status == ExecOOMKilled {
+		s.m.meters.oom.Add(ctx, 1, s.m.measured())
+	}
 }
 
 // Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
@@ -76,6 +117,11 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	ended, err := s.onRecord(ctx, run)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer func() { err = ended(res.ExecStatus, err) }()
 	answer, err := ask(ctx, s, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
 			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
@@ -87,6 +133,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
 	res = s.execResult(span, answer)
 	res.Timeout = timeout
+	s.measure(ctx, res.ExecStatus)
 	return res, nil
 }
 
@@ -139,6 +186,14 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 func (s *Session) execResult(span trace.Span, w wire.RunResult) ExecResult {
 	status := execStatus(w.ExecStatus)
 	span.SetAttributes(statusAttributes(status)...)
+	switch {
+	case status.Status == ExecOOMKilled:
+		span.AddEvent(telemetry.EventOOM)
+	case status.Status == ExecTimedOut:
+		span.AddEvent(telemetry.EventTimeout)
+	case status.QuotaExceeded:
+		span.AddEvent(telemetry.EventQuota)
+	}
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
@@ -263,16 +318,17 @@ func (s *Session) environment() map[string]string {
 	return s.base
 }
 
-// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and returns
-// how many there were: what a process left running that is gone, when its work is started again.
-func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
+// EndCommands ends the commands that run in the sandbox and began at since or later, but those whose ids are in keep, with
+// their whole trees, and returns how many there were: what a process left running that is gone, when its work is started
+// again.
+func (s *Session) EndCommands(ctx context.Context, since time.Time, keep ...string) (ended int, err error) {
 	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
 	if err != nil {
 		return 0, err
 	}
 	now := time.Now().Round(0) // since comes from another process: the clock's time counts
 	for _, st := range running {
-		if st.Done() || now.Add(-st.Duration).Before(since) {
+		if st.Done() || now.Add(-st.Duration).Before(since) || slices.Contains(keep, st.ExecID) {
 			continue
 		}
 		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {
@@ -380,7 +436,7 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 		telemetry.KeyStderrBytes.Int64(st.StderrBytes),
 	}
 	if st.Done() && st.Signal == "" {
-		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode))
+		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode), semconv.ProcessExitCode.Int(st.ExitCode))
 	}
 	return attrs
 }

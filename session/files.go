@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -119,6 +121,49 @@ func (s *Session) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 	return buf.Bytes(), info, nil
 }
 
+// editAttempts is how often an edit of a file that others write to is tried.
+const editAttempts = 10
+
+// EditFile puts what edit makes of a file's contents in their place, atomically as WriteFile does; the file keeps its mode, and
+// a link is followed. What somebody else writes meanwhile is not lost: edit is then called again with the new contents,
+// and backend.ErrTimeout is returned when that happens over and over. An error of edit leaves the file as it is and can be
+// tested for. More than limit bytes before or after is backend.ErrTooLarge; zero is Options.MaxFileBytes.
+func (s *Session) EditFile(ctx context.Context, name string, limit int64, edit func(old []byte) ([]byte, error)) (info FileInfo, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanEditFile)
+	defer func() { s.end(span, "EditFile", &err) }()
+	limit = min(cmp.Or(limit, s.m.opts.MaxFileBytes), s.m.opts.MaxFileBytes)
+	for range editAttempts {
+		old, info, err := s.ReadFileBytes(ctx, name, ReadFileOptions{Limit: min(limit+1, s.m.opts.MaxFileBytes)})
+		if err != nil {
+			return FileInfo{}, err
+		}
+		if max(int64(len(old)), info.Size) > limit {
+			return FileInfo{}, fileTooLarge(limit)
+		}
+		data, err := edit(old)
+		if err != nil {
+			return FileInfo{}, err
+		}
+		if int64(len(data)) > limit {
+			return FileInfo{}, fileTooLarge(limit)
+		}
+		sum := sha256.Sum256(old)
+		answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+			return conn.PutFile(ctx, wire.FilePutRequest{Path: name, Size: int64(len(data)), Was: sum[:]}, bytes.NewReader(data))
+		})
+		var fromGuest *wire.Error
+		if errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeChanged {
+			continue
+		}
+		if err != nil {
+			return FileInfo{}, err
+		}
+		span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
+		return fileInfo(answer), nil
+	}
+	return FileInfo{}, fmt.Errorf("%w: the file was changed by others at each of %d attempts", backend.ErrTimeout, editAttempts)
+}
+
 // ListFiles lists a directory below the work directory or /tmp.
 func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
@@ -129,17 +174,23 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	if opts.Limit == 0 {
 		opts.Limit = DefaultListEntries
 	}
+	list, err = s.list(ctx, name, opts)
+	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
+	return list, err
+}
+
+// list is ListFiles without its span, for those who list many directories under one of their own.
+func (s *Session) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
 		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
 	})
 	if err != nil {
-		return FileList{}, err
+		return FileList{}, publicError(err)
 	}
 	list = FileList{Entries: make([]FileInfo, 0, len(answer.Entries)), Total: answer.Total, Truncated: answer.Truncated}
 	for _, entry := range answer.Entries {
 		list.Entries = append(list.Entries, fileInfo(entry))
 	}
-	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
 	return list, nil
 }
 

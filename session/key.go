@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -43,6 +44,35 @@ func AgentKey(runID, name string) Key { return Key{Namespace: NamespaceAgent, ID
 // UserKey names a sandbox that belongs to no run.
 func UserKey(name string) Key {
 	return Key{Namespace: NamespaceUser, ID: name, Name: DefaultName}
+}
+
+// userName is the name of the sandbox that a person has.
+const userName = "user"
+
+// UserScope returns the scope of the sandboxes that belong to a person, whatever runs they use. The name is any text; in keys
+// what may not stand there is written as "_" and two hexadecimal digits.
+func UserScope(user string) Scope {
+	var id strings.Builder
+	for i, c := range []byte(user) {
+		if c == '_' || !keyByte(c) || i == 0 && (c == '-' || c == '.') {
+			fmt.Fprintf(&id, "_%02x", c)
+			continue
+		}
+		id.WriteByte(c)
+	}
+	return Scope{Namespace: NamespaceUser, ID: id.String()}
+}
+
+// User returns the name of the person whose sandbox this is (UserScope); empty for other keys, those of UserKey included.
+func (k Key) User() string {
+	if k.Namespace != NamespaceUser || k.Name != userName {
+		return ""
+	}
+	name := regexp.MustCompile(`_[0-9a-f]{2}`).ReplaceAllStringFunc(k.ID, func(code string) string {
+		c, _ := strconv.ParseUint(code[1:], 16, 8) // two digits
+		return string([]byte{byte(c)})
+	})
+	return name
 }
 
 // String returns the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -173,7 +174,7 @@ func TestWithDefaults(t *testing.T) {
 		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "mine", "B": "base"},
 		Limits: backend.Limits{MemoryBytes: 1 << 30, PIDs: 128}, Network: backend.NetworkBridge, Retention: time.Hour,
 	}
-	if diff := cmp.Diff(want, mine.WithDefaults(base)); diff != "" {
+	if diff := cmp.Diff(want, mine.WithDefaults(base), cmpopts.IgnoreUnexported(session.Request{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	writable := session.Request{Root: backend.RootWritable}

@@ -119,7 +119,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		}
 		info := m.describe(engine, key)
 		rec := recs[info.ID]
-		info.IdlePolicy = rec.IdlePolicy
+		info.IdlePolicy, info.Reason = rec.IdlePolicy, rec.Reason
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
@@ -158,7 +158,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 		}
 		list = append(list, Info{
 			ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
-			Created: rec.Created, IdlePolicy: rec.IdlePolicy,
+			Created: rec.Created, IdlePolicy: rec.IdlePolicy, Reason: rec.Reason,
 		})
 	}
 	return list

@@ -14,6 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -59,6 +60,28 @@ type Manager struct {
 	closed      bool
 	finished    chan struct{} // closed when Close or Detach ended
 	closeErr    error
+
+	meters meters
+}
+
+// meters are the instruments of what happens to sandboxes.
+type meters struct {
+	active       metric.Int64UpDownCounter
+	opened, exec metric.Float64Histogram
+	removed, oom metric.Int64Counter
+}
+
+func newMeters() meters {
+	return meters{
+		active: telemetry.UpDownCounter(telemetry.MetricActive), opened: telemetry.Histogram(telemetry.MetricOpenDuration),
+		exec: telemetry.Histogram(telemetry.MetricExecDuration), removed: telemetry.Counter(telemetry.MetricRemoved),
+		oom: telemetry.Counter(telemetry.MetricOOMKills),
+	}
+}
+
+// measured are the attributes of a measurement: few values each, and no ids.
+func (m *Manager) measured(attrs ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributes(append(attrs, telemetry.KeyBackend.String(m.driver))...)
 }
 
 // entry is what the manager knows of a key: a creation under way or a session, closing ones included.
@@ -91,7 +114,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
+		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if o.ReapEvery > 0 {
@@ -115,6 +138,13 @@ func (o *Options) complete() error {
 		return fmt.Errorf("%w: MaxSandboxes and MaxFileBytes must not be negative", backend.ErrInvalid)
 	}
 	o.Labels = maps.Clone(o.Labels)
+	o.Defaults.Images = maps.Clone(o.Defaults.Images)
+	if err := o.Defaults.Limits.Validate(); err != nil {
+		return err
+	}
+	if _, err := execTimeout(o.Defaults.ExecTimeout, DefaultExecTimeout); err != nil {
+		return err
+	}
 	if o.Store == nil {
 		o.Store = NewMemoryStore()
 	}
@@ -241,6 +271,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	}
 	now := m.now()
 	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
+	rec.Reason = string(owner.EngineLost)
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
 		rec.Expires = now.Add(lifetimes.Missed)
 	}

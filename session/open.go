@@ -7,9 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
@@ -54,11 +60,18 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 // processes live is what Options.Store knows; without a common store only named sandboxes are found.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
+	began := time.Now()
 	defer func() {
+		measured := []attribute.KeyValue{telemetry.KeyCreated.Bool(created)}
 		if s != nil {
-			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created))
+			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created),
+				semconv.ContainerID.String(s.engine.ID), telemetry.Text(semconv.ContainerImage, s.engine.Image), semconv.ContainerRuntime.String(m.driver))
 		}
 		err = wrapError("Open", m.driver, "", err)
+		if err != nil {
+			measured = append(measured, telemetry.KeyErrorClass.String(telemetry.Class(err)))
+		}
+		m.meters.opened.Record(ctx, time.Since(began).Seconds(), m.measured(measured...))
 		telemetry.End(span, err)
 	}()
 	if err := ctx.Err(); err != nil {
@@ -68,18 +81,47 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return nil, false, err
 	}
 	if req, err = m.prepare(req); err != nil {
+		if errors.Is(err, backend.ErrPermission) {
+			err = errors.Join(err, refusedOpen(ctx, key, req))
+		}
 		return nil, false, err
 	}
 	if err := m.checkDurable(key, req); err != nil {
 		return nil, false, err
 	}
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
+	if err := audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Key, r.Image, r.Decision = audit.EventOpen, key.Run(), key.String(), req.Image, audit.Allowed
+	}); err != nil {
+		return nil, false, err
+	}
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
 		if err != nil || !again {
 			return s, created, err
 		}
 	}
+}
+
+// Rules of refusals to open a sandbox.
+const (
+	ruleImages = "images" // Options.Images
+	ruleRoot   = "root"   // Options.AllowRoot
+)
+
+// refusedOpen notes and puts on record that a sandbox as req wants it is not allowed.
+func refusedOpen(ctx context.Context, key Key, req Request) error {
+	rule := ruleImages
+	if user, err := ParseUser(req.User); err == nil && IsRoot(user) {
+		rule = ruleRoot
+	}
+	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
+	return audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Key, r.Decision, r.Rule = audit.EventOpen, key.Run(), key.String(), audit.Refused, rule
+		if _, err := backend.NormalizeImage(req.Image); err == nil { // else it may be an address with a password in it
+			r.Image = req.Image
+		}
+	})
 }
 
 // tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is
@@ -147,7 +189,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, s.on(owner.EngineLost)); err != nil {
+				if err := m.finishClose(ctx, s, s.on(owner.EngineLost), owner.EngineLost); err != nil {
 					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
@@ -285,6 +327,7 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	} else {
 		m.entries[key] = &entry{session: s}
 		m.byID[s.id] = s
+		m.meters.active.Add(s.ctx, 1, m.measured())
 	}
 	m.mu.Unlock()
 	close(f.done)
@@ -389,7 +432,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 	if adopted {
 		to = owner.Ready // it was there before us
 	}
-	if err := m.closeSession(m.ctx, s, to); err != nil {
+	if err := m.closeSession(m.ctx, s, to, owner.RunEnded); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
 	}
 }

@@ -47,6 +47,8 @@ type Options struct {
 	Engine string
 	// Images decides which images may be used. Nil allows every image.
 	Images ImagePolicy
+	// Defaults are for sandboxes whose Request says nothing.
+	Defaults Defaults
 	// AllowRoot permits Request.User to be root.
 	AllowRoot bool
 	// MaxSandboxes bounds the sandboxes of this manager, those under way included. Zero is no bound.
@@ -65,6 +67,14 @@ type Options struct {
 	Logger *slog.Logger
 	// Labels are set on every sandbox; names below backend.LabelPrefix are refused.
 	Labels map[string]string
+}
+
+// Defaults are what an operator sets for all sandboxes of a manager. A Request goes before them, and they go before the
+// defaults of driver and package; what bounds a Request (Request.Ceiling, Options.Images) bounds them, too.
+type Defaults struct {
+	Limits      backend.Limits    `json:"limits,omitzero"`       // for fields that Request.Limits leaves out
+	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
+	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
 }
 
 // IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
@@ -95,6 +105,11 @@ type Request struct {
 	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
 	// it, only whether somebody with code in another language takes the image from a base.
 	Language string
+	// DefaultImage: nobody asked for Image, it is only what Language has. Defaults.Images goes before it.
+	DefaultImage bool
+
+	// asked is Limits without Defaults, in a prepared request.
+	asked backend.Limits
 
 	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end, when no
 	// process is left that could close it, goes by the first opener's, and two minutes more.
@@ -172,6 +187,7 @@ type Info struct {
 	Key     Key                 `json:"key"`
 	Run     string              `json:"run,omitempty"` // owning run, empty for named sandboxes
 	State   State               `json:"state"`
+	Reason  string              `json:"reason,omitempty"` // Record.Reason
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`

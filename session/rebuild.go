@@ -25,7 +25,7 @@ func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 		return errBusy
 	}
 	if s.beginClose(func() bool { return s.active == 0 }) {
-		return m.finishClose(ctx, s, owner.Ready)
+		return m.finishClose(ctx, s, owner.Ready, owner.Used)
 	}
 	if s.isClosing() {
 		return wait(ctx, s.closing)
@@ -192,7 +192,7 @@ func (m *Manager) endInterrupted(ctx context.Context, rec Record, from string) e
 	case engine.Root != backend.RootWritable && m.canKeep(engine) == nil:
 		m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", rec.ID, "key", rec.Key.String())
 		kept := rec
-		rec.Owner = from
+		rec.Owner, kept.Reason = from, string(owner.OwnerDied)
 		return m.removeKeeping(ctx, rec, kept, engine.ID)
 	}
 	if rec.Owner == m.owner {

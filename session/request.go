@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -19,6 +20,9 @@ const maxUID = 1<<31 - 1
 // prepare checks a request against form and policy and returns it with its defaults filled in and nothing shared with
 // the caller.
 func (m *Manager) prepare(req Request) (Request, error) {
+	if req.DefaultImage {
+		req.Image = cmp.Or(m.opts.Defaults.Images[req.Language], req.Image)
+	}
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
 		return req, fmt.Errorf("%w: image reference of %d bytes, it must have 1 to %d and no blanks", backend.ErrInvalid, len(req.Image), maxImageRef)
 	}
@@ -49,13 +53,14 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
-	req.Limits = req.Limits.Clamp(req.Ceiling)
+	req.asked = req.Limits
+	req.Limits = req.Limits.Merge(m.opts.Defaults.Limits).Clamp(req.Ceiling)
 	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse
 		if value := *row.Of(&req.Limits); value < 0 {
 			return req, &backend.LimitError{Limit: row, Value: value}
 		}
 	}
-	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, DefaultExecTimeout); err != nil {
+	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, cmp.Or(m.opts.Defaults.ExecTimeout, DefaultExecTimeout)); err != nil {
 		return req, err
 	}
 	if req.Retention < 0 {

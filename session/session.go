@@ -58,6 +58,7 @@ type Session struct {
 	execs        map[string]trace.SpanContext
 	execOrder    []string // keys of execs, oldest first
 
+	why      owner.Event   // for which it closes, Record.Reason; empty before
 	expired  bool          // it closes because nobody used it; set when Close begins
 	closing  chan struct{} // nil until Close begins; closed when it ended
 	closeErr error         // result of Close, set before closing is closed
@@ -95,7 +96,7 @@ func (s *Session) Touch() {
 // Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
 // For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
 func (s *Session) Close(ctx context.Context) error {
-	return s.m.closeSession(ctx, s, owner.Gone)
+	return s.m.closeSession(ctx, s, owner.Gone, owner.Removed)
 }
 
 // enter counts a call in.

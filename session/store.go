@@ -44,6 +44,9 @@ type Record struct {
 	// The sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
+	// Reason is why the sandbox is not ready any more: "removed" by hand, "idle", "run ended", by itself or closed, "owner died",
+	// "engine lost". It is empty for one that is.
+	Reason string `json:",omitempty"`
 	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
 	Ended bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have

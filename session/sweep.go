@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
@@ -221,6 +222,9 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		m.putBack(ctx, taken, use)
 		return nil
 	}
+	if taken.State != RecordRemoving || taken.Reason == "" { // else it has been decided on, and is late only
+		taken.Reason = string(rule.On)
+	}
 	if rule.Do == owner.Stop {
 		engine, _, err := m.find(ctx, taken.ID)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -231,7 +235,11 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		return m.suspend(ctx, taken, engine.ID) // where the engine has none, its workspace may be there
 	}
 	m.log.InfoContext(ctx, "removing what nobody has any more", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
-	return m.deleteSandbox(ctx, taken)
+	if err := m.deleteSandbox(ctx, taken); err != nil {
+		return err
+	}
+	m.countRemoved(ctx, telemetry.RemovedOrphan)
+	return nil
 }
 
 // putBack gives up a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:

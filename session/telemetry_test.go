@@ -20,6 +20,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,6 +58,11 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	_, err = s.StatFile(ctx, "dir")
 	must(t, err)
 	_, err = s.MakeDir(ctx, "other", 0)
+	must(t, err)
+	all := func(string) bool { return true }
+	_, _, err = s.ReadTree(ctx, all, all)
+	must(t, err)
+	_, err = s.Diff(ctx, patch.Tree{})
 	must(t, err)
 	must(t, s.RenameFile(ctx, "dir/file", "other/file", false))
 	_, err = s.RemoveFile(ctx, "other", true)
@@ -102,7 +109,7 @@ func TestSpans(t *testing.T) {
 	want := []string{
 		"session.Open", "session.Exec", "session.WriteExec", "session.WaitExec", "session.ReadExec", "session.KillExec",
 		"session.Stream", "session.WriteFile", "session.ReadFile", "session.ListFiles", "session.StatFile", "session.MakeDir",
-		"session.RenameFile", "session.RemoveFile", "session.Close",
+		"session.ReadTree", "session.Diff", "session.RenameFile", "session.RemoveFile", "session.Close",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("spans (-want +got):\n%s", diff)
@@ -144,6 +151,40 @@ func attributes(span tracetest.SpanStub) map[attribute.Key]string {
 		attrs[kv.Key] = kv.Value.String()
 	}
 	return attrs
+}
+
+// TestSpanEvents: what ended a command, and a sandbox, is an event of the span that saw it.
+func TestSpanEvents(t *testing.T) {
+	t.Parallel()
+	exporter, tp := spanRecorder(t)
+	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp})
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "exit 3"}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close(t.Context()))
+	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), session.Request{Image: "test:1", User: "root"}); !errors.Is(err, backend.ErrPermission) {
+		t.Errorf("root: %v", err)
+	}
+	var got []string
+	for _, span := range exporter.GetSpans() {
+		line := span.Name
+		for _, e := range span.Events {
+			line += " " + e.Name
+			for _, kv := range e.Attributes {
+				line += " " + kv.Value.Emit()
+			}
+		}
+		got = append(got, line+" "+attributes(span)[semconv.ProcessExitCode]+attributes(span)[semconv.ContainerRuntime])
+	}
+	want := []string{"session.Open processes", "session.Exec workcell.timeout ", "session.Exec 3", "session.Close workcell.removed closed ",
+		"session.Open workcell.refused root "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("spans and their events (-want +got)\n%s", diff)
+	}
 }
 
 func TestFailedSpans(t *testing.T) {

@@ -86,6 +86,11 @@ func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	run.Argv, run.TimeoutMillis = req.Argv, timeout.Milliseconds()
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(run.ExecID, span.SpanContext())
+	ended, err := s.onRecord(ctx, run)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer func() { err = ended(res.ExecStatus, err) }()
 	return s.atTerminal(ctx, run.ExecID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
 		return conn.Terminal(ctx, run, in, at.Stdout)
 	})

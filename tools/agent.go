@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,14 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,7 +62,10 @@ type AgentResult struct {
 	Text string // the answer
 	// Output is the parsed answer: by the output schema of the file, or the object when the answer is a JSON object,
 	// fenced or not. Nil otherwise.
-	Output       any
+	Output any
+	// Outputs are the files that `outputs:` of the file names, by path below the work directory, when Run began the run
+	// itself. Those of a run of the caller's are for the caller: transfer.Collect.
+	Outputs      patch.Tree
 	Model        string
 	FinishReason string
 	Turns        int // model calls
@@ -68,8 +77,10 @@ type AgentResult struct {
 // Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
 // Missing input comes from `input.default` of the file, name by name.
 //
-// When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
-// under one span, agent.Run, so that there is one trace. An agent that wanted its sandbox and could not have it fails,
+// When ctx belongs to no run (session.WithRun) and to no session of a Genkit agent, Run begins a run and closes its sandboxes
+// at the end. Everything happens under one span, invoke_agent NAME, so that there is one trace. In a step of a workflow that
+// has a journal the conversation is recorded there, and a run that is resumed continues it. An agent that wanted its sandbox
+// and could not have it fails,
 // whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
 // ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
 // for.
@@ -78,14 +89,19 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if opts != nil {
 		o = *opts
 	}
-	run, bound := session.RunFromContext(ctx)
+	if a.doc.Sandbox != nil {
+		if err := checkUser(ctx, *a.doc.Sandbox); err != nil {
+			return AgentResult{}, fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
+		}
+	}
+	run, bound := runOf(ctx)
 	if !bound {
 		run = session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
-		ctx = session.WithRun(ctx, run)
 	}
+	ctx = session.WithRun(ctx, run)
 	// Genkit's provider, so that its spans are children of this one also where the program set up none.
-	ctx, span := telemetry.StartWith(ctx, tracing.TracerProvider(), telemetry.SpanAgent,
-		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name))
+	ctx, span := telemetry.StartOperation(ctx, tracing.TracerProvider(), semconv.InvokeAgent, semconv.AgentName, a.name,
+		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name), semconv.ConversationID.String(run.ID))
 	defer func() { telemetry.End(span, err) }()
 	if p := pluginOf(a.g); !bound && p != nil {
 		defer (&binding{box: p.toolbox()}).endRun(ctx, run)
@@ -94,12 +110,25 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model))
+	_, model, _ := strings.Cut(req.Model, "/")
+	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
-	ctx = context.WithValue(ctx, openingKey{}, opening)
+	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a.name)
+	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	w := &watcher{onTool: o.OnTool}
-	req.Use = append(req.Use, w.ref())
-	resp, err := genkit.GenerateWithRequest(ctx, a.g, req, nil, stream(o.OnText))
+	call, err := a.recorded(ctx, req, w)
+	if err != nil {
+		return AgentResult{}, a.explain(ctx, req, err)
+	}
+	call.Use = append(call.Use, w.ref())
+	defer func() {
+		named := metric.WithAttributes(telemetry.Text(semconv.AgentName, a.name))
+		telemetry.Counts(semconv.MetricInferenceCalls).Record(ctx, int64(w.turns), named)
+		telemetry.Counts(semconv.MetricToolCalls).Record(ctx, int64(w.calls), named)
+		span.SetAttributes(semconv.InputTokens.Int(w.input), semconv.OutputTokens.Int(w.output),
+			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
+	}()
+	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
@@ -116,7 +145,34 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if res.Output, err = a.parse(resp); err != nil {
 		return res, a.explain(ctx, req, err)
 	}
+	if !bound {
+		if res.Outputs, err = a.outputs(ctx, run); err != nil {
+			return res, a.explain(ctx, req, err)
+		}
+	}
 	return res, nil
+}
+
+// recorded returns the request as it is when ctx has a recorder of the agent's conversation: it is recorded, and begins where
+// an earlier process got to, whose turns count.
+func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *watcher) (*ai.GenerateActionOptions, error) {
+	out := *req
+	rec := transcript.Claim(ctx, a.name)
+	if rec == nil {
+		return &out, nil
+	}
+	if a.doc.Sandbox == nil {
+		transcript.ClaimSandbox(ctx) // so that no agent takes it that this one's tools run
+	}
+	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
+	past, err := rec.Progress()
+	if err != nil || past.Turns == 0 {
+		return &out, err
+	}
+	out.Messages = past.Messages
+	out.MaxTurns = max(req.MaxTurns-past.Turns+1, 1) // the latest turn is played back; 0 would be Genkit's default
+	w.turns, w.calls, w.input, w.output = past.Turns, past.Calls, past.InputTokens, past.OutputTokens
+	return &out, nil
 }
 
 // opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is no
@@ -126,7 +182,10 @@ type opening struct {
 	err error
 }
 
-type openingKey struct{} // holds the *opening of an agent's run
+type (
+	openingKey struct{} // holds the *opening of an agent's run
+	agentKey   struct{} // holds the name of the agent that runs
+)
 
 // noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.
 func noteOpened(ctx context.Context, err error) {
@@ -193,7 +252,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 		box = p.toolbox()
 	}
 	b := newBinding(box, frontmatter.Sandbox{})
-	g := guard{log: box.log}
+	g := &guard{log: box.log}
 	return local("workcell/guard", &ai.Hooks{
 		Tools:     []ai.Tool{b.unknownTool()},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,

@@ -14,11 +14,14 @@ import (
 	"testing/fstest"
 
 	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
 	"github.com/firebase/genkit/go/genkit"
+	genkitx "github.com/firebase/genkit/go/genkit/exp"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -71,6 +74,44 @@ func TestAgentRun(t *testing.T) {
 	}
 	if r.engine.created() != 1 || r.engine.open() != 0 {
 		t.Errorf("%d made, %d left", r.engine.created(), r.engine.open())
+	}
+}
+
+// TestAgentBringsOutputs: the files that an agent's file names are in the result, and artifacts in a Genkit agent's session.
+func TestAgentBringsOutputs(t *testing.T) {
+	t.Parallel()
+	const made = "printf csv > r.csv; mkdir d; printf '\\000' > d/b.png"
+	file := func(model, outputs string) string {
+		return "---\nmodel: " + model + "\noutputs: " + outputs + "\nsandbox: {mode: code, runtime: bash}\n---\nx"
+	}
+	r := newRig(t)
+	work := call("sandbox_exec", obj{"cmd": []string{"sh", "-c", made}})
+	model, _ := r.model(work, say("done"), work, say("done"), work, say("done"))
+	a := r.agent("maker", file(model, "[r.csv, d]"))
+	want := patch.Tree{"r.csv": {Mode: 0o644, Content: []byte("csv")}, "d/b.png": {Mode: 0o644, Content: []byte{0}}}
+	res, err := a.Run(t.Context(), nil, nil)
+	if diff := cmp.Diff(want, res.Outputs); err != nil || diff != "" {
+		t.Errorf("%v, outputs (-want +got):\n%s", err, diff)
+	}
+	chat := genkitx.DefineCustomAgent(r.g, "chat", func(ctx context.Context, _ aix.Responder, s *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		err := s.Run(ctx, func(ctx context.Context, _ *aix.AgentInput) (*aix.TurnResult, error) {
+			_, err := a.Run(ctx, nil, nil)
+			return nil, err
+		})
+		return s.Result(), err
+	})
+	out, err := chat.RunText(t.Context(), "go") // by the middleware, which prompts of Genkit's own agents have, too
+	if err != nil || len(out.Artifacts) != 2 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	if b, csv := out.Artifacts[0], out.Artifacts[1]; b.Name != "d/b.png" || b.Parts[0].Text != "data:image/png;base64,AA==" || csv.Name != "r.csv" || csv.Parts[0].Text != "csv" {
+		t.Errorf("%+v, %+v", b.Parts[0], csv.Parts[0])
+	}
+	if _, err := r.agent("idle", file(model, "[other.csv]")).Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "nothing in the work directory is named other.csv") {
+		t.Errorf("an output that was not made: %v", err)
+	}
+	if r.engine.open() != 1 { // that of the conversation, which may go on
+		t.Errorf("%d left", r.engine.open())
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -79,6 +82,9 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	w.mu.Lock()
 	w.calls++
 	w.mu.Unlock()
+	if p.Request.Ref != "" {
+		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ToolCallID, p.Request.Ref))
+	}
 	if w.onTool == nil {
 		return next(ctx, p)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -32,6 +33,8 @@ type binding struct {
 	cfg      frontmatter.Sandbox                                           // as asked for, defaults not filled in
 	fallback session.Run                                                   // of calls whose context belongs to no run
 	isolated string                                                        // name of this binding's own sandbox; empty when it shares one
+	record   *transcript.Recorder                                          // of the agent's conversation; nil when nobody keeps it
+	chat     string                                                        // chatID of the Genkit agent's session; empty when there is none
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
@@ -41,6 +44,8 @@ type binding struct {
 	mine     map[string]*session.Session // by name, what this binding opened
 	released map[string]bool             // ids that sandbox_close released
 	started  map[string][]startedExec    // execs by sandbox id, of which something may still run
+	used     bool                        // earlier turns of the conversation used its own sandbox
+	expired  bool                        // which is gone, as the model has to know
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
@@ -55,7 +60,10 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 }
 
 func (b *binding) run(ctx context.Context) session.Run {
-	if run, ok := session.RunFromContext(ctx); ok {
+	if b.cfg.Session == frontmatter.SessionUser {
+		return session.Run(session.UserScope(session.UserFromContext(ctx)))
+	}
+	if run, ok := runOf(ctx); ok {
 		return run
 	}
 	return b.fallback
@@ -76,7 +84,7 @@ func (b *binding) name(ctx context.Context) string {
 // isolated, any other too.
 func (b *binding) reaches(ctx context.Context, name string) bool {
 	own := b.name(ctx)
-	return name == own || !isolated.Is(own) && !isolated.Is(name)
+	return name == own || b.cfg.Session != frontmatter.SessionUser && !isolated.Is(own) && !isolated.Is(name)
 }
 
 // request returns what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
@@ -94,12 +102,12 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	}
 	if base, ok := session.BaseFromContext(ctx); ok {
 		if req.Image == "" && b.ownImage(base, runtime) {
-			req.Image = frontmatter.DefaultImage(runtime)
+			wish.DefaultImage(&req, runtime)
 		}
 		req = req.WithDefaults(base)
 	}
 	if req.Image == "" {
-		req.Image = frontmatter.DefaultImage(runtime)
+		wish.DefaultImage(&req, runtime)
 	}
 	return req, wishes
 }
@@ -119,6 +127,9 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 // open returns the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
 // differs shares a sandbox that was opened with another request.
 func (b *binding) open(ctx context.Context, name string) (s *session.Session, created bool, err error) {
+	if err := checkUser(ctx, b.cfg); err != nil {
+		return nil, false, err
+	}
 	key := b.run(ctx).Key(name)
 	req, wishes := b.request(ctx, b.cfg.Runtime)
 	if name == b.name(ctx) {
@@ -139,7 +150,19 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	defer b.mu.Unlock()
 	b.mine[name] = s
 	delete(b.released, s.ID())
+	if name == b.name(ctx) {
+		b.expired = b.expired || created && b.used
+		b.used = false
+	}
 	return s, created, nil
+}
+
+// checkUser refuses to look for the sandbox of a person whom nobody named.
+func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
+	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
+		return fmt.Errorf("the sandbox is its user's, and nobody said who that is, with session.WithUser or --user NAME: %w", backend.ErrInvalid)
+	}
+	return nil
 }
 
 // openAs opens a sandbox, in the place of another one where there are too many and the host has one to spare.
@@ -259,18 +282,36 @@ func (b *binding) track(s *session.Session, res session.ExecResult) {
 	b.started[s.ID()] = list
 }
 
-// end removes what no later step of the run can use: the sandbox that only this binding knows.
+// end removes what no later step of the run can use: the sandbox that only this binding knows. What an agent that was
+// cancelled had started in another one ends with it.
 func (b *binding) end(ctx context.Context) {
+	if ctx.Err() != nil {
+		b.endStarted(ctx)
+	}
 	b.mu.Lock()
 	s := b.mine[b.isolated]
 	b.mu.Unlock()
-	if b.isolated == "" || s == nil {
+	if b.isolated == "" || b.chat != "" || s == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if err := b.remove(ctx, s); err != nil {
 		b.box.log.ErrorContext(ctx, "cannot remove an isolated sandbox yet", "sandbox", s.ID(), "error", err)
+	}
+}
+
+// endStarted ends what the binding started in its sandboxes.
+func (b *binding) endStarted(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	b.mu.Lock()
+	mine := slices.Collect(maps.Values(b.mine))
+	b.mu.Unlock()
+	for _, s := range mine {
+		if err := b.release(ctx, s); err != nil {
+			b.box.log.ErrorContext(ctx, "cannot end what a cancelled agent had started", "sandbox", s.ID(), "error", err)
+		}
 	}
 }
 

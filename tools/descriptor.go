@@ -52,13 +52,17 @@ func (b *binding) tools() []*tool {
 			Name: toolspec.ToolFSDelete, Title: "Delete files", Destructive: true, Idempotent: true,
 			Description: "Deletes a file, or with recursive a directory with all it holds. /workspace itself cannot be deleted.",
 		}),
+		newTool(b, b.fsEdit, toolspec.Definition{
+			Name: toolspec.ToolFSEdit, Title: "Edit a file", Destructive: true,
+			Description: "Replaces text in a file: old_string, which must occur exactly once, or with replace_all every occurrence of it. The rest of the file, its mode and its kind of line ends stay as they are: write LF, also for a file with CR LF.",
+		}),
 		newTool(b, b.fsList, toolspec.Definition{
 			Name: toolspec.ToolFSList, Title: "List files", ReadOnly: true, Idempotent: true,
 			Description: "Lists a directory, sorted by path. Links are listed, not followed.",
 		}, toolspec.Bound{Name: "limit", Least: 1, Most: session.MaxListEntries, Default: session.DefaultListEntries}),
 		newTool(b, b.fsRead, toolspec.Definition{
 			Name: toolspec.ToolFSRead, Title: "Read a file", ReadOnly: true, Idempotent: true,
-			Description: "Reads a file, in whole or in part: by bytes (offset, max_bytes) or by lines (line_offset counts from 1, line_limit). When truncated is true, note says how to read on.",
+			Description: "Reads a file, in whole or in part: by bytes (offset, max_bytes) or by lines (line_offset counts from 1, line_limit). When truncated is true, note says how to read on. An image (PNG, JPEG, GIF, WebP) is shown to you, unless you ask for a part of its bytes.",
 		}, toolspec.Bound{Name: "max_bytes", Least: 1, Most: maxTransfer, Default: b.readBytes},
 			toolspec.Bound{Name: "offset"}, toolspec.Bound{Name: "line_offset"}, toolspec.Bound{Name: "line_limit"}),
 		newTool(b, b.fsWrite, toolspec.Definition{

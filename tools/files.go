@@ -83,15 +83,19 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput,
 	if err != nil {
 		return out, err
 	}
+	whole := !byLines && in.Offset == 0 && in.MaxBytes == 0
 	in.MaxBytes = cmp.Or(in.MaxBytes, b.readBytes)
 	read := readBytes
 	if byLines {
 		read = readLines
 	}
 	out, err = read(ctx, s, in)
+	if err == nil && whole {
+		err = b.asImage(ctx, s, in.Path, &out)
+	}
 	if err == nil && b.check != nil {
 		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
-			return fsReadOutput{}, fail
+			return fsReadOutput{}, b.refused(ctx, fail)
 		}
 	}
 	return out, err
@@ -129,6 +133,7 @@ func wholeText(data []byte) []byte {
 }
 
 func (o *fsReadOutput) set(data []byte) {
+	o.data = data
 	text := string(data)
 	if utf8.ValidString(text) {
 		o.Contents = &text

@@ -26,6 +26,7 @@ type unknownInput struct {
 	Tool      string   `json:"tool,omitempty"`
 	Arguments string   `json:"arguments,omitempty"`
 	Known     []string `json:"known,omitempty"`
+	Unread    string   `json:"unread,omitempty"` // why no call of an answer could be read; then there is nothing else
 }
 
 // unknownTool returns the tool that answers calls of tools that do not exist.
@@ -35,6 +36,10 @@ func (b *binding) unknownTool() ai.Tool {
 
 // unknown explains that there is no such tool.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
+	if in.Unread != "" {
+		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid, "the arguments of a tool call are no JSON object (%s); none of the calls was made", in.Unread).
+			WithRemediation("Call again, with arguments that are one JSON object: escape quotes, backslashes and line ends in texts. If they were cut off, write less in one call.")
+	}
 	e := toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", sanitize.Clip(in.Tool))
 	if len(in.Known) == 0 {
 		return toolspec.Result{}, e.WithRemediation("There are no tools: answer without one.")
@@ -46,13 +51,20 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, 
 	return toolspec.Result{}, e.WithRemediation(hint)
 }
 
+// maxUnread is how many answers in a row may have calls that cannot be read; then their error ends the run.
+const maxUnread = 5
+
 // guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
 // offers models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
-// run any tool that is registered anywhere.
-type guard struct{ log *slog.Logger }
+// run any tool that is registered anywhere. It belongs to one Generate call.
+type guard struct {
+	log    *slog.Logger
+	unread int // answers in a row with calls that could not be read; the model is asked one answer at a time
+}
 
-// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool.
-func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
+// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool, and so an answer whose calls the
+// model's plugin could not read.
+func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if p.Request == nil {
 		return next(ctx, p)
 	}
@@ -67,11 +79,23 @@ func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	}
 	slices.SortFunc(req.Tools, func(a, b *ai.ToolDefinition) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(known)
+	req.Messages = imagesApart(ctx, req.Messages)
 	resp, err := next(ctx, &ai.ModelParams{Request: &req, Callback: p.Callback})
+	if why := unreadable(err); why != "" && len(known) > 0 && g.unread < maxUnread && ctx.Err() == nil {
+		g.unread++
+		call := &ai.ToolRequest{Name: unknownTool, Input: unknownInput{Unread: why}}
+		return &ai.ModelResponse{Request: p.Request, Message: ai.NewModelMessage(ai.NewToolRequestPart(call)), FinishReason: ai.FinishReasonStop}, nil
+	}
+	g.unread = 0
 	if err != nil || resp == nil || resp.Message == nil {
 		return resp, err
 	}
 	out := *resp
+	if out.Request != nil && len(req.Messages) != len(p.Request.Messages) { // what follows from it is Genkit's own form
+		asked := *out.Request
+		asked.Messages = p.Request.Messages
+		out.Request = &asked
+	}
 	if m := repaired(out.Message, known); m != nil {
 		out.Message = m
 	}
@@ -79,6 +103,27 @@ func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 		out.Message = m
 	}
 	return &out, nil
+}
+
+// unreadable returns what is wrong with the arguments of a model's calls when that is why its plugin failed; empty when it is
+// something else. The plugins of OpenAI's protocol parse them as objects. Anthropic's encodes a streamed answer once more
+// when it is complete.
+func unreadable(err error) string {
+	var (
+		syntax *json.SyntaxError
+		kind   *json.UnmarshalTypeError
+		encode *json.MarshalerError
+	)
+	if !errors.Is(err, status.ErrInvalidOutput) && !errors.As(err, &encode) {
+		return ""
+	}
+	switch {
+	case errors.As(err, &syntax):
+		return syntax.Error()
+	case errors.As(err, &kind):
+		return "they are of type " + kind.Value
+	}
+	return ""
 }
 
 // repaired returns the message with calls of unknown tools replaced; nil when there are none.
@@ -108,7 +153,7 @@ func repaired(m *ai.Message, known []string) *ai.Message {
 
 // wrapTool turns a panic or refused arguments of any tool into output. Everything else, the errors of other people's
 // tools and interrupts above all, stays what it is.
-func (g guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
+func (g *guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))

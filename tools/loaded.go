@@ -32,7 +32,10 @@ type registryProbe struct {
 	plugin *Plugin
 }
 
-func (a *registryProbe) Register(r api.Registry) { a.plugin.registry.Store(&r) }
+func (a *registryProbe) Register(r api.Registry) {
+	a.plugin.registry.Store(&r)
+	a.plugin.toolbox().registry.Store(&r)
+}
 
 // checkLoaded panics when Genkit has loaded a prompt by itself that asks for a sandbox, or may do so: it ignores
 // `sandbox:`, and the agent would run without one. It looks once, as soon as Genkit has loaded its prompts.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
@@ -49,7 +50,7 @@ func TestMiddleware(t *testing.T) {
 		for _, tool := range req.Tools {
 			names = append(names, tool.Name)
 		}
-		if len(names) != 11 || !slices.IsSorted(names) || slices.Contains(names, "sandbox_unknown_tool") {
+		if len(names) != 12 || !slices.IsSorted(names) || slices.Contains(names, "sandbox_unknown_tool") {
 			t.Errorf("tools of turn %d: %v", i, names)
 		}
 	}
@@ -249,12 +250,25 @@ func TestInvalidSandboxInGo(t *testing.T) {
 	if _, err := r.plugin.Tools(context.Background(), s); err == nil {
 		t.Error("Tools took it")
 	}
-	defer func() {
-		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "Plugin.Manager is nil") {
-			t.Errorf("without a manager: %v", p)
-		}
-	}()
-	(&tools.Plugin{}).Init(context.Background())
+}
+
+// TestPluginSetUpWrongly: genkit.Init has no error to return, so Genkit's plugins panic.
+func TestPluginSetUpWrongly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for want, init := range map[string]func(){
+		"already initialized":   func() { initGenkit(t, fstest.MapFS{}, r.plugin) },
+		"Plugin.Manager is nil": func() { initGenkit(t, fstest.MapFS{}, &tools.Plugin{}) },
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), want) {
+					t.Errorf("panic %v, want %q", p, want)
+				}
+			}()
+			init()
+		}()
+	}
 }
 
 // TestConcurrentGenerates runs many conversations with one middleware value and with shared tools.

@@ -10,6 +10,7 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/genkit"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -20,8 +21,11 @@ const pluginName = "workcell"
 //
 //	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager}))
 //
-// It registers the middleware "workcell/sandbox" and no tools: a tool that is registered globally can be called by any
-// model, offered or not. Use, Tools and what they return may be called concurrently.
+// It registers the middleware "workcell/sandbox" and no tools that models call: a tool that is registered globally can be
+// called by any model, offered or not. With GENKIT_ENV=dev the Dev UI has the tools, as workcell/sandbox_exec and so on, to
+// be looked at and run by hand; they share a sandbox, which stays until sandbox_close, its idle timeout or Manager.Close.
+//
+// One plugin is for one genkit.Init. Use, Tools and what they return may be called concurrently.
 type Plugin struct {
 	// Manager opens the sandboxes. Required; it stays the caller's to close.
 	Manager *session.Manager
@@ -29,6 +33,7 @@ type Plugin struct {
 	// discards.
 	Logger *slog.Logger
 
+	initted  atomic.Bool
 	once     sync.Once
 	box      *toolbox
 	registry atomic.Pointer[api.Registry] // of the Genkit that is being set up, until its prompts were checked
@@ -46,11 +51,50 @@ func (p *Plugin) Name() string {
 	return pluginName
 }
 
-// Init checks the plugin. It panics without a Manager, as Genkit's plugins do when they are set up wrongly.
+// Init checks the plugin. As Genkit's plugins do it panics when it is called a second time, and when it is set up wrongly: without
+// a Manager.
 func (p *Plugin) Init(context.Context) []api.Action {
 	p.toolbox()
-	return []api.Action{&registryProbe{plugin: p}}
+	if !p.initted.CompareAndSwap(false, true) {
+		panic("tools: plugin already initialized; make one for each genkit.Init")
+	}
+	actions := []api.Action{&registryProbe{plugin: p}}
+	if api.CurrentEnvironment() == api.EnvironmentDev {
+		actions = append(actions, p.devTools()...)
+	}
+	return actions
 }
+
+// devTools returns the tools of both modes for the Dev UI, which lists and runs what is registered. They have a run of their
+// own, whose sandbox is kept between calls.
+func (p *Plugin) devTools() []api.Action {
+	var list []api.Action
+	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
+		b := newBinding(p.toolbox(), Sandbox{Mode: mode})
+		b.fallback = run
+		for _, t := range b.tools() {
+			list = append(list, devTool{t})
+		}
+	}
+	return list
+}
+
+// devTool is a tool of the Dev UI. It has another name than the one that models call: what is registered under that would be
+// run in the place of the tools of every Generate call.
+type devTool struct{ *tool }
+
+// Name is the tool's name behind the plugin's.
+func (t devTool) Name() string { return pluginName + "/" + t.tool.Name() }
+
+func (t devTool) Desc() api.ActionDesc {
+	desc := t.tool.Desc()
+	desc.Name, desc.Key = t.Name(), api.KeyFromName(desc.Type, t.Name())
+	return desc
+}
+
+// Register registers the tool.
+func (t devTool) Register(r api.Registry) { r.RegisterAction(t.Desc().Key, t) }
 
 // Middlewares returns the middleware for `use:` and the Dev UI.
 func (p *Plugin) Middlewares(context.Context) ([]*ai.MiddlewareDesc, error) {
@@ -82,9 +126,10 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if run, ok := session.RunFromContext(ctx); ok {
+	if run, ok := runOf(ctx); ok {
 		b.fallback = run
 	}
+	b.chatIn(ctx)
 	return b.offered(), nil
 }
 

@@ -163,7 +163,7 @@ func initGenkit(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *genkit.Genk
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	return genkit.Init(ctx, genkit.WithPromptFS(prompts), genkit.WithPromptDir("."), genkit.WithPlugins(plugins...))
+	return genkit.Init(ctx, genkit.WithExperimental(), genkit.WithPromptFS(prompts), genkit.WithPromptDir("."), genkit.WithPlugins(plugins...))
 }
 
 // turn is one answer of a scripted model.

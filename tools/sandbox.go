@@ -9,6 +9,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,12 +39,14 @@ func (m *middleware) UnmarshalJSON(b []byte) error {
 }
 
 // New makes the hooks of one Generate call, with tools of its own. It opens nothing.
-func (m middleware) New(context.Context) (*ai.Hooks, error) {
+func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	b, err := m.box.bind(m.Sandbox)
 	if err != nil {
 		return nil, err
 	}
-	g := guard{log: m.box.log}
+	b.chatIn(ctx)
+	b.recordedBy(transcript.ClaimSandbox(ctx))
+	g := &guard{log: m.box.log}
 	return &ai.Hooks{
 		Tools:        append(b.offered(), b.unknownTool()),
 		WrapGenerate: b.wrapGenerate,
@@ -66,13 +69,20 @@ func (t *toolbox) bind(cfg Sandbox) (*binding, error) {
 }
 
 // wrapGenerate makes a run for a call that belongs to none, and closes what nobody can use afterwards. The
-// first iteration encloses all others.
+// first iteration encloses all others. The run of a Genkit agent's session stays: its sandboxes go when they are idle.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {
-		return next(ctx, p)
+		return next(ctx, b.noticed(p))
 	}
-	if _, ok := session.RunFromContext(ctx); ok {
+	ctx = context.WithValue(ctx, modelKey{}, p.Options.Model)
+	next = b.keepingArtifacts(next)
+	if run, ok := runOf(ctx); ok {
+		ctx = session.WithRun(ctx, run)
 		defer b.end(ctx)
+		if b.chat != "" {
+			b.remembers(p.Request.Messages)
+		}
+		b.continueIn(ctx)
 		return next(ctx, p)
 	}
 	run := b.fallback

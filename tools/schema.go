@@ -196,6 +196,29 @@ type fsWriteOutput struct {
 	SizeBytes int64  `json:"size_bytes"`
 }
 
+type fsEditInput struct {
+	inSandbox
+	Path       string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
+	OldString  string  `json:"old_string" jsonschema_description:"the text to replace, exactly as the file has it, with its white space; it must occur once, so give lines around it where needed"`
+	NewString  *string `json:"new_string" jsonschema_description:"the text to put in its place; empty deletes it"`
+	ReplaceAll bool    `json:"replace_all,omitempty" jsonschema_description:"replace every occurrence"`
+}
+
+func (in *fsEditInput) args() toolspec.Args {
+	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
+}
+
+// fsEditOutput is the output of sandbox_fs_edit. A call that fails because of how often the text occurs has an Error, Matches
+// and Lines.
+type fsEditOutput struct {
+	toolspec.Result
+	OK        bool    `json:"ok"`
+	Path      string  `json:"path,omitempty" jsonschema_description:"absolute path of the file"`
+	Matches   int64   `json:"matches" jsonschema_description:"how often the file had old_string"`
+	Lines     []int64 `json:"lines,omitempty" jsonschema_description:"lines of the file, counted from 1, at which these began; the first 20"`
+	SizeBytes int64   `json:"size_bytes" jsonschema_description:"size of the file after the edit"`
+}
+
 type fsReadInput struct {
 	inSandbox
 	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
@@ -211,13 +234,18 @@ func (in *fsReadInput) args() toolspec.Args {
 
 type fsReadOutput struct {
 	toolspec.Result
+	toolspec.Image
+	Width          int     `json:"width,omitempty" jsonschema_description:"of an image, in pixels, where it is known"`
+	Height         int     `json:"height,omitempty" jsonschema_description:"of an image, in pixels, where it is known"`
 	Contents       *string `json:"contents,omitempty" jsonschema_description:"when what was read is UTF-8 text"`
 	ContentsB64    *string `json:"contents_b64,omitempty" jsonschema_description:"otherwise"`
 	Truncated      bool    `json:"truncated" jsonschema_description:"the file goes on after what was read"`
 	SizeBytes      int64   `json:"size_bytes" jsonschema_description:"size of the whole file"`
 	NextOffset     *int64  `json:"next_offset,omitempty" jsonschema_description:"pass as offset to read on"`
 	NextLineOffset *int64  `json:"next_line_offset,omitempty" jsonschema_description:"pass as line_offset to read on"`
-	Note           string  `json:"note,omitempty" jsonschema_description:"how to read on"`
+	Note           string  `json:"note,omitempty" jsonschema_description:"how to read on, or what became of an image"`
+
+	data []byte // what Contents or ContentsB64 holds
 }
 
 type fsListInput struct {
@@ -260,3 +288,8 @@ type closeInput struct {
 	inSandbox
 	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
 }
+
+// exit returns the exit code of the command that an output is about; nil for none, and while it runs.
+func (o execOutput) exit() *int { return o.ExitCode }
+
+func (o runOutput) exit() *int { return o.ExitCode }

@@ -6,11 +6,13 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/firebase/genkit/go/core"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -31,7 +33,7 @@ func TestSchemas(t *testing.T) {
 	}
 	want := []string{
 		"sandbox_run", "sandbox_close", "sandbox_exec", "sandbox_exec_kill", "sandbox_exec_read", "sandbox_exec_wait",
-		"sandbox_exec_write", "sandbox_fs_delete", "sandbox_fs_list", "sandbox_fs_read", "sandbox_fs_write", "sandbox_open",
+		"sandbox_exec_write", "sandbox_fs_delete", "sandbox_fs_edit", "sandbox_fs_list", "sandbox_fs_read", "sandbox_fs_write", "sandbox_open",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
@@ -81,17 +83,43 @@ func TestSchemasArePortable(t *testing.T) {
 				t.Errorf("%s: strict = %v, %v", def.Name, strict, ok)
 			}
 			checkPortable(t, def.Name, def.InputSchema)
-			props := sub(def.InputSchema["properties"])
-			if len(props) == 0 {
+			if len(sub(def.InputSchema["properties"])) == 0 {
 				t.Errorf("%s: no properties", def.Name)
 			}
-			for field, prop := range props {
-				if sub(prop)["description"] == nil {
-					t.Errorf("%s.%s has no description", def.Name, field)
-				}
-			}
+			undescribed(t, def.Name, def.InputSchema)
 		}
 	}
+}
+
+// TestEveryFieldIsDescribed: the Dev UI makes a form of a Sandbox, which shows what each field is.
+func TestEveryFieldIsDescribed(t *testing.T) {
+	t.Parallel()
+	schema := core.InferSchemaMap(tools.Sandbox{})
+	var fields func(at reflect.Type) int
+	fields = func(at reflect.Type) (n int) {
+		for i := range at.NumField() {
+			if n++; at.Field(i).Type.Kind() == reflect.Struct {
+				n += fields(at.Field(i).Type)
+			}
+		}
+		return n
+	}
+	if seen := undescribed(t, "Sandbox", schema); seen != fields(reflect.TypeFor[tools.Sandbox]()) || seen < 20 {
+		t.Errorf("the schema has %d fields", seen)
+	}
+}
+
+// undescribed reports the properties of a schema, at any depth, that have no description, and returns how many there are.
+func undescribed(t *testing.T, at string, schema map[string]any) (seen int) {
+	t.Helper()
+	for name, prop := range sub(schema["properties"]) {
+		seen++
+		if str(sub(prop)["description"]) == "" {
+			t.Errorf("%s.%s has no description; give its field a tag jsonschema_description", at, name)
+		}
+		seen += undescribed(t, at+"."+name, sub(prop)) + undescribed(t, at+"."+name+"[]", sub(sub(prop)["items"]))
+	}
+	return seen
 }
 
 func checkPortable(t *testing.T, at string, schema map[string]any) {

@@ -33,7 +33,7 @@ func TestSpans(t *testing.T) {
 	var root tracetest.SpanStub
 	for _, s := range spans {
 		byID[s.SpanContext.SpanID().String()] = s
-		if s.Name == "agent.Run" {
+		if s.Name == "invoke_agent traced" {
 			root = s
 		}
 	}
@@ -68,7 +68,7 @@ func TestSpans(t *testing.T) {
 		if strings.HasSuffix(at, "> session.KillExec") {
 			kills++
 		}
-		if strings.HasPrefix(s.Name, "session.") || s.Name == "agent.Run" {
+		if strings.HasPrefix(s.Name, "session.") || s.Name == "invoke_agent traced" {
 			for _, kv := range s.Attributes {
 				if strings.Contains(kv.Value.String(), "canary") || strings.Contains(kv.Value.String(), "echo") {
 					t.Errorf("%s has %s = %s", s.Name, kv.Key, kv.Value.String())
@@ -77,8 +77,8 @@ func TestSpans(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"agent.Run > agent:traced > sandbox_exec > session.Exec", "agent.Run > agent:traced > sandbox_exec > session.Open",
-		"agent.Run > agent:traced > " + model, "agent.Run > session.Close", "agent.Run > traced",
+		"invoke_agent traced > agent:traced > sandbox_exec > session.Exec", "invoke_agent traced > agent:traced > sandbox_exec > session.Open",
+		"invoke_agent traced > agent:traced > " + model, "invoke_agent traced > session.Close", "invoke_agent traced > traced",
 	} {
 		if !slices.Contains(paths, want) {
 			t.Errorf("no span %s in\n%s", want, strings.Join(paths, "\n"))
@@ -92,7 +92,7 @@ func TestSpans(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, s := range exporter.GetSpans() {
-		if s.Name == "agent.Run" && s.Status.Code != codes.Error {
+		if s.Name == "invoke_agent traced" && s.Status.Code != codes.Error {
 			t.Errorf("status of a failed run: %+v", s.Status)
 		}
 	}

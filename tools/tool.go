@@ -1,26 +1,31 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"runtime/debug"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // tool is one of our tools. Genkit would refuse arguments that do not fit the schema and end the run; so the action
 // that Genkit runs takes any JSON, and the schema that models see is another one, inferred from the input type.
 // Register writes nothing, so one tool may take part in several Generate calls at once.
 type tool struct {
-	*ai.ToolAction[json.RawMessage, any]
+	*ai.ToolAction[json.RawMessage, *ai.MultipartToolResponse]
 	def toolspec.Definition
 	run func(context.Context, json.RawMessage) (any, error) // without Genkit around it
 }
@@ -55,14 +60,29 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 		}
 		return toolspec.Result{Error: known}, nil
 	}
-	t.ToolAction = ai.NewTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
+	t.ToolAction = ai.NewMultipartTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (*ai.MultipartToolResponse, error) {
+		describeTool(tc)
 		out, err := t.run(tc, raw)
+		if err != nil {
+			return nil, err
+		}
 		if e := toolspec.FailureOf(out); e != nil { // Genkit takes it for a success
 			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
 		}
-		return out, err
+		return &ai.MultipartToolResponse{Output: out, Content: imageParts(out)}, nil
 	}, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false))
 	return t
+}
+
+// describeTool notes in the span of a Genkit tool whose it is.
+func describeTool(ctx context.Context) {
+	span := trace.SpanFromContext(ctx)
+	if run, ok := session.RunFromContext(ctx); ok {
+		span.SetAttributes(semconv.ConversationID.String(run.ID))
+	}
+	if name, ok := ctx.Value(agentKey{}).(string); ok {
+		span.SetAttributes(telemetry.Text(semconv.AgentName, name))
+	}
 }
 
 // answer runs do on a model's arguments.
@@ -77,15 +97,58 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	if fail != nil {
 		return out, fail
 	}
-	if given, ok := any(&in).(interface{ args() toolspec.Args }); ok && b.check != nil {
+	ctx = audit.With(ctx, func(r *audit.Record) { r.Tool = name })
+	given, _ := any(&in).(interface{ args() toolspec.Args })
+	if given != nil && b.check != nil {
 		if fail := b.check(ctx, given.args()); fail != nil {
-			return out, fail
+			return out, b.refused(ctx, fail)
 		}
 	}
 	if fail := toolspec.CheckBounds(&in, bounds); fail != nil {
 		return out, fail
 	}
-	return do(ctx, in)
+	if err := b.decided(ctx, audit.Allowed, ""); err != nil {
+		return out, err
+	}
+	out, err = do(ctx, in)
+	if given != nil && err == nil { // what could not be started may be anything, a secret too
+		describeCall(ctx, given.args())
+	}
+	describeExit(ctx, out)
+	return out, err
+}
+
+// refused notes that a check does not allow a call, and returns why.
+func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
+	if fail.Rule != "" {
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
+	}
+	if err := b.decided(ctx, audit.Refused, fail.Rule); err != nil {
+		return err
+	}
+	return fail
+}
+
+// decided puts a decision about a tool call on record.
+func (b *binding) decided(ctx context.Context, decision, rule string) error {
+	return audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Decision, r.Rule = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule
+	})
+}
+
+// describeCall notes in the call's span, Genkit's or that of an MCP request, what is run. Of a line for the shell nothing is
+// known, and arguments may hold secrets.
+func describeCall(ctx context.Context, args toolspec.Args) {
+	if len(args.Argv) > 0 {
+		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ProcessName, path.Base(args.Argv[0])))
+	}
+}
+
+// describeExit notes in the call's span how the command of an output ended.
+func describeExit(ctx context.Context, out any) {
+	if ended, ok := out.(interface{ exit() *int }); ok && ended.exit() != nil {
+		trace.SpanFromContext(ctx).SetAttributes(semconv.ProcessExitCode.Int(*ended.exit()))
+	}
 }
 
 // Definition is what models see.

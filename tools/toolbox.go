@@ -3,14 +3,18 @@ package tools
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
+
+	"github.com/firebase/genkit/go/core/api"
 
 	"github.com/workcell-dev/workcell/session"
 )
 
 // toolbox is what all tools of one plugin share.
 type toolbox struct {
-	manager *session.Manager
-	log     *slog.Logger
+	manager  *session.Manager
+	log      *slog.Logger
+	registry atomic.Pointer[api.Registry] // of the Genkit that has the plugin; nil for none
 
 	mu     sync.Mutex // guards the fields below; never held while a tool works
 	cached map[string][2]map[string]any

@@ -26,7 +26,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	} else {
 		input, _ = expr.Clone(input).(map[string]any)
 	}
-	ctx = session.WithSessionName(ctx, ex.session)
+	ctx, recorded := ex.record(session.WithSessionName(ctx, ex.session))
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
 		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)
 		if err != nil { // also when it is an *Error, of a run that the agent made
@@ -38,6 +38,9 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 		}
 		return out, err
 	})
+	if failed := recorded(); failed != nil {
+		err = failed // which ends the run
+	}
 	if err != nil {
 		return result{}, err
 	}

@@ -15,7 +15,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // Defaults of Options.
@@ -28,6 +30,7 @@ const (
 type AgentRunner interface {
 	// RunAgent runs an agent to its end. ctx carries the run (session.RunFromContext), what the run wants its sandboxes
 	// to be (session.BaseFromContext) and which of them the agent's default sandbox is (session.SessionNameFromContext).
+	// It also carries the record of the agent's conversation, which the first Run of the tools.Agent of that name keeps.
 	// RunAgent must return soon after ctx ended; a call that does not is abandoned after Options.StopGrace. input
 	// belongs to the callee. It is called concurrently.
 	RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error)
@@ -63,10 +66,17 @@ type Options struct {
 	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
 	// workflow.
 	Retention time.Duration
+	// Results is a directory of the host. Below it each run keeps the tree that its workspace began as, for as long as it is
+	// under way or can be resumed, and then its outputs and its patch, in a directory of its own. Empty keeps them nowhere
+	// but in the Result.
+	Results string
 	// Within is a run of the caller's whose sandboxes the workflow uses in place of its own. They stay open at its end,
 	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
 	// nothing. Nil gives every run its own.
 	Within *session.Run
+	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for those
+	// whose sandboxes outlive the run, as by Within. Nil removes it.
+	OnSnapshot func(*transfer.Snapshot)
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a step may take to return after it was cancelled. Zero is 15 seconds.
@@ -167,6 +177,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	return core.NewStreamingActionOf(api.ActionTypeFlow, wf.ID, opts,
 		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
 			ctx = core.WithFlowContext(ctx, wf.ID)
+			telemetry.Around(ctx) // the run's own span is around it, or follows
 			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.first() {
 				return r.execute(ctx)
 			}
@@ -193,9 +204,6 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 	if err != nil {
 		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
 	}
-	base, err := e.base(ctx, wf)
-	if err != nil {
-		return nil, err
-	}
-	return newRun(e, wf, base, checked, append(slices.Clone(chain), wf.ID)), nil
+	r := newRun(e, wf, checked, append(slices.Clone(chain), wf.ID))
+	return r, r.setBase(ctx)
 }

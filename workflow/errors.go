@@ -49,6 +49,7 @@ const (
 	codePanic      Code = "panic"
 	codeRecursion  Code = "recursion"
 	codeJournal    Code = "journal"
+	codeOutputs    Code = "outputs" // what the run made cannot be brought home
 	codeInternal   Code = "internal"
 )
 

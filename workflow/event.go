@@ -2,7 +2,11 @@ package workflow
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/workcell-dev/workcell/patch"
 )
 
 // EventKind is the kind of an Event.
@@ -17,6 +21,7 @@ const (
 	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
 	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
 	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
+	EventStepProgress EventKind = "step_progress" // of an agent's conversation; in journals only
 	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error names what was left behind
 	EventRunFinished  EventKind = "run_finished"
 )
@@ -34,6 +39,8 @@ type Event struct {
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
 	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted
+	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
+	Lost     string        `json:"lost,omitempty"`    // step_started that repeats: why an agent begins again from its start
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
 	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
@@ -53,6 +60,17 @@ type Result struct {
 	Started  time.Time     `json:"started"`
 	Duration time.Duration `json:"-"`     // duration_ms in JSON
 	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
+	// Outputs are the files that the workflow's `outputs` name, by their path below the work directory, also of a run that
+	// failed, as far as they are there. They and Patch come from the sandbox that the run's steps share; where there is none,
+	// from the only one that there is.
+	Outputs patch.Tree `json:"-"`
+	// Missing are outputs that may be missing, and are.
+	Missing []string `json:"missing,omitempty"`
+	// Patch is what the run changed in the directory that its workspace came from. Nil when it came from none, or no
+	// sandbox was made.
+	Patch *patch.Patch `json:"-"`
+	// Workspace is that directory.
+	Workspace string `json:"-"`
 	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
 	Cleanup error `json:"-"`
 }
@@ -67,11 +85,18 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	}{plain(e), e.Duration.Milliseconds(), e.Delay.Milliseconds()})
 }
 
-// MarshalJSON writes durations in milliseconds.
+// MarshalJSON writes durations in milliseconds, the names of the outputs and the size of the patch.
 func (r Result) MarshalJSON() ([]byte, error) {
 	type plain Result
-	return json.Marshal(struct {
+	shown := struct {
 		plain
-		DurationMS int64 `json:"duration_ms"`
-	}{plain(r), r.Duration.Milliseconds()})
+		Outputs    []string    `json:"outputs,omitempty"`
+		Patch      *patch.Stat `json:"patch,omitempty"`
+		DurationMS int64       `json:"duration_ms"`
+	}{plain(r), slices.Sorted(maps.Keys(r.Outputs)), nil, r.Duration.Milliseconds()}
+	if r.Patch != nil {
+		stat := r.Patch.Stat()
+		shown.Patch = &stat
+	}
+	return json.Marshal(shown)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -133,7 +134,7 @@ func (ex *execution) sandboxRequest() session.Request {
 		}
 	}
 	if req.Image == "" {
-		req.Image = frontmatter.DefaultImage(frontmatter.RuntimeBash)
+		wish.DefaultImage(&req, frontmatter.RuntimeBash)
 	}
 	return req
 }

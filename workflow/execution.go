@@ -10,8 +10,10 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,6 +40,9 @@ type execution struct {
 	path    string
 	visit   int
 	session string // the sandbox that "default" means in this step
+
+	attempts int                      // begun
+	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
 // result is what a step returned.
@@ -71,7 +76,7 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	}
 	for attempt := before.failed + 1; ; attempt++ {
 		started := time.Now()
-		res, err := ex.attempt(ctx, attempt, before.underWay && attempt == before.failed+1)
+		res, err := ex.attempt(ctx, attempt, before.of(attempt))
 		if err == nil || !ex.retries(ctx, err, attempt) {
 			return ex.finish(ctx, attempt, started, res, err)
 		}
@@ -110,15 +115,20 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 }
 
 // attempt makes one attempt: it counts against max_steps, is recorded before it begins, and has a span of its own.
-// It repeats one that was under way when the run was interrupted.
-func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (res result, err error) {
+// It repeats what was under way when the run was interrupted, if anything was; an agent continues its conversation.
+func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (res result, err error) {
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	if err := ex.note(ctx, Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats}, Event{}); err != nil {
+	ex.attempts, ex.past = attempt, before.kept()
+	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
+	if ex.past != nil {
+		begin.Turns = ex.past.Turns()
+	}
+	if err := ex.note(ctx, begin, Event{Lost: before.lost()}); err != nil {
 		return res, err
 	}
 	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,
@@ -134,6 +144,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
 		span.End()
 	}()
+	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
 	return ex.perform(spanCtx)
 }
 
@@ -321,14 +332,20 @@ func (ex *execution) nameOf(index int) string {
 	return ex.seq.steps[index].id
 }
 
-// note records an entry of the step's, and reports it as an event with the kind and duration of ev.
-func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
+// entry returns an entry with what it has of the step.
+func (ex *execution) entry(e Entry) Entry {
 	e.Path, e.Step, e.Type, e.Agent, e.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
+	return e
+}
+
+// note records an entry of the step's, and reports it as an event with what ev has: kind, duration, and what was lost.
+func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
+	e = ex.entry(e)
 	if err := ex.run.record(ctx, e); err != nil {
 		return err
 	}
 	full := ex.event(e)
-	full.Kind, full.Duration = cmp.Or(ev.Kind, full.Kind), ev.Duration
+	full.Kind, full.Duration, full.Lost = cmp.Or(ev.Kind, full.Kind), ev.Duration, ev.Lost
 	ex.run.emit(ctx, full)
 	return nil
 }
@@ -337,7 +354,7 @@ func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 func (ex *execution) event(e Entry) Event {
 	ev := Event{
 		Kind: e.Kind, Path: ex.path, Step: ex.id, Type: ex.typ, Agent: ex.agent(), Visit: ex.visit, Attempt: e.Attempt,
-		Repeats: e.Repeats, Status: e.Status, Error: e.Error, Output: e.Output,
+		Repeats: e.Repeats, Turns: e.Turns, Status: e.Status, Error: e.Error, Output: e.Output,
 	}
 	if e.Next != ex.nameOf(ex.index+1) {
 		ev.Next = e.Next

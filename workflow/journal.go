@@ -33,8 +33,8 @@ const (
 	StatusSkipped   Status = "skipped" // its if was false
 )
 
-// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started, step_finished,
-// also for a step that was skipped, and run_finished. Together the entries hold everything that is needed to resume a run that was
+// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started, step_progress,
+// step_finished, also for a step that was skipped, and run_finished. Together the entries hold everything that is needed to resume a run that was
 // interrupted: what each step returned, which way was taken, and which step was under way.
 type Entry struct {
 	RunID string    `json:"run_id"`
@@ -58,12 +58,17 @@ type Entry struct {
 	Attempt int            `json:"attempt,omitempty"` // from 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`
 	Repeats bool           `json:"repeats,omitempty"`    // step_started: this attempt was under way when the run was interrupted
+	Turns   int            `json:"turns,omitempty"`      // step_started that repeats: the turns of the agent behind which it continues
 	Output  any            `json:"output,omitempty"`     // plain data
 	Has     bool           `json:"has_output,omitempty"` // there is an output, which may be null
 	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
 	Error   *Error         `json:"error,omitempty"`
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
+
+	// Conversation is a part of the conversation of a step's agent with its model; step_progress. It is needed until the
+	// attempt has finished; a journal may leave it out then.
+	Conversation json.RawMessage `json:"conversation,omitempty"`
 
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
 }

@@ -106,7 +106,7 @@ func environment() (*expr.Env, error) {
 }
 
 func (l *loader) workflow(root *yaml.Node) *Workflow {
-	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "start", "steps")
+	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "outputs", "start", "steps")
 	if !ok {
 		return nil
 	}
@@ -134,6 +134,7 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	if n := o.at["sandbox"]; n != nil {
 		l.sandbox(n, wf)
 	}
+	o.outputs(wf)
 	if n := o.at["vars"]; n != nil {
 		wf.vars = l.assignments(n, "vars")
 	}
@@ -167,8 +168,11 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 	}
 	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
 	wf.base = wish.Request(s.Sandbox)
-	if s.Image != "" || s.Runtime != "" { // else agents bring their own
-		wf.base.Image, wf.base.Language = s.WithDefaults().Image, string(s.Runtime)
+	switch { // without either agents bring their own
+	case s.Image != "":
+		wf.base.Language = string(s.Runtime)
+	case s.Runtime != "":
+		wish.DefaultImage(&wf.base, s.Runtime)
 	}
 	wf.base.Retention = o.duration("retention", 0, maxTimeout)
 	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond

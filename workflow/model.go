@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -63,6 +64,8 @@ type Workflow struct {
 	workspace string                // directory of the host to begin with, as the file has it
 	asRoot    bool                  // the file asks for sandboxes that run as root
 	sandboxAt map[string]*yaml.Node // where the file has them
+	outputs   outputs.Globs         // what is brought home
+	outputsAt []*yaml.Node          // each where the file has it
 	input     *schema
 	vars      []assignment
 	steps     *sequence

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -22,8 +23,10 @@ var (
 )
 
 // Resume resumes a run that was interrupted: entries are its journal, in order. Steps that finished are not run
-// again, what they returned is taken from the journal; a step that was under way is run again from its beginning, and its
-// event says so, and what it left running in the run's sandboxes is ended. The run keeps its id, so that it finds its
+// again, what they returned is taken from the journal; a step that was under way is run again, and its event says so. An
+// agent among these continues its conversation: it is not asked again for an answer that is recorded, and calls no tool again
+// whose result is. Others begin at their start, as does an agent whose conversation was too large to be recorded. What was
+// left running in the run's sandboxes, and no result speaks of, is ended. The run keeps its id, so that it finds its
 // sandboxes as far as the manager still has them, or can adopt them; its timeout starts again.
 //
 // The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
@@ -33,22 +36,25 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	if err != nil {
 		return nil, err
 	}
-	base, err := e.base(ctx, wf)
-	if err != nil {
-		return nil, err
-	}
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	input := first.Input
 	if input == nil { // an empty one is left out of the entry
 		input = map[string]any{}
 	}
-	r := newRun(e, wf, base, input, append(chain[:len(chain):len(chain)], wf.ID))
+	r := newRun(e, wf, input, append(chain[:len(chain):len(chain)], wf.ID))
 	r.identify(first.RunID, first.Time)
-	r.past, r.seq = readPast(entries), int64(len(entries))
+	if err := r.setBase(ctx); err != nil {
+		return nil, err
+	}
+	if r.past, err = readPast(entries); err != nil {
+		return nil, err
+	}
+	r.seq = int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.
+		keep := r.past.execs()
 		r.base.OnAdopt = func(ctx context.Context, s *session.Session) error {
-			_, err := s.EndCommands(ctx, since)
+			_, err := s.EndCommands(ctx, since, keep...)
 			return err
 		}
 	}
@@ -92,41 +98,117 @@ type past struct {
 type visit struct {
 	failed   int       // attempts that failed and were to be followed by another
 	underWay bool      // an attempt had begun
-	began    time.Time // it did; zero for a step that only holds others
+	began    time.Time // what it was doing; zero for a step that only holds others
+
+	conversation transcript.Conversation // of the agent, in that attempt
+	stripped     bool                    // a part of it is missing, as it is once an attempt has finished
 }
 
-func readPast(entries []Entry) *past {
+// of returns what a numbered attempt repeats: nothing unless it is the one that was under way.
+func (v visit) of(attempt int) visit {
+	if v.underWay && attempt == v.failed+1 {
+		return v
+	}
+	return visit{}
+}
+
+// kept returns the conversation to continue; nil when there is none.
+func (v visit) kept() *transcript.Conversation {
+	if v.conversation.Turns() == 0 || v.lost() != "" {
+		return nil
+	}
+	return &v.conversation
+}
+
+// lost returns why a conversation that had begun cannot be continued; empty when it can.
+func (v visit) lost() string { return v.conversation.Lost() }
+
+// readPast returns what entries tell of a run; ErrBadJournal when they cannot be those of one.
+func readPast(entries []Entry) (*past, error) {
 	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
-		switch e.Kind {
-		case EventRunStarted, EventRunResumed:
-			p.trace = e.TraceParent
-		case EventStepStarted:
-			p.attempts++
-			if p.open[e.Path] == nil {
-				p.open[e.Path] = &visit{}
-			}
-			p.open[e.Path].underWay = true
-			if e.Type != TypeParallel && e.Type != TypeForEach { // which begin nothing themselves
-				p.open[e.Path].began = e.Time
-			}
-		case EventStepFinished:
-			p.forgetInside(e.Path) // what an attempt did inside itself went with it
-			if e.Retry {
-				p.open[e.Path].failed++
-				p.open[e.Path].underWay = false
-				continue
-			}
-			delete(p.open, e.Path)
-			p.ended[e.Path] = append(p.ended[e.Path], e)
+		if err := p.read(e); err != nil {
+			return nil, fmt.Errorf("entry %d, of step %s: %w: %w", e.Seq, clip(e.Path), err, ErrBadJournal)
 		}
 	}
-	for _, v := range p.open {
+	for path, v := range p.open {
+		if v.stripped {
+			return nil, fmt.Errorf("the conversation of step %s is missing: %w", clip(path), ErrBadJournal)
+		}
 		if v.underWay && !v.began.IsZero() && (p.since.IsZero() || v.began.Before(p.since)) {
 			p.since = v.began
 		}
 	}
-	return p
+	return p, nil
+}
+
+// read takes in the next entry.
+func (p *past) read(e Entry) error {
+	v := p.open[e.Path]
+	switch e.Kind {
+	case EventRunStarted, EventRunResumed:
+		p.trace = e.TraceParent
+	case EventStepStarted:
+		p.attempts++
+		if v == nil {
+			v = &visit{}
+			p.open[e.Path] = v
+		}
+		switch kept := v.kept(); {
+		case e.Turns == 0:
+			v.conversation, v.stripped = transcript.Conversation{}, false
+		case kept == nil && !v.stripped || kept != nil && kept.Turns() != e.Turns:
+			return fmt.Errorf("it continues behind turn %d of another conversation", e.Turns)
+		}
+		if v.underWay = true; e.Type != TypeParallel && e.Type != TypeForEach && (!e.Repeats || v.began.IsZero()) {
+			v.began = e.Time // the types left out begin nothing themselves
+		}
+	case EventStepProgress:
+		if v == nil || !v.underWay || e.Type != TypeAgent || e.Attempt != v.failed+1 {
+			return errors.New("a conversation of no attempt that is under way")
+		}
+		return v.converse(e)
+	case EventStepFinished:
+		p.forgetInside(e.Path) // what an attempt did inside itself went with it
+		if !e.Retry {
+			delete(p.open, e.Path)
+			p.ended[e.Path] = append(p.ended[e.Path], e)
+		} else if v != nil {
+			*v = visit{failed: v.failed + 1}
+		} else {
+			return errors.New("an attempt ends that did not begin")
+		}
+	}
+	return nil
+}
+
+// converse takes in a part of the attempt's conversation. Of a turn on, what began before is done and known.
+func (v *visit) converse(e Entry) error {
+	if len(e.Conversation) == 0 {
+		v.stripped = true
+	}
+	if v.stripped {
+		return nil
+	}
+	turns := v.conversation.Turns()
+	if err := v.conversation.Add(e.Conversation, e.Time); err != nil {
+		return err
+	}
+	if v.conversation.Turns() > turns {
+		v.began = e.Time
+	}
+	return nil
+}
+
+// execs returns the commands that agents which are to continue know of.
+func (p *past) execs() []string {
+	var ids []string
+	for _, v := range p.open {
+		if c := v.kept(); c != nil {
+			ids = append(ids, c.Execs()...)
+		}
+	}
+	return ids
 }
 
 // forgetInside drops what is known of the steps inside a parallel or for_each, in whichever of its visits.

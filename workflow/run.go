@@ -12,8 +12,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // errRunTimeout is the cause that ends the context of a run whose time is up.
@@ -37,9 +39,12 @@ type run struct {
 	executed atomic.Bool
 	steps    atomic.Int64 // attempts made
 	held     atomic.Int64 // bytes remembered
-	stream   core.StreamCallback[Event]
-	past     *past  // of a run that was interrupted; nil for a new one
-	trace    string // traceparent of the run's span
+	// conversations is how many bytes were recorded of the agents' conversations that are under way.
+	conversations atomic.Int64
+	stream        core.StreamCallback[Event]
+	workspace     *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
+	past          *past              // of a run that was interrupted; nil for a new one
+	trace         string             // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
@@ -47,8 +52,8 @@ type run struct {
 	result Result // written by execute and settle, read when they are done
 }
 
-func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any, chain []string) *run {
-	r := &run{Engine: e, wf: wf, base: base, input: input, chain: chain, started: time.Now()}
+func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run {
+	r := &run{Engine: e, wf: wf, input: input, chain: chain, started: time.Now()}
 	r.result = Result{Workflow: wf.ID}
 	r.identify(session.NewRunID(), r.started)
 	return r
@@ -72,8 +77,8 @@ func (r *run) scope() session.Run {
 
 // span starts the span of the run; the function ends it.
 func (r *run) span(ctx context.Context) (context.Context, func()) {
-	ctx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowRun,
-		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID))
+	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.WorkflowName, r.wf.ID,
+		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), semconv.ConversationID.String(r.result.RunID))
 	r.trace = telemetry.TraceParent(ctx)
 	if r.past != nil {
 		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // one that is not valid is left out
@@ -187,6 +192,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	} else {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
+	r.bringHome(ctx)
 	r.result.Cleanup = r.cleanUp(ctx)
 	r.result.Steps = int(r.steps.Load())
 	r.result.Duration = time.Since(r.started)

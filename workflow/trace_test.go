@@ -74,7 +74,7 @@ steps:
 			t.Errorf("%s has a parent that is not there", s.Name)
 		}
 		names[s.SpanContext.SpanID().String()] = path
-		if !strings.HasPrefix(s.Name, "workflow.") {
+		if !strings.HasPrefix(s.Name, "workflow.") && s.Name != "invoke_workflow traced" {
 			tree = append(tree, path)
 			continue
 		}
@@ -90,10 +90,10 @@ steps:
 		}
 		tree = append(tree, strings.TrimSpace(fmt.Sprintf("%s %s#%s.%s %s", path, attrs["workcell.step.path"], attrs["workcell.step.visit"], attrs["workcell.step.attempt"], attrs["workcell.outcome"])))
 	}
-	const step = "workflow.run/traced/workflow.step"
+	const step = "invoke_workflow traced/traced/workflow.step"
 	want := []string{
-		"workflow.run #. failed",
-		"workflow.run/traced",
+		"invoke_workflow traced #. failed",
+		"invoke_workflow traced/traced",
 		step + " ask#1.1 succeeded", step + "/ask", step + "/ask/generate", step + "/ask/generate/fake/model",
 		step + " flaky#1.1 failed", step + "/flaky",
 		step + " flaky#1.2 succeeded", step + "/flaky", step + "/flaky/generate", step + "/flaky/generate/fake/model",
@@ -128,7 +128,7 @@ func TestResumedTraceLinks(t *testing.T) {
 	}
 	var runs []sdktrace.ReadOnlySpan
 	for _, s := range spans.Ended() {
-		if s.Name() == "workflow.run" {
+		if s.Name() == "invoke_workflow linked" {
 			runs = append(runs, s)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
@@ -26,11 +27,11 @@ func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	if dir == "" {
 		return nil
 	}
-	_, err := CopyWorkspace(ctx, session.Request{}, dir)
+	_, err := transfer.CheckWorkspace(ctx, dir)
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return frontmatter.Errors{wf.problem("workspace", err.Error())}
+	return frontmatter.Errors{wf.problem("workspace", fmt.Sprintf("workspace %s: %v", dir, err))}
 }
 
 // AsRoot returns the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
@@ -47,49 +48,37 @@ func (wf *Workflow) problem(field, message string) *frontmatter.Error {
 	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
 }
 
-// CopyWorkspace makes every sandbox that is based on req begin with a copy of a directory of the host, within the
-// bounds of package transfer: regular files and directories only, without version control's own. It fails when the
-// directory cannot be copied, as far as that can be known beforehand.
-func CopyWorkspace(ctx context.Context, req session.Request, dir string) (session.Request, error) {
-	if _, err := transfer.CheckWorkspace(ctx, dir); err != nil {
-		return req, fmt.Errorf("workspace %s: %w", dir, err)
-	}
-	before := req.Prepare
-	req.Prepare = func(ctx context.Context, s *session.Session) error {
-		if before != nil {
-			if err := before(ctx, s); err != nil {
-				return err
-			}
-		}
-		return transfer.CopyWorkspace(ctx, s, dir)
-	}
-	return req, nil
-}
-
-// base returns the request that the sandboxes of a run of wf are based on.
-func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
-	req, dir := wf.base, wf.Workspace()
-	if outer, ok := session.BaseFromContext(ctx); ok && e.opts.Within != nil {
+// setBase sets what the run's sandboxes are based on.
+func (r *run) setBase(ctx context.Context) error {
+	req, dir := r.wf.base, r.wf.Workspace()
+	if outer, ok := session.BaseFromContext(ctx); ok && r.opts.Within != nil {
 		req = req.WithDefaults(outer)
 	}
-	if e.opts.Workspace != "" {
-		dir = e.opts.Workspace
+	if r.opts.Workspace != "" {
+		dir = r.opts.Workspace
 	}
-	if e.opts.OnPull != nil {
-		req.OnPull = e.opts.OnPull
+	if r.opts.OnPull != nil {
+		req.OnPull = r.opts.OnPull
 	}
-	if e.opts.Retention > 0 {
-		req.Retention = e.opts.Retention
+	if r.opts.Retention > 0 {
+		req.Retention = r.opts.Retention
 	}
+	r.base = req
 	if dir == "" {
-		return req, nil
+		return nil
 	}
-	req, err := CopyWorkspace(ctx, req, dir)
-	if err != nil {
-		if placed := wf.CheckWorkspace(ctx); placed != nil && e.opts.Workspace == "" {
+	file := ""
+	if r.opts.Results != "" {
+		file = runfiles.Dir(r.opts.Results).Base(r.result.RunID)
+	}
+	var err error
+	if r.workspace, err = transfer.NewSnapshot(ctx, dir, file); err != nil {
+		err = fmt.Errorf("workspace %s: %w", dir, err)
+		if placed := r.wf.CheckWorkspace(ctx); placed != nil && r.opts.Workspace == "" {
 			err = placed
 		}
-		return req, &Error{Code: CodeInput, Message: fmt.Sprint(err), Err: err}
+		return &Error{Code: CodeInput, Message: fmt.Sprint(err), Err: err}
 	}
-	return req, nil
+	r.base = r.workspace.Into(req)
+	return nil
 }

@@ -123,6 +123,12 @@ func RunWorkspace(t *testing.T, h Harness) {
 	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)
 }
 
+// RunDial runs the part of the suite that is about streams, for a driver that reaches a guest in several ways.
+func RunDial(t *testing.T, h Harness) {
+	t.Helper()
+	group{"dial", dialChecks()}.run(newSuite(t, h), t)
+}
+
 func (g group) run(s *suite, t *testing.T) {
 	for _, c := range g.tests {
 		t.Run(c.name, func(t *testing.T) {

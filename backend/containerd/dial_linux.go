@@ -6,27 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"path"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// guestWait is how long a guest that was just started may take to listen.
-const guestWait = 10 * time.Second
+// settleTime is how long containerd may take to notice that a process has ended.
+const settleTime = time.Second
 
 // Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
@@ -34,93 +26,27 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(guestWait); ; pause(ctx, time.Millisecond) {
-		stream, err := b.reach(ctx, r, pid)
-		if err == nil {
-			return stream, nil
-		}
-		if ctx.Err() != nil {
-			return nil, b.settle(ctx, "dial", err)
-		}
-		if _, now, err := b.running(ctx, id); err != nil {
-			return nil, lost(err)
-		} else if now != pid {
-			return nil, fmt.Errorf("containerd: the guest ended: %w", backend.ErrLost)
-		}
-		switch late := time.Now().After(deadline); {
-		case errors.Is(err, syscall.EAGAIN) && late:
-			return nil, fmt.Errorf("containerd: the guest takes no more connections: %w", backend.ErrCapacity)
-		case late || !passing(err):
-			return nil, lost(stateError("dial", err))
-		}
+	if !kernelNetwork(r.config.Runtime) { // the namespace of its process is not that of its commands
+		return b.bridged(ctx, r, id, pid)
 	}
-}
-
-// reach connects once, in whichever way the guest can be reached.
-func (b *driver) reach(ctx context.Context, r *record, pid int) (io.ReadWriteCloser, error) {
-	program, starting := programOf(pid)
-	if starting {
-		return nil, syscall.ESRCH
+	stream, err := kit.ReachGuest(ctx, r.config.Cgroup, pid, func(ctx context.Context) (int, error) {
+		_, now, err := b.running(ctx, id)
+		return now, lost(err)
+	})
+	switch {
+	case errors.Is(err, kit.ErrElsewhere):
+		return b.bridged(ctx, r, id, pid)
+	case ctx.Err() != nil:
+		return nil, b.settle(ctx, "dial", err)
+	case err != nil:
+		return nil, fmt.Errorf("containerd: %w", err)
 	}
-	if !kernelNetwork(r.config.Runtime) || program != embed.Path {
-		return b.bridge(ctx, r)
-	}
-	conn, err := dialGuest(ctx, pid)
-	if err != nil {
-		return nil, err
-	}
-	return host.NewStream(conn), nil
-}
-
-// passing reports whether a failure to connect soon ends by itself: the guest was just started, or has just ended and
-// containerd does not know yet, or commands keep its socket busy.
-func passing(err error) bool {
-	for _, e := range []error{syscall.EAGAIN, syscall.ECONNREFUSED, syscall.ENOENT, syscall.ESRCH} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return stream, nil
 }
 
 // Connect is Dial.
 func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	return b.Dial(ctx, id)
-}
-
-// programOf returns what the process runs, and reports whether that is runc, which has not become the guest yet. A containerd
-// that counts processes in a namespace of its own names others than the guest.
-func programOf(pid int) (program string, starting bool) {
-	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	argv := strings.Split(string(args), "\x00")
-	return argv[0], len(argv) > 1 && argv[1] == "init" && (argv[0] == "/proc/self/exe" || path.Base(argv[0]) == "runc")
-}
-
-// dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or
-// the machine's reuse of process ids put in its place.
-func dialGuest(ctx context.Context, pid int) (net.Conn, error) {
-	var conn net.Conn
-	err := inNetns(fmt.Sprintf("/proc/%d/ns/net", pid), func() (err error) {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, "unix", wire.SocketName) // which makes the socket on this thread
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || int(cred.Pid) != pid {
-				_ = conn.Close()
-				conn = nil
-			}
-		})
-	}
-	if err == nil && conn == nil {
-		err = unix.ESRCH
-	}
-	return conn, err
 }
 
 // lost is what it means when a sandbox that just ran is gone or in another state.
@@ -129,6 +55,19 @@ func lost(err error) error {
 		return fmt.Errorf("containerd: the sandbox ended: %w", backend.ErrLost)
 	}
 	return err
+}
+
+// bridged is bridge for a guest that may have ended just now, which the runtime knows before containerd does.
+func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io.ReadWriteCloser, error) {
+	stream, err := b.bridge(ctx, r)
+	for end := time.Now().Add(settleTime); err != nil && time.Now().Before(end) && pause(ctx, 20*time.Millisecond); {
+		if _, now, gone := b.running(ctx, id); gone != nil {
+			return nil, lost(gone)
+		} else if now != pid {
+			return nil, fmt.Errorf("containerd: the guest ended: %w", backend.ErrLost)
+		}
+	}
+	return stream, err
 }
 
 // bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a

@@ -195,7 +195,7 @@ func (b *driver) guard(ctx context.Context, path string) error {
 	for _, a := range facts.Addresses {
 		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
 	}
-	if err := inNetns(path, func() error { return netguard.Apply(rules) }); err != nil {
+	if err := host.InNetns(path, func() error { return netguard.Apply(rules) }); err != nil {
 		return b.networkError(ctx, "guard the network", err)
 	}
 	return nil
@@ -210,23 +210,8 @@ func (b *driver) networkError(ctx context.Context, what string, err error) error
 	return b.calls.Error(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
 }
 
-// inNetns runs f on a thread of its own in a network namespace.
-func inNetns(path string, f func() error) error {
-	return host.OnThread(func() error {
-		ns, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer ns.Close() //nolint:errcheck // only a handle
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter network namespace: %w", err)
-		}
-		return f()
-	})
-}
-
 func hasInterface(path, name string) bool {
-	return inNetns(path, func() error { // what cannot be entered has none
+	return host.InNetns(path, func() error { // what cannot be entered has none
 		_, err := net.InterfaceByName(name)
 		return err
 	}) == nil

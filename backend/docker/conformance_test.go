@@ -30,7 +30,8 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *docker.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		Leftovers: leftovers,
+		SharedDial: true,
+		Leftovers:  leftovers,
 		Vanish: func(ctx context.Context, id string) error {
 			return api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true})
 		},

@@ -12,12 +12,15 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
-// tens of milliseconds more than Dial and does not disturb its stream.
+// Connect opens a stream of its own to the guest. Where only the engine reaches that, the engine starts the guest's bridge
+// in the sandbox: it takes some tens of milliseconds more than Dial and does not disturb its stream.
 func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	info, err := b.running(ctx, id)
+	info, pid, err := b.running(ctx, id)
 	if err != nil {
 		return nil, err
+	}
+	if s, err := b.reach(ctx, id, pid); !errors.Is(err, kit.ErrElsewhere) {
+		return s, err
 	}
 	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{

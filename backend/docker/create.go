@@ -141,7 +141,7 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
-	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine.arch}
+	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine().arch}
 	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
 		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network, c.nonce), nil, platform, c.p.name)
 	})

@@ -30,6 +30,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/docker/docker/client"
@@ -83,10 +84,10 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is Docker's own.
 type driver struct {
-	opts   Options
-	api    *client.Client
-	log    *slog.Logger
-	engine engine
+	opts  Options
+	api   *client.Client
+	log   *slog.Logger
+	known atomic.Pointer[engine] // what learn found out, nil before
 
 	calls *kit.Calls
 
@@ -124,14 +125,14 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
 	})
-	if b.engine, err = b.probe(ctx); err != nil {
+	if err := b.probe(ctx); err != nil {
 		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}
 	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
 }
 
-// Capabilities are those that New found.
-func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
+// Capabilities are those that the engine had when they first mattered; none when it does not answer.
+func (b *driver) Capabilities() backend.Capabilities { return b.engine().caps }
 
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }

@@ -18,7 +18,7 @@ import (
 // minAPI is the oldest API that knows private cgroup namespaces and platforms.
 const minAPI = "1.41"
 
-// engine is what New found out; it never changes.
+// engine is what learn found out; it never changes.
 type engine struct {
 	caps           backend.Capabilities
 	arch           string // as images name it
@@ -31,24 +31,49 @@ type engine struct {
 	watch          string // why its workspaces cannot be file systems of ours; empty when they may
 }
 
-// probe asks the engine what it is.
-func (b *driver) probe(ctx context.Context) (engine, error) {
+// probe asks the engine whether it is there and can be used.
+func (b *driver) probe(ctx context.Context) error {
 	ping, err := kit.Call(ctx, b.calls, "connect", b.api.Ping)
 	if err != nil {
-		return engine{}, err
+		return err
 	}
 	if ping.OSType != "linux" {
-		return engine{}, fmt.Errorf("docker: the engine runs %q containers, not linux: %w", ping.OSType, backend.ErrUnsupported)
+		return fmt.Errorf("docker: the engine runs %q containers, not linux: %w", ping.OSType, backend.ErrUnsupported)
 	}
 	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, minAPI) {
-		return engine{}, fmt.Errorf("docker: the engine speaks API %s, need %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
+		return fmt.Errorf("docker: the engine speaks API %s, need %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
 	}
 	b.api.NegotiateAPIVersionPing(ping)
+	return nil
+}
+
+// learn asks the engine what it is, once: the answer takes it longer than all that the use of a sandbox takes, which does
+// without. Several at once may ask.
+func (b *driver) learn(ctx context.Context) (*engine, error) {
+	if e := b.known.Load(); e != nil {
+		return e, nil
+	}
 	info, err := kit.Call(ctx, b.calls, "connect", b.api.Info)
 	if err != nil {
-		return engine{}, err
+		return nil, err
 	}
-	return describe(info)
+	e, err := describe(info)
+	if err != nil {
+		return nil, err
+	}
+	b.known.CompareAndSwap(nil, &e)
+	return b.known.Load(), nil
+}
+
+// engine returns what learn found out. Create learns first; to the others an engine that does not answer is one
+// that can do nothing.
+func (b *driver) engine() *engine {
+	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
+	defer cancel()
+	if e, err := b.learn(ctx); err == nil {
+		return e
+	}
+	return new(engine)
 }
 
 func describe(info system.Info) (engine, error) {

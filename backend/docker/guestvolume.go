@@ -132,9 +132,9 @@ func (b *driver) copyGuest(ctx context.Context, id string) error {
 	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}
-	bin, err := b.opts.Guest.Binary(b.engine.arch)
+	bin, err := b.opts.Guest.Binary(b.engine().arch)
 	if err != nil {
-		return fmt.Errorf("docker: no guest for %s: %v: %w", b.engine.arch, err, backend.ErrUnsupported)
+		return fmt.Errorf("docker: no guest for %s: %v: %w", b.engine().arch, err, backend.ErrUnsupported)
 	}
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)

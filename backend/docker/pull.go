@@ -44,7 +44,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + b.engine.arch})
+	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + b.engine().arch})
 	if err != nil {
 		return b.pullError(ctx, what, err)
 	}

@@ -57,6 +57,19 @@ func TestRemoteEngine(t *testing.T) {
 	}
 }
 
+// TestAttach: streams of an engine on another machine, which are the engine's own.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	engine := httptest.NewServer(newProxy(t).handler)
+	t.Cleanup(engine.Close)
+	h := harness(t)
+	h.SharedDial = false
+	h.New = func(t testing.TB) backend.SandboxBackend {
+		return newBackend(t, func(o *docker.Options) { o.Host = "tcp://" + engine.Listener.Addr().String() })
+	}
+	backendtest.RunDial(t, h)
+}
+
 // TestSpans checks the tree, and that nothing of the user's but the image and the run is in it.
 func TestSpans(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,7 @@ const (
 
 // volumeDir is where the engine keeps a volume, if it is on this machine.
 func (b *driver) volumeDir(v volumeName) string {
-	return filepath.Join(b.engine.root, "volumes", string(v))
+	return filepath.Join(b.engine().root, "volumes", string(v))
 }
 
 // sizedOptions have the engine mount the file system of a workspace.
@@ -60,8 +60,8 @@ func (b *driver) probeSized(ctx context.Context) error {
 	if err := sizedfs.Allowed(); err != nil {
 		return err
 	}
-	if b.engine.watch != "" {
-		return errors.New(b.engine.watch)
+	if b.engine().watch != "" {
+		return errors.New(b.engine().watch)
 	}
 	if err := b.sweepProbes(ctx); errors.Is(err, backend.ErrUnavailable) {
 		return err
@@ -116,7 +116,11 @@ func (b *driver) sweepProbes(ctx context.Context) error {
 
 // Enforcement returns what can hold the limit of a workspace under the default runtime.
 func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
-	return b.enforcement(ctx, b.engine.defaultRuntime)
+	e, err := b.learn(ctx)
+	if err != nil {
+		return "", err
+	}
+	return b.enforcement(ctx, e.defaultRuntime)
 }
 
 // enforcement is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
@@ -142,7 +146,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, p *plan) error {
 		p.enforcement = backend.WorkspaceWatched
 		return nil
 	}
-	runtime := b.engine.runtime(p.Spec)
+	runtime := b.engine().runtime(p.Spec)
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err == nil:
@@ -162,7 +166,7 @@ func (b *driver) keptEnforcement(v volume.Volume, runtime string) backend.Enforc
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
-	if !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
+	if !kernelNetwork(runtime) || b.engine().watch != "" || sizedfs.Allowed() != nil {
 		return ""
 	}
 	if _, err := os.Lstat(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile)); err != nil {
@@ -224,6 +228,9 @@ func (b *driver) mounted(ctx context.Context, enforcement backend.Enforcement, v
 }
 
 func (b *driver) linked(ctx context.Context, v volumeName, f func() error) error {
+	if _, err := b.learn(ctx); err != nil { // where it keeps volumes
+		return err
+	}
 	dir := b.volumeDir(v)
 	link, err := sizedfs.Link(ctx, filepath.Join(dir, imageFile), filepath.Join(dir, deviceLink))
 	if err != nil {

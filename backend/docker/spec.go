@@ -49,13 +49,17 @@ type config struct {
 // newPlan checks a plan against what the engine can do.
 func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
 	p := &plan{Plan: checked, name: namePre + checked.Spec.ID, volume: workspaceName(checked.Spec.ID)}
-	if err := checked.Enforceable("docker", b.engine.memory, b.engine.caps); err != nil {
+	e, err := b.learn(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := b.engine.supports(checked); err != nil {
+	if err := checked.Enforceable("docker", e.memory, e.caps); err != nil {
 		return nil, err
 	}
-	err := b.chooseEnforcement(ctx, p)
+	if err := e.supports(checked); err != nil {
+		return nil, err
+	}
+	err = b.chooseEnforcement(ctx, p)
 	if err == nil {
 		p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	}
@@ -100,8 +104,8 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
 	noInit := false
 	security := []string{"no-new-privileges"}
-	if b.engine.profile != "" {
-		security = append(security, "seccomp="+b.engine.profile)
+	if b.engine().profile != "" {
+		security = append(security, "seccomp="+b.engine().profile)
 	}
 	return &container.HostConfig{
 		NetworkMode:    container.NetworkMode(network),
@@ -109,7 +113,7 @@ func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *contain
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
-		MaskedPaths:    kit.MaskedPaths(b.engine.cpus),
+		MaskedPaths:    kit.MaskedPaths(b.engine().cpus),
 		ReadonlyPaths:  kit.ReadonlyPaths(),
 		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
@@ -117,7 +121,7 @@ func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *contain
 		ShmSize:        kit.ShmSize(p.Spec.Limits),
 		Runtime:        p.Spec.Runtime,
 		Init:           &noInit,
-		Resources:      b.engine.resources(p.Spec.Limits, p.enforcement, p.Root),
+		Resources:      b.engine().resources(p.Spec.Limits, p.enforcement, p.Root),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}

@@ -15,13 +15,14 @@ import (
 
 func newDevCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
-		Use:   "dev PATH…",
-		Short: "Serve agents and workflows to the Genkit Developer UI",
+		Use:     "dev PATH…",
+		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
+		Short:   "Serve agents and workflows to the Genkit Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
 
   genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml
 
-Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a directory of agents.`,
+Workflows show as flows, agents as prompts, and the tools of a sandbox as tools, to be run by hand. A PATH is a workflow, an agent, or a directory of agents.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			workflows, files, err := devFiles(args, a.Agents)
@@ -32,7 +33,7 @@ Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.withHost(cmd.Context(), files, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
+			return a.withHost(cmd.Context(), files, false, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
 	})
 }

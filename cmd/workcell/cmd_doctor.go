@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -71,8 +72,9 @@ func (r *engineReport) add(name string, v verdict, detail, fix string) {
 func newDoctorCmd(a *app) *cobra.Command {
 	image := ""
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
-		Use:   "doctor",
-		Short: "Check the engines and what they can enforce",
+		Use:     "doctor",
+		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
+		Short:   "Check the engines and what they can enforce",
 		Long: `Check which engines answer, what they can enforce and that a sandbox really opens, and say how to mend what is
 missing: for each backend, or for the one that --backend names. Exits with 5 when no sandbox can run on the backend that
 commands would take. It pulls nothing.`,
@@ -97,7 +99,11 @@ commands would take. It pulls nothing.`,
 
 // diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
 func (a *app) diagnose(ctx context.Context, image string) (*report, error) {
-	r := &report{Backend: a.backendName(), Version: buildVersion(), Guest: embed.Version()}
+	c, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	r := &report{Backend: c.Backend(), Version: buildVersion(), Guest: embed.Version()}
 	drivers := a.engines().All()
 	if r.Backend != engines.Auto {
 		d, err := a.engines().Named(r.Backend)
@@ -197,7 +203,7 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
 	}
 	r.enforcement(m.Backend().Capabilities())
-	found := r.images(ctx, m.Backend(), image)
+	found := r.images(ctx, m.Backend(), a.loaded, image)
 	r.trial(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }
@@ -298,7 +304,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 }
 
 // images reports which of the default images are present, and returns the first.
-func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
+func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
 	checker, ok := b.(backend.ImageChecker)
 	if !ok {
 		return chosen
@@ -308,7 +314,11 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 		refs = []string{chosen}
 	}
 	for _, rt := range frontmatter.Runtimes() {
-		refs = append(refs, frontmatter.DefaultImage(rt))
+		ref := frontmatter.DefaultImage(rt)
+		if r.Name != engines.Local {
+			ref = conf.Image(string(rt))
+		}
+		refs = append(refs, ref)
 	}
 	present, absent := "present", "not present; pulled when first used"
 	if r.Name == engines.Local {

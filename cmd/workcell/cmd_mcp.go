@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,7 +47,7 @@ type mcpOptions struct {
 
 func newMCPCmd(a *app) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
-	cmd := a.verb(engineFlags|imageFlags|modelFlags, &cobra.Command{
+	cmd := a.verb(engineFlags|imageFlags|modelFlags|auditFlags, &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve the sandboxes to MCP clients",
 		Long: `Serve the sandboxes to MCP clients: coding agents, IDEs, chat applications. On stdio one client starts this command
@@ -57,7 +58,16 @@ loopback addresses each of them needs a bearer token.`,
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +
 			"  workcell mcp --transport http --listen 0.0.0.0:8765 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config()
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("idle-timeout") {
+				o.idle = cmp.Or(c.IdleTimeout(), o.idle)
+			}
+			return o.run(cmd.Context(), a)
+		},
 	})
 	o.http.addTo(cmd)
 	o.policy.addTo(cmd)
@@ -88,9 +98,17 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	ctx, tel := a.startTracing(ctx)
+	ctx, endAudit, err := a.startAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.startTracing(ctx, false)
+	if err != nil {
+		return err
+	}
 	defer tel.Close(ctx)
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
 	}
@@ -104,9 +122,14 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	defer runner.Close()
 	opts := &mcpserver.Options{
-		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
-		Policy:  &policy, Tasks: runner.list(), RunTask: runner.Run, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+		Sandbox: tools.Sandbox{
+			Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)},
+			// The policy bounds it.
+			Limits: frontmatter.Limits{ExecTimeoutSeconds: int64(a.Defaults.ExecTimeout.Seconds())},
+		},
+		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {

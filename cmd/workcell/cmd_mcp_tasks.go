@@ -19,7 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -39,6 +41,11 @@ type taskRunner struct {
 
 	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
 	hosts map[string]*host
+
+	began struct {
+		sync.Mutex
+		with map[session.Run][]*transfer.Snapshot // what the sandboxes of sessions began with
+	}
 }
 
 // mcpTask is a task with what it takes to run it.
@@ -86,7 +93,7 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields()},
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
 			path: path, agents: map[string]string{name: path},
 		}
 	}
@@ -120,6 +127,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		r.tasks[wf.ID] = mcpTask{
 			Task: mcpserver.Task{
 				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(inputFields(wf.InputSchema()))),
+				Outputs: wf.Outputs() != nil,
 			},
 			path: path, agents: files, wf: wf,
 		}
@@ -178,9 +186,81 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model}, taskError(err)
 	}
-	return mcpserver.TaskResult{
+	out := mcpserver.TaskResult{
 		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls,
-	}, nil
+	}
+	if want := own.docs[t.Name].Outputs(); want != nil {
+		run, _ := session.RunFromContext(ctx)
+		box := transfer.Shared(r.manager, run)
+		if box == nil {
+			return out, taskError(errors.New("the agent has no outputs: it used no sandbox"))
+		}
+		made, err := transfer.Collect(ctx, box, want, nil)
+		if out.Outputs = taskOutputs(box, made.Outputs); err != nil {
+			return out, taskError(err)
+		}
+	}
+	return out, nil
+}
+
+// taskOutputs describes outputs that stay in a sandbox.
+func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
+	var list []mcpserver.TaskOutput
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		list = append(list, mcpserver.TaskOutput{Sandbox: box.ID(), Path: name, Size: int64(len(made[name].Content))})
+	}
+	return list
+}
+
+// keepSnapshot keeps what the sandboxes of a session began with, as long as there are any.
+func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
+	r.began.Lock()
+	defer r.began.Unlock()
+	if r.began.with == nil {
+		r.began.with = map[session.Run][]*transfer.Snapshot{}
+	}
+	r.began.with[run] = append(r.began.with[run], s)
+	r.dropSnapshots(func(run session.Run) bool { return len(r.manager.InScope(run.Scope())) == 0 })
+}
+
+// dropSnapshots removes those of some runs. The caller holds the lock.
+func (r *taskRunner) dropSnapshots(of func(session.Run) bool) {
+	for run, list := range r.began.with {
+		if !of(run) {
+			continue
+		}
+		for _, s := range list {
+			if err := s.Remove(); err != nil {
+				r.logger().Warn("the copy of a workspace was not removed", "error", err)
+			}
+		}
+		delete(r.began.with, run)
+	}
+}
+
+// Close removes the snapshots that are left.
+func (r *taskRunner) Close() {
+	r.began.Lock()
+	defer r.began.Unlock()
+	r.dropSnapshots(func(session.Run) bool { return true })
+}
+
+// Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other sandboxes.
+func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
+	r.began.Lock()
+	var list []*transfer.Snapshot
+	for run, kept := range r.began.with {
+		if run.Scope() == box.Key().Scope() {
+			list = kept
+		}
+	}
+	r.began.Unlock()
+	for _, s := range list {
+		if p, err := s.Diff(ctx, box); p != nil || err != nil {
+			return p, err
+		}
+	}
+	return nil, nil
 }
 
 func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Workflow, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
@@ -194,7 +274,8 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	}
 	run, _ := session.RunFromContext(ctx)
 	engine := workflow.NewEngine(h.m, h, &workflow.Options{
-		Within: &run, Logger: r.logger(), OnEvent: func(ev workflow.Event) {
+		Within: &run, OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
+		Logger: r.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted {
 				req.Report("step " + ev.Path)
 			}
@@ -207,6 +288,9 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
 	if text, ok := res.Output.(string); ok {
 		out.Text, out.OutputJSON = text, ""
+	}
+	if box := transfer.Shared(r.manager, run); box != nil {
+		out.Outputs = taskOutputs(box, res.Outputs)
 	}
 	if err != nil {
 		return out, taskError(err)

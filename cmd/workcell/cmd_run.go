@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,20 +17,23 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
-const keepFor = 7 * 24 * time.Hour
-
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
-	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
+	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
+	f.StringVar(&a.Out, "out", "", "directory to put the outputs into; without it they are kept for `workcell runs get`")
+	f.BoolVar(&a.Force, "force", false, "replace files in --out that are others, or changed meanwhile")
+	f.BoolVar(&a.Apply, "apply", false, "when the run succeeded, apply what it changed to the directory that its workspace is a copy of")
+	f.StringVar(&a.User, "user", "", "name of the person whose sandbox agents with session: user work in; it stays for the next run")
 	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
@@ -82,15 +87,16 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
 		a.reportSkipped(ctx, dir)
 	}
+	if err := a.checkHome(wf.Outputs(), cmp.Or(a.Workspace, wf.Workspace())); err != nil {
+		return err
+	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
 		return err
 	}
 	defer j.Close() // every entry was on the disk before the run went on
-	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
-		a.logger().Warn("old runs cannot be forgotten", "error", err)
-	}
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	a.pruneRuns(ctx, j)
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(path)
 		if err != nil {
 			return err
@@ -107,11 +113,17 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	h.onTool = h.p.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	kept, err := h.runFiles()
+	if err != nil {
+		return err
+	}
 	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
 		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
+		Results: string(kept),
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
+				h.keepTrace(ev.RunID)
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
@@ -123,13 +135,17 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
-	return errors.Join(runError(err), res.Cleanup)
+	home := h.bringHome(homecoming{
+		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
+		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
+	})
+	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// retention returns how long the sandboxes of a run stay behind its end.
-func (a *app) retention() time.Duration {
-	if a.Keep {
-		return keepFor
+// retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
+func (h *host) retention() time.Duration {
+	if h.Keep {
+		return h.loaded.KeepSandboxes()
 	}
 	return 0
 }
@@ -212,6 +228,9 @@ type agentOutput struct {
 	ToolCalls    int    `json:"tool_calls"`
 	InputTokens  int    `json:"input_tokens"`
 	OutputTokens int    `json:"output_tokens"`
+
+	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
+	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
 }
 
 func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
@@ -222,7 +241,10 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 		return fail(exitInvalid, err, "")
 	}
 	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	return a.withHost(ctx, map[string]string{name: path}, func(ctx context.Context, h *host) error {
+	if err := a.forgetOldRuns(ctx); err != nil {
+		return err
+	}
+	return a.withHost(ctx, map[string]string{name: path}, true, func(ctx context.Context, h *host) error {
 		input, err := agentArgs(a.stdin, h.agents[name], file, args)
 		if err != nil {
 			return err
@@ -239,31 +261,48 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	h.onTool = h.p.tool
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
 	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
+	var began *transfer.Snapshot
 	if h.Workspace != "" {
-		if base, err = workflow.CopyWorkspace(ctx, base, h.Workspace); err != nil {
-			return fail(exitInvalid, err, "--workspace names the directory to copy")
+		if began, err = transfer.NewSnapshot(ctx, h.Workspace, ""); err != nil {
+			return fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
 		}
+		defer began.Remove() // a temp file; nothing can be done about one that stays
+		base = began.Into(base)
 		h.reportSkipped(ctx, h.Workspace)
 	}
+	want := h.docs[name].Outputs()
+	if err := h.checkHome(want, h.Workspace); err != nil {
+		return err
+	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
+	h.keepTrace(run.ID)
 	h.p.Line("run %s of agent %s", run.ID, name)
 	h.p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)
 	h.p.Status("")
+	home, homeErr := h.collectAgent(ctx, name, run, want, began)
+	home.succeeded = err == nil && homeErr == nil
+	err = errors.Join(err, homeErr)
 	// The end of the manager leaves what the run's own end keeps, and nothing else.
 	err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
 	h.showKept(ctx, run.ID)
 	if err != nil {
-		return runError(err)
+		return errors.Join(runError(err), h.bringHome(home))
 	}
 	out := agentOutput{
 		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
 		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
+		Outputs: slices.Sorted(maps.Keys(home.Outputs)),
 	}
-	return h.print(out, func(w io.Writer) error {
+	if home.Patch != nil {
+		stat := home.Patch.Stat()
+		out.Patch = &stat
+	}
+	err = h.print(out, func(w io.Writer) error {
 		if res.Output != nil {
 			return writeLines(w, "", res.Output)
 		}
 		return writeLines(w, "", res.Text)
 	})
+	return errors.Join(err, h.bringHome(home))
 }

@@ -25,20 +25,19 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-const (
-	keepRuns    = 30 * 24 * time.Hour // how long the journals of finished runs are kept
-	cancelEvery = time.Second         // how often a run looks whether somebody asked for its end
-)
+// cancelEvery is how often a run looks whether somebody asked for its end.
+const cancelEvery = time.Second
 
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "runs",
-		Short: "List, show, resume and cancel workflow runs",
-		Long: `List, show, resume and cancel workflow runs.
+		Short: "List, show, resume and cancel runs, and bring home what they made",
+		Long: `List, show, resume and cancel workflow runs, and bring home what they and runs of agents made.
 
 Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
-resumed, or cancelled, which removes its sandboxes. The journals of finished runs are kept for 30 days.`,
-	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a))
+resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs, patches and traces are kept for 30 days.`,
+	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
+		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
 // journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
@@ -66,7 +65,7 @@ func (h *host) note(path string) (string, error) {
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &script} {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
@@ -182,11 +181,12 @@ func (n runNote) checkEngine(a *app, m *session.Manager) error {
 func newRunsResumeCmd(a *app) *cobra.Command {
 	fresh := false
 	cmd := a.verb(outputFlags, &cobra.Command{
-		Use:   "resume RUN",
-		Short: "Resume a run whose process died",
+		Use:     "resume RUN",
+		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox",
+		Short:   "Resume a run whose process died",
 		Long: `Resume a run whose process died, with the flags that it was started with. Steps that finished are not run again;
-the step that was under way is, from its beginning, and what it left running is ended. The run's sandboxes are adopted
-with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
+the step that was under way is: a command from its start, an agent behind the last tool call whose result is recorded. What
+it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
 			return a.resumeRun(ctx, j, args[0], fresh)
@@ -213,8 +213,8 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
-	a.runFlags = n.runFlags
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	a.resumeWith(n.runFlags)
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
 		}
@@ -264,8 +264,9 @@ func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error
 func newRunsCancelCmd(a *app) *cobra.Command {
 	var wait time.Duration
 	cmd := a.verb(outputFlags, &cobra.Command{
-		Use:   "cancel RUN",
-		Short: "End a run and remove its sandboxes",
+		Use:     "cancel RUN",
+		Example: "  workcell runs cancel run_… --wait 5m",
+		Short:   "End a run and remove its sandboxes",
 		Long: `End a run and remove its sandboxes. A run that is under way in another process is asked to stop, as by Ctrl-C, and
 waited for; one whose process died is ended here.`,
 		Args: cobra.ExactArgs(1),
@@ -343,7 +344,7 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 	if err != nil {
 		return err
 	}
-	a.Backend = n.Backend
+	a.resumeWith(n.runFlags)
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		if err := n.checkEngine(a, m); err != nil {
 			return err
@@ -354,6 +355,9 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
+		}
+		if kept, err := a.runFiles(); err != nil || kept.Remove(r.ID) != nil {
+			a.notice("the workspace of run %s as it began is still in the state directory", r.ID)
 		}
 		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
 	})
@@ -391,6 +395,7 @@ func newRunsLsCmd(a *app) *cobra.Command {
 	var limit int
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
+		Example: "  workcell runs ls -n 10",
 		Aliases: []string{"list"},
 		Short:   "List the latest runs, the newest first",
 		Args:    cobra.NoArgs,
@@ -429,8 +434,9 @@ type shownRun struct {
 
 func newRunsShowCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
-		Use:   "show RUN",
-		Short: "Show what a run did",
+		Use:     "show RUN",
+		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
+		Short:   "Show what a run did",
 		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
 the output of each step.`,
 		Args: cobra.ExactArgs(1),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ func newSessionsCmd(a *app) *cobra.Command {
 
 Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
 are under way in other processes of the same user.`,
-	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
+	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
 		newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
 }
 
@@ -39,30 +40,36 @@ func (a *app) managed(use stateUse, fn func(ctx context.Context, m *session.Mana
 
 // inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
 func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
-	return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, args []string) error {
-		list, err := m.List(ctx)
-		if err != nil {
-			return err
-		}
-		info, err := findSandbox(list, args[0])
-		if err != nil {
-			return err
-		}
-		s, err := m.Connect(ctx, info.ID)
-		if err != nil {
-			return err
-		}
-		return fn(ctx, s, args[1:])
-	})
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+			list, err := m.List(ctx)
+			if err != nil {
+				return err
+			}
+			info, err := findSandbox(list, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := m.Connect(ctx, info.ID)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, s, args[1:])
+		}, args[0])
+	}
 }
 
-// withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
-func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTracing(ctx)
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done; sandboxes are as in openManager. All
+// of it is one trace.
+func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error, sandboxes ...string) (err error) {
+	ctx, tel, err := a.startTracing(ctx, false)
+	if err != nil {
+		return err
+	}
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()
-	m, done, err := a.openManager(ctx, a.backendName(), use)
+	m, done, err := a.openManager(ctx, "", use, sandboxes...)
 	if err != nil {
 		return err
 	}
@@ -90,31 +97,6 @@ func (e *unknownSandbox) Error() string { return e.text + ": " + backend.ErrNotF
 
 func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
 
-// whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
-func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
-	var unknown *unknownSandbox
-	if !errors.As(err, &unknown) || a.records == nil {
-		return err
-	}
-	recs, _ := a.records.List(ctx, session.RecordReady) // the error is true without them
-	here := engines.NameOf(m.Backend())
-	for _, rec := range recs {
-		called := func(name string) bool {
-			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
-			return err == nil
-		}
-		if rec.Engine == a.engines().ID(here) || !slices.ContainsFunc(unknown.names, called) {
-			continue
-		}
-		driver, _, _ := strings.Cut(rec.Engine, "-")
-		if driver == here {
-			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
-		}
-		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))
-	}
-	return err
-}
-
 // findSandbox returns the one sandbox that a person calls name.
 func findSandbox(list []session.Info, name string) (session.Info, error) {
 	found := namedSandboxes(list, name)
@@ -137,7 +119,7 @@ func namedSandboxes(list []session.Info, name string) []session.Info {
 	for _, means := range []func(session.Info) bool{
 		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },
 		func(s session.Info) bool {
-			return s.Run != "" && s.Run == name || s.Key.Namespace == session.NamespaceUser && s.Key.ID == name
+			return s.Run != "" && s.Run == name || isNamed(s.Key) && s.Key.ID == name
 		},
 		func(s session.Info) bool { return abbreviates(name, s.ID) || abbreviates(name, s.Run) },
 	} {
@@ -160,41 +142,143 @@ func abbreviates(short, id string) bool {
 }
 
 func newSessionsLsCmd(a *app) *cobra.Command {
-	return a.verb(engineFlags|outputFlags, &cobra.Command{
+	user, all := "", false
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the sandboxes",
+		Long: `List the sandboxes: created ones are being made, running ones take commands, stopped ones have their files, kept ones
+are those of a run that is over. REASON is why one is not running. With --all also those that were removed or lost within the
+last hour.`,
+		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json",
 		Args:    cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
 		RunE: a.managed(stateWanted, func(ctx context.Context, m *session.Manager, _ []string) error {
-			list, err := m.List(ctx)
+			rows, err := a.sandboxRows(ctx, m, all)
 			if err != nil {
 				return err
 			}
-			rows := make([]sandboxOutput, len(list))
-			for i, info := range list {
-				rows[i] = sandboxRow(info)
+			if user != "" {
+				rows = slices.DeleteFunc(rows, func(s sandboxOutput) bool { return s.UserName != user })
 			}
 			now := time.Now()
-			return printList(a, rows, []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, func(s sandboxOutput) []string {
-				return []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
+			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}
+			if all {
+				head = append(head, "REASON")
+			}
+			return printList(a, rows, head, func(s sandboxOutput) []string {
+				return []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created)), s.Reason}[:len(head)]
 			})
 		}),
 	})
+	cmd.Flags().StringVar(&user, "user", "", "only those of the person of that name (session: user, --user of a run)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that were removed or lost within the last hour")
+	return cmd
 }
+
+// sandboxRows returns the sandboxes of m's engine, with all also those that are remembered, in the order of their creation.
+func (a *app) sandboxRows(ctx context.Context, m *session.Manager, all bool) ([]sandboxOutput, error) {
+	list, err := m.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]sandboxOutput, len(list))
+	for i, info := range list {
+		rows[i] = sandboxRow(info)
+	}
+	if !all || a.records == nil {
+		return rows, nil
+	}
+	recs, err := a.records.List(ctx, session.RecordClosed, session.RecordLost)
+	for _, rec := range recs {
+		if rec.Engine == a.engineID(m) && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
+			info := session.Info{
+				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
+				Backend: engines.NameOf(m.Backend()), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: session.StateLost,
+			}
+			if rec.State == session.RecordClosed {
+				info.State = stateRemoved
+			}
+			rows = append(rows, sandboxRow(info))
+		}
+	}
+	slices.SortStableFunc(rows, func(x, y sandboxOutput) int { return x.Created.Compare(y.Created) })
+	return rows, err
+}
+
+func newSessionsShowCmd(a *app) *cobra.Command {
+	return a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:     "show SANDBOX",
+		Aliases: []string{"inspect"},
+		Short:   "Show what is known of a sandbox",
+		Long: `Show what is known of a sandbox: its state and the reason for it, whose it is, its image, limits and backend. One that was
+removed or lost is known for an hour.`,
+		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+				return a.showSandbox(ctx, m, args[0])
+			}, args[0])
+		},
+	})
+}
+
+// showSandbox shows the sandbox that is there, else the latest of that name that was.
+func (a *app) showSandbox(ctx context.Context, m *session.Manager, name string) error {
+	rows, err := a.sandboxRows(ctx, m, true)
+	if err != nil {
+		return err
+	}
+	there, gone := []session.Info{}, []session.Info{}
+	for _, row := range rows {
+		key, err := session.ParseKey(row.Key)
+		if err != nil {
+			return err
+		}
+		info := session.Info{ID: row.ID, Key: key, Run: row.Run}
+		if row.State == string(stateRemoved) || row.State == string(session.StateLost) {
+			gone = append(gone, info)
+		} else {
+			there = append(there, info)
+		}
+	}
+	found, err := findSandbox(there, name)
+	if before := namedSandboxes(gone, name); errors.Is(err, backend.ErrNotFound) && len(before) > 0 {
+		found, err = before[len(before)-1], nil
+	}
+	if err != nil {
+		return err
+	}
+	row := rows[slices.IndexFunc(rows, func(s sandboxOutput) bool { return s.ID == found.ID })]
+	return a.print(row, func(w io.Writer) error {
+		writeFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
+			[2]string{"state", row.State}, [2]string{"reason", row.Reason}, [2]string{"image", row.Image}, [2]string{"runs as", row.User},
+			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"engine id", row.EngineID},
+			[2]string{"created", row.Created.Local().Format(time.DateTime)})
+		return nil
+	})
+}
+
+// stateRemoved is the state of a sandbox of which only the record is left.
+const stateRemoved session.State = "removed"
+
+// isNamed reports whether a key is that of a sandbox which a person gave a name.
+func isNamed(key session.Key) bool { return key.Namespace == session.NamespaceUser && key.User() == "" }
 
 // sandboxOutput is a sandbox in the output of commands.
 type sandboxOutput struct {
-	ID      string              `json:"id"`
-	Name    string              `json:"name,omitempty"` // of one that `sessions open` made; random unless --name said it
-	Key     string              `json:"key"`
-	Run     string              `json:"run,omitempty"`
-	State   string              `json:"state"` // created, running, stopped, kept, removing or lost
-	Image   string              `json:"image"`
-	User    string              `json:"user"`
-	Network backend.NetworkMode `json:"network"`
-	Limits  backend.Limits      `json:"limits"`
+	ID       string              `json:"id"`
+	Name     string              `json:"name,omitempty"`      // of one that `sessions open` made; random unless --name said it
+	UserName string              `json:"user_name,omitempty"` // of the person whose it is
+	Key      string              `json:"key"`
+	Run      string              `json:"run,omitempty"`
+	State    string              `json:"state"`            // created, running, stopped, kept, removing, lost or removed
+	Reason   string              `json:"reason,omitempty"` // why it is not running any more: removed, idle, run ended, owner died or engine lost
+	Image    string              `json:"image"`
+	User     string              `json:"user"`
+	Network  backend.NetworkMode `json:"network"`
+	Limits   backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace to its limit.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes may be written outside of the workspace where the root can be written to, which RootEnforcement holds.
@@ -209,12 +293,12 @@ type sandboxOutput struct {
 
 func sandboxRow(i session.Info) sandboxOutput {
 	name := ""
-	if i.Key.Namespace == session.NamespaceUser {
+	if isNamed(i.Key) {
 		name = i.Key.ID
 	}
 	return sandboxOutput{
 		Name: name,
-		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy,

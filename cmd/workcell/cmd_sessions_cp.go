@@ -32,7 +32,11 @@ named on standard error, the rest is copied, and the exit code is 1. At most 10,
 each at most 1 GiB. /workspace/.workcell is left out unless it is named.`,
 		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
-		RunE:    a.managed(stateWanted, a.copyFiles),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+				return a.copyFiles(ctx, m, args)
+			}, sandboxNames(remotePath(args))...)
+		},
 	})
 }
 
@@ -59,11 +63,7 @@ func (a *app) copyFiles(ctx context.Context, m *session.Manager, args []string) 
 	if err != nil {
 		return err
 	}
-	remote := src
-	if !inSandbox(src) {
-		remote = dst
-	}
-	info, name, err := splitSandboxPath(list, remote)
+	info, name, err := splitSandboxPath(list, remotePath(args))
 	if err != nil {
 		return err
 	}
@@ -94,15 +94,31 @@ func copyStatus(e transfer.Event) string {
 	return fmt.Sprintf("copying %s: %s", e.Path, byteSize(e.Bytes))
 }
 
-// splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. Keys have colons too, so the longest name wins.
-func splitSandboxPath(list []session.Info, arg string) (session.Info, string, error) {
+// remotePath returns the argument of the two that is SANDBOX:PATH.
+func remotePath(args []string) string {
+	if inSandbox(args[0]) {
+		return args[0]
+	}
+	return args[1]
+}
+
+// sandboxNames returns what may be the name of the sandbox in SANDBOX:PATH, the longest first: keys have colons too.
+func sandboxNames(arg string) []string {
 	var names []string
 	for at := strings.LastIndexByte(arg, ':'); at >= 0; at = strings.LastIndexByte(arg[:at], ':') {
-		info, err := findSandbox(list, arg[:at])
-		if err == nil || !errors.Is(err, backend.ErrNotFound) {
-			return info, arg[at+1:], err
-		}
 		names = append(names, arg[:at])
+	}
+	return names
+}
+
+// splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. The longest name wins.
+func splitSandboxPath(list []session.Info, arg string) (session.Info, string, error) {
+	names := sandboxNames(arg)
+	for _, name := range names {
+		info, err := findSandbox(list, name)
+		if err == nil || !errors.Is(err, backend.ErrNotFound) {
+			return info, arg[len(name)+1:], err
+		}
 	}
 	return session.Info{}, "", &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name that %q begins with", arg), names}
 }

@@ -28,7 +28,7 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 		return "", false
 	}
 	ctx := context.WithoutCancel(t.Context())
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		t.Fatal(err)
 	}

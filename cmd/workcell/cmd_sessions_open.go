@@ -14,7 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -49,6 +52,9 @@ stay. sessions open and sessions exec start it again.`,
 				o.timeout = session.DefaultIdleTimeout
 			}
 			o.req.Match = shapeFlags(cmd)
+			if !cmd.Flags().Changed("image") {
+				wish.DefaultImage(&o.req, frontmatter.RuntimeBash)
+			}
 			if o.rebuild && !cmd.Flags().Changed("image") {
 				return usageError(errors.New("--rebuild needs --image"), "the sandbox is rebuilt from it, be it the same as before")
 			}
@@ -57,7 +63,7 @@ stay. sessions open and sessions exec start it again.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "name of the sandbox; default is a random one")
-	f.StringVar(&o.req.Image, "image", "debian:bookworm-slim", "image")
+	f.StringVar(&o.req.Image, "image", "", "image (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or what is configured for bash)")
 	f.StringVar(&o.req.User, "user", "", "uid:gid that commands run as (default "+backend.DefaultUser+")")
 	f.Var(oneOf(&o.root, "readonly", "writable"), "root", "the image's file system")
 	f.Var(oneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "what commands can reach")
@@ -81,6 +87,14 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	key := session.UserKey(cmp.Or(o.name, session.NewID()))
 	if err := key.Validate(); err != nil {
 		return usageError(err, "a name has letters, digits, _, - and .")
+	}
+	conf, err := a.config()
+	if err != nil {
+		return err
+	}
+	var named []string
+	if o.name != "" && conf.Backend() == engines.Auto {
+		named = []string{key.String()} // auto makes no second sandbox of a name
 	}
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
@@ -110,7 +124,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 			_, err := fmt.Fprintln(w, s.ID())
 			return err
 		})
-	})
+	}, named...)
 }
 
 // conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine reports.

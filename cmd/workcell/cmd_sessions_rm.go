@@ -21,6 +21,7 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 	)
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
+		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n  workcell sessions rm --file old.log mybox",
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
@@ -50,19 +51,24 @@ the workspace is full.`,
 					return removeFiles(ctx, s, args[0], files, force)
 				})(cmd, args)
 			}
-			return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, names []string) error {
-				ids, err := sandboxesToRemove(ctx, m, names, all, force)
-				errs := []error{err}
-				removed := printed[removedSandbox]{a: a}
-				for _, id := range ids {
-					if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
-						removed.add(id, removedSandbox{id})
-					} else {
-						errs = append(errs, err)
+			groups, err := a.byBackend(cmd.Context(), stateWanted, args)
+			errs := []error{err}
+			removed := printed[removedSandbox]{a: a}
+			for _, names := range groups {
+				errs = append(errs, a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+					ids, err := sandboxesToRemove(ctx, m, names, all, force)
+					errs := []error{err}
+					for _, id := range ids {
+						if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
+							removed.add(id, removedSandbox{id})
+						} else {
+							errs = append(errs, err)
+						}
 					}
-				}
-				return errors.Join(append(errs, removed.end())...)
-			})(cmd, args)
+					return errors.Join(errs...)
+				}, names...))
+			}
+			return errors.Join(append(errs, removed.end())...)
 		},
 	})
 	f := cmd.Flags()
@@ -143,13 +149,14 @@ type sessionsGCOptions struct {
 func newSessionsGCCmd(a *app) *cobra.Command {
 	o := &sessionsGCOptions{}
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
-		Use:   "gc",
-		Short: "Show, and with --yes remove, the sandboxes that no process has",
+		Use:     "gc",
+		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
+		Short:   "Show, and with --yes remove, the sandboxes that no process has",
 		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
 with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
 
 On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
-they are new.
+they are new. With --yes, what is kept of runs for more than 30 days goes, too.
 
 A run whose sandbox is removed can be resumed with an empty one only.`,
 		Args: cobra.NoArgs,
@@ -173,6 +180,11 @@ type garbageOutput struct {
 }
 
 func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager) error {
+	if o.yes {
+		if err := a.forgetOldRuns(ctx); err != nil {
+			return err
+		}
+	}
 	now := time.Now()
 	rows := []garbageOutput{}
 	var errs []error

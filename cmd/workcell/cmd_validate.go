@@ -58,8 +58,9 @@ type checkedFile struct {
 func newValidateCmd(a *app) *cobra.Command {
 	strict := false
 	cmd := a.verb(outputFlags|agentsFlags, &cobra.Command{
-		Use:   "validate PATH…",
-		Short: "Check agents, workflows and scripts",
+		Use:     "validate PATH…",
+		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
+		Short:   "Check agents, workflows and scripts",
 		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. The
 agents of workflows and what they include are checked, too. All problems of all files are reported, each with file and
 line. Needs no engine and no key. Exits with 3 when there is a problem.

@@ -51,9 +51,10 @@ type versionInfo struct {
 
 func newVersionCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of workcell and of its guest",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Example: "  workcell version -o json",
+		Short:   "Print the version of workcell and of its guest",
+		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{
 				Version: buildVersion(), Guest: embed.Version(),

@@ -59,13 +59,16 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	}
 
 	actions := call(t, "GET", "http://127.0.0.1:"+port+"/api/actions", "")
-	for _, want := range []string{`"/flow/debug-and-fix"`, `"/executable-prompt/python-developer"`, `scripted, no model is asked`} {
+	for _, want := range []string{`"/flow/debug-and-fix"`, `"/executable-prompt/python-developer"`, `"/tool.v2/workcell/sandbox_exec"`, `scripted, no model is asked`} {
 		if !strings.Contains(actions, want) {
 			t.Errorf("the Developer UI does not see %s", want)
 		}
 	}
-	if strings.Contains(actions, "/sandbox_exec") {
-		t.Error("sandbox_exec is registered for everybody")
+	if strings.Contains(actions, "/tool/sandbox_exec") || strings.Contains(actions, "/tool.v2/sandbox_exec") {
+		t.Error("sandbox_exec is registered under the name that models call")
+	}
+	if out := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/tool.v2/workcell/sandbox_exec", "input": {"command": "echo $((6*7))"}}`); !strings.Contains(out, `"stdout":"42\n"`) {
+		t.Errorf("a tool that is run by hand: %s", out)
 	}
 	for range 2 { // the recorded answers are there for every run
 		answer := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/flow/debug-and-fix", "input": {}}`)

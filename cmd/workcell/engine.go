@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
@@ -27,14 +27,11 @@ func (a *app) engines() engines.Set {
 	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
 }
 
-// backendName returns what the flag says, else WORKCELL_BACKEND, else auto.
-func (a *app) backendName() string {
-	return cmp.Or(a.Backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
-}
-
 // openManager connects to an engine and returns a manager with this installation's identity and the records of its
-// sandboxes. The caller must call done after it closed or detached the manager.
-func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *session.Manager, done func(), err error) {
+// sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of the
+// first of them names, and name counts for those without a record; an empty one is what is configured. The caller must call
+// done after it closed or detached the manager.
+func (a *app) openManager(ctx context.Context, name string, use stateUse, sandboxes ...string) (m *session.Manager, done func(), err error) {
 	var open []func() // what done ends, in reverse
 	end := func() {
 		for _, f := range slices.Backward(open) {
@@ -46,21 +43,18 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *se
 			end()
 		}
 	}()
-	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes}
-	mapped := a.MapImage
-	if list := a.env.Get("WORKCELL_IMAGE_MAP"); list != "" {
-		mapped = append(strings.Split(list, ","), mapped...) // flags win
-	}
-	mapping, err := engines.ParseImageMap(mapped)
+	conf, err := a.config()
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(a.AllowImage) > 0 {
-		policy, err := backend.NewImagePolicy(a.AllowImage...)
-		if err != nil {
-			return nil, nil, usageError(err, "see --allow-image in --help")
-		}
-		opts.Images = imagePolicy{policy}
+	name = cmp.Or(name, conf.Backend())
+	opts := &session.Options{
+		Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes,
+		Images: imagePolicy{conf}, Defaults: *a.Defaults, IdleTimeout: conf.IdleTimeout(),
+	}
+	mapping, err := engines.ParseImageMap(conf.MapImages())
+	if err != nil {
+		return nil, nil, err
 	}
 	dir, err := a.stateDir()
 	if err != nil {
@@ -77,12 +71,18 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *se
 	if opts.Instance, err = dir.Instance(ctx, store); err != nil {
 		return nil, nil, err
 	}
+	if name, err = a.backendOf(ctx, store, name, sandboxes); err != nil {
+		return nil, nil, err
+	}
 	driver, err := a.engines().Open(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
 	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
 	opts.Engine = a.engines().ID(engines.NameOf(driver))
+	if engines.NameOf(driver) == engines.Local {
+		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
+	}
 	if store != nil {
 		opts.Store = a.guarded(store, dir, engines.NameOf(driver))
 	}
@@ -111,11 +111,11 @@ func (a *app) guarded(store *sqlitestore.Store, dir state.Dir, backendName strin
 // rootAllowed reports whether sandboxes may run as root here.
 func rootAllowed(e environ.Lookup) bool { return e.Get("WORKCELL_ALLOW_ROOT") == "1" }
 
-// imagePolicy fits backend's policy to session.
-type imagePolicy struct{ *backend.ImagePolicy }
+// imagePolicy is the configured lists of allowed images as session has a policy.
+type imagePolicy struct{ *config.Config }
 
-// Allow is Check.
-func (p imagePolicy) Allow(ref string) error { return p.Check(ref) }
+// Check returns nil for an image that may be used.
+func (p imagePolicy) Check(ref string) error { return p.CheckImage(ref) }
 
 // logger writes what operators should know to standard error.
 func (a *app) logger() *slog.Logger {

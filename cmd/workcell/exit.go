@@ -40,11 +40,12 @@ const exitCodeHelp = `Exit codes:
   0        success
   1        the run failed, whatever of, or an error that has no code of its own
   2        wrong flags or arguments, limits out of range included
-  3        an agent, workflow, script or input is invalid
+  3        an agent, workflow, script, input or configuration file is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
   6        no such sandbox or run, or its container or files are gone (sessions open rebuilds a named one)
-  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over
+  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over,
+           files that changed meanwhile (runs apply, --out)
   8        no room: as many sandboxes or processes as allowed, or a workspace, or the disk for one, that is full
   124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
   128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
@@ -22,6 +23,14 @@ type runFlags struct {
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+	Audit        string   `json:"audit,omitempty"`         // file that decisions and commands are recorded in
+	AuditHash    bool     `json:"audit_hash,omitempty"`    // hashes in place of arguments
+	Out          string   `json:"out,omitempty"`           // directory to put outputs into
+	Force        bool     `json:"force,omitempty"`         // also over files there that are others
+	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
+	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
+
+	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in app.
@@ -33,6 +42,7 @@ const (
 	modelFlags                        // the model in place of what the agents' files name
 	outputFlags                       // how data is written to standard output
 	agentsFlags                       // where the agents of workflows are
+	auditFlags                        // where decisions and commands are recorded
 )
 
 // verb returns a command with the flags of some groups.
@@ -41,7 +51,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
 			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
-				"else containerd (default $WORKCELL_BACKEND, else auto)")
+				"else containerd (default that of the sandbox that is named, else $WORKCELL_BACKEND, else auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,
@@ -57,6 +67,10 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&outputFlags != 0 {
 		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
+	}
+	if groups&auditFlags != 0 {
+		f.StringVar(&a.Audit, "audit", "", "file to append a line of JSON to for each tool call, sandbox and command; when it cannot be written the command ends")
+		f.BoolVar(&a.AuditHash, "audit-hash", false, "record the SHA-256 of commands' arguments in place of these")
 	}
 	if groups&agentsFlags != 0 {
 		f.StringVar(&a.Agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
@@ -88,6 +102,9 @@ func oneOf[T ~string](p *T, values ...T) *choice[T] {
 }
 
 func (c *choice[T]) String() string { return string(*c.value) }
+
+// Words returns the values that the flag takes.
+func (c *choice[T]) Words() []string { return c.words }
 
 func (c *choice[T]) Type() string { return strings.Join(c.words, "|") }
 

@@ -16,9 +16,11 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -40,6 +42,8 @@ type host struct {
 	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
 	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
+	tel     *otelsetup.Tracing
+	traced  string // the run whose spans are kept, empty for none
 }
 
 var (
@@ -53,6 +57,9 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
+		if err == nil {
+			err = a.checkImage(doc)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -133,14 +140,21 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	return res, err
 }
 
-// resume makes recorded answers begin where those of an interrupted run ended. Attempts that are run again take theirs once
-// more.
+// resume makes recorded answers begin where those of an interrupted run ended. Conversations that are continued keep
+// theirs; attempts that are run again from their start take theirs once more.
 func (h *host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
+	finished := map[string]bool{} // attempts of which it is known what they took
+	attempt := func(e workflow.Entry) string { return fmt.Sprintf("%s %d %d", e.Path, e.Visit, e.Attempt) }
 	for _, e := range entries {
-		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
+		if e.Kind == workflow.EventStepProgress && h.script.Continues(e.RunID, e.Agent, transcript.Refs(e.Conversation)) {
+			finished[attempt(e)] = true
+		}
+	}
+	for _, e := range entries {
+		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped && !finished[attempt(e)] {
 			h.script.Played(e.RunID, e.Agent)
 		}
 	}
@@ -172,33 +186,92 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	), nil
 }
 
-// startTracing sets traces up, which must come before initGenkit.
-func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent})
+// startTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans of a
+// run (host.keepTrace).
+func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
+	c, err := a.config()
+	if err == nil {
+		err = a.configureTelemetry(c)
+	}
+	if err != nil {
+		return ctx, nil, err
+	}
+	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent, Keep: keep})
+	return ctx, tel, nil
+}
+
+// keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
+func (h *host) keepTrace(runID string) {
+	if dir, err := h.runFiles(); err == nil { // else there was no manager
+		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // not of workflows that it runs inside
+			h.traced = runID
+		}
+	}
+}
+
+// startAudit records what is done under the context that it returns in the file of --audit, if there is one. When that
+// cannot be written the context ends. end closes the file and adds such a failure to the command's error.
+func (a *app) startAudit(ctx context.Context) (_ context.Context, end func(error) error, err error) {
+	if a.Audit == "" {
+		if a.AuditHash {
+			return ctx, nil, usageError(errors.New("--audit-hash needs --audit FILE"), "")
+		}
+		return ctx, func(err error) error { return err }, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	log, err := audit.Open(a.Audit, audit.Options{Hash: a.AuditHash, OnFailure: cancel})
+	if err != nil {
+		cancel(nil)
+		return ctx, nil, fail(exitFailed, err, "--audit names a file that can be appended to")
+	}
+	return audit.NewContext(ctx, log), func(err error) error {
+		cancel(nil)
+		if failed := log.Close(); failed != nil && !errors.Is(err, audit.ErrWrite) {
+			err = errors.Join(err, fail(exitFailed, failed, "nothing was done after what is missing there"))
+		}
+		return err
+	}, nil
 }
 
 // withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
-// traces are sent, whether or not ctx has ended.
-func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host) error) (err error) {
+// traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
+func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
 	catchBrokenPipes()
-	ctx, tel := a.startTracing(ctx)
+	ctx, endAudit, err := a.startAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.startTracing(ctx, oneRun)
+	if err != nil {
+		return err
+	}
 	defer func() {
 		tel.Close(ctx)
-		if id := tel.TraceID(); id != "" {
+		if id := tel.TraceID(); id != "" && tel.Exports() {
 			a.notice("trace: %s", id)
 		}
 	}()
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	end := m.Close
+	if a.User != "" {
+		ctx, end = session.WithUser(ctx, a.User), m.Detach // the runs close their own sandboxes, and the user's stays
+	}
+	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
 	h, err := a.newHost(ctx, m, files)
 	if err != nil {
 		return err
 	}
-	h.p = newProgress(a.stderr)
-	defer h.p.Close()
+	h.tel, h.p = tel, newProgress(a.stderr)
+	defer func() {
+		h.p.Close()
+		if h.traced != "" {
+			a.notice("see what it did: workcell runs trace %s", h.traced)
+		}
+	}()
 	return fn(ctx, h)
 }

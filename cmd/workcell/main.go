@@ -14,9 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -58,6 +60,7 @@ them: containers of Docker or containerd, or the local backend, which needs no e
 Environment:
   WORKCELL_BACKEND     as --backend
   WORKCELL_STATE_DIR   as --state-dir
+  WORKCELL_CONFIG      as --config
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
@@ -66,7 +69,7 @@ Environment:
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd's socket, namespace (default workcell) and snapshotter
-  OTEL_*               traces: see docs/telemetry.md
+  OTEL_*               traces and metrics: see docs/telemetry.md
   GENKIT_ENV=dev       attach to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -79,6 +82,8 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
 		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
+	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
+		"configuration file (default $WORKCELL_CONFIG, else workcell.yaml in $XDG_CONFIG_HOME/workcell and here)")
 	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),
@@ -88,12 +93,15 @@ Environment:
 		newMCPCmd(a),
 		newDevCmd(a),
 		newDoctorCmd(a),
+		newConfigCmd(a),
 		newVersionCmd(a),
 	)
 	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
+	root.AddCommand(newManCmd())
 	wrapArgErrors(root)
+	a.completeWords(root)
 	return root
 }
 
@@ -147,8 +155,12 @@ type app struct {
 
 	runFlags
 	stateDirFlag string
+	configFlag   string
+	loaded       *config.Config // a.config's; nil until it is needed
 	out          format
 	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
+
+	before patch.Stamps // files in --out when the run began
 
 	records  *sqlitestore.Store           // openManager's; nil when it does without
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none

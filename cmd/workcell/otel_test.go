@@ -111,8 +111,8 @@ func TestTracesCarryNoContent(t *testing.T) {
 	environ := append(testEnviron(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL,
 		"TRACEPARENT=00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 	stderr := runTraced(t, environ, canaryRun(t))
-	for _, want := range []string{"workflow.run", "workflow.step", "agent.Run", "session.Open", "session.Exec", "session.WriteFile",
-		"scripted/teller", "sandbox_exec", "service.name", "\x01\x23\x45\x67\x89\xab\xcd\xef"} {
+	for _, want := range []string{"invoke_workflow canary", "workflow.step", "invoke_agent teller", "gen_ai.operation.name", "session.Open", "session.Exec", "session.WriteFile",
+		"chat teller", "execute_tool sandbox_exec", "service.name", "\x01\x23\x45\x67\x89\xab\xcd\xef"} {
 		if !c.contains(want) {
 			t.Errorf("the traces lack %q", want)
 		}
@@ -127,11 +127,21 @@ func TestTracesCarryNoContent(t *testing.T) {
 
 func TestTracesCarryContentWhenAsked(t *testing.T) {
 	t.Parallel()
-	c := newCollector(t)
-	environ := append(testEnviron(t), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+c.URL+"/v1/traces", "OTEL_SERVICE_NAME=shop")
-	runTraced(t, environ, append(canaryRun(t), "--trace-content"))
-	if !c.contains(canary) || !c.contains("genkit:input") || !c.contains("shop") {
-		t.Error("the traces lack the canary, genkit:input or the service's name")
+	for name, ask := range map[string]struct{ environ, flags []string }{
+		"by the flag":                  {nil, []string{"--trace-content"}},
+		"by the conventions' variable": {[]string{"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCollector(t)
+			environ := append(testEnviron(t), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+c.URL+"/v1/traces", "OTEL_SERVICE_NAME=shop")
+			runTraced(t, append(environ, ask.environ...), append(canaryRun(t), ask.flags...))
+			for _, want := range []string{canary, "genkit:input", "gen_ai.input.messages", "gen_ai.tool.call.arguments", "shop"} {
+				if !c.contains(want) {
+					t.Errorf("the traces lack %q", want)
+				}
+			}
+		})
 	}
 }
 
@@ -146,7 +156,7 @@ func TestCollectorThatIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stderr := runTraced(t, append(testEnviron(t), vars...), canaryRun(t))
-			if n := strings.Count(stderr, "notice: traces could not be exported: "); n != 1 {
+			if n := strings.Count(stderr, "notice: traces or metrics could not be exported: "); n != 1 {
 				t.Errorf("%d notices:\n%s", n, stderr)
 			}
 		})

@@ -161,7 +161,12 @@ func (p *progress) event(ev workflow.Event) {
 	case workflow.EventStepReplayed:
 		p.Line("  %-26s done before", ev.Path)
 	case workflow.EventStepStarted:
-		if ev.Repeats {
+		switch {
+		case ev.Turns > 0:
+			p.Line("  %-26s continues behind its turn %d: it was under way when the run was interrupted", ev.Path, ev.Turns)
+		case ev.Lost != "":
+			p.Line("  %-26s again from its start: its conversation was not kept, %s", ev.Path, ev.Lost)
+		case ev.Repeats:
 			p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
 		}
 		p.started(ev)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -133,6 +134,12 @@ func TestExec(t *testing.T) {
 	})
 }
 
+func TestDiff(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		sessiontest.Diff(t, open(t, manager(t, e.connect(t), session.Options{}), session.UserKey("diff"), request()))
+	})
+}
+
 func TestFiles(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m := manager(t, e.connect(t), session.Options{MaxFileBytes: sessiontest.FileLimit})
@@ -249,6 +256,41 @@ func TestSpans(t *testing.T) {
 			if child := e.name + "." + verb; names[parents[child]] != parent {
 				t.Errorf("the parent of %s is %q, want %s", child, names[parents[child]], parent)
 			}
+		}
+	})
+}
+
+// TestLimitsShow: that a command was out of memory or of room is an event of its span, whichever engine has the limit.
+func TestLimitsShow(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		exporter := tracetest.NewInMemoryExporter()
+		tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+		t.Cleanup(func() { must(t, tp.Shutdown(context.Background())) })
+		m := manager(t, e.connect(t), session.Options{TracerProvider: tp})
+		req := request()
+		req.Limits.MemoryBytes, req.Limits.WorkspaceBytes = 64<<20, 64<<20
+		s := open(t, m, session.UserKey("hog"), req)
+		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"tail", "/dev/zero"}}) // one endless line
+		must(t, err)
+		if res.Status != session.ExecOOMKilled {
+			t.Errorf("status %s", res.Status)
+		}
+		res, err = s.Exec(t.Context(), session.ExecRequest{Command: "dd if=/dev/zero of=/workspace/fill bs=1M count=200; sleep 2"})
+		must(t, err)
+		if !res.QuotaExceeded {
+			t.Errorf("the workspace was not full: %+v", res.ExecStatus)
+		}
+		must(t, s.Close(t.Context()))
+		var events []string
+		for _, span := range exporter.GetSpans() {
+			if span.Name == "session.Exec" {
+				for _, event := range span.Events {
+					events = append(events, event.Name)
+				}
+			}
+		}
+		if want := []string{"workcell.oom_kill", "workcell.quota"}; !slices.Equal(events, want) {
+			t.Errorf("events %q, want %q", events, want)
 		}
 	})
 }

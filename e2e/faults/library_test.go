@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,14 +54,23 @@ func connect(ctx context.Context, engine string) (backend.SandboxBackend, error)
 // behind starts a proxy before an engine and returns a driver behind it, which takes silence for an error soon.
 func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	t.Helper()
-	network, address, scheme := "unix", containerdAddress(), ""
 	if engine == "docker" {
 		host, err := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
 		must(t, err)
-		network, address, scheme = host.Scheme, cmp.Or(host.Path, host.Host), "unix://"
+		l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
+		must(t, err)
+		p := newProxy(t, l, host.Scheme, cmp.Or(host.Path, host.Host))
+		driver, err := docker.New(t.Context(), &docker.Options{Host: "tcp://" + l.Addr().String(), Patience: 2 * time.Second})
+		must(t, err)
+		return p, driver
 	}
-	p := newProxy(t, network, address)
-	driver, err := openDriver(t.Context(), engine, scheme+p.path, containerd.DefaultStateDir, 2*time.Second)
+	dir, err := os.MkdirTemp("", "faults-") // a test's own directory may be too long for a socket
+	must(t, err)
+	l, err := net.Listen("unix", filepath.Join(dir, "e.sock"))
+	must(t, err)
+	p := newProxy(t, l, "unix", containerdAddress())
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	driver, err := openDriver(t.Context(), engine, l.Addr().String(), containerd.DefaultStateDir, 2*time.Second)
 	must(t, err)
 	return p, driver
 }

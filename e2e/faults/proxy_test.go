@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -28,8 +26,6 @@ const latency = 30 * time.Millisecond
 
 // proxy is a socket before an engine's. It knows nothing of what passes.
 type proxy struct {
-	path string // of the socket
-
 	mu      sync.Mutex // guards what follows
 	weather weather
 	changed chan struct{} // closed when the weather changes
@@ -42,13 +38,9 @@ type pair struct{ client, server net.Conn }
 func (c *pair) close() { _, _ = c.client.Close(), c.server.Close() } // they may be closed
 
 // newProxy starts a proxy before an engine, until the end of the test.
-func newProxy(t *testing.T, network, address string) *proxy {
+func newProxy(t *testing.T, l net.Listener, network, address string) *proxy {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "faults-") // a test's own directory may be too long for a socket
-	must(t, err)
-	p := &proxy{path: filepath.Join(dir, "e.sock"), weather: fair, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
-	l, err := net.Listen("unix", p.path)
-	must(t, err)
+	p := &proxy{weather: fair, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -67,9 +59,7 @@ func newProxy(t *testing.T, network, address string) *proxy {
 		p.set(cut)
 		err := l.Close() // which ends the loop
 		wg.Wait()
-		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
+		must(t, err)
 	})
 	return p
 }

@@ -159,9 +159,12 @@ func TestAgentsGoOn(t *testing.T) {
 		var out struct {
 			Outcome string `json:"outcome"`
 			RunID   string `json:"run_id"`
+			Patch   struct {
+				Files int `json:"files"`
+			} `json:"patch"`
 		}
 		h.read(t, &out, "runs", "resume", id)
-		if out.Outcome != "succeeded" || out.RunID != id {
+		if out.Outcome != "succeeded" || out.RunID != id || out.Patch.Files != 1 { // also what the killed process changed
 			t.Errorf("resumed: %+v", out)
 		}
 		h.nothingLeft(t)

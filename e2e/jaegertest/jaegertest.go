@@ -27,6 +27,7 @@ const (
 // Jaeger is a running instance; the test's end ends it.
 type Jaeger struct {
 	OTLPGRPC string // host:port of OTLP over gRPC
+	OTLPHTTP string // the same over HTTP
 	API      *jaegerapi.Client
 }
 
@@ -92,6 +93,7 @@ func start(t testing.TB, binary, config string) (*Jaeger, error) {
 	t.Cleanup(stop)
 	return &Jaeger{
 		OTLPGRPC: fmt.Sprintf("127.0.0.1:%d", ports[0]),
+		OTLPHTTP: fmt.Sprintf("127.0.0.1:%d", ports[1]),
 		API:      &jaegerapi.Client{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[2])},
 	}, nil
 }

@@ -138,7 +138,7 @@ func TestR7WrongArguments(t *testing.T) {
 		{"sandbox_exec", `[]`, "must be a JSON object"},
 		{"sandbox_fs_write", `{"path":"x","contents_b64":"%%%"}`, "not base64"},
 		{"sandbox_run", `{"code":"x","runtime":"cobol"}`, "unknown runtime"},
-		{"get_files", `{"format":"tar"}`, "files or zip"},
+		{"get_files", `{"format":"tar"}`, "files, zip or patch"},
 		{"session_status", `{"session_id":"../../etc"}`, "no such session"},
 		{"cleanup_session", `{}`, "session_id is required"},
 		{"cleanup_session", `{"session_id":""}`, "session_id is empty"},

@@ -57,6 +57,10 @@ func TestTaskWorkflow(t *testing.T) {
 	if err != nil || !strings.Contains(string(source), "CalculatorError") {
 		t.Errorf("calculator.py: %v\n%s", err, source)
 	}
+	changed := p.must("get_files", map[string]any{"session_id": "work", "format": "patch"}).text(t, "patch")
+	if !strings.HasPrefix(changed, "diff --git a/calculator.py b/calculator.py\n") || strings.Contains(changed, "new file") {
+		t.Errorf("the patch of the workflow's workspace: %s", changed)
+	}
 	if r := p.must("cleanup_session", map[string]any{"session_id": "work"}); string(r.Structured["removed"]) != "1" {
 		t.Errorf("removed %s", r.Structured["removed"])
 	}

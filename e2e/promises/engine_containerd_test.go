@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -219,7 +220,9 @@ func (e *containerdEngine) forget(ctx context.Context, ref string) error {
 }
 
 func (e *containerdEngine) proxy(t testing.TB) *proxy {
-	return newProxy(t, "unix", e.socket, forwardGRPC)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "e.sock"))
+	must(t, err)
+	return newProxy(t, l, "unix", e.socket, forwardGRPC)
 }
 
 func (e *containerdEngine) steps() map[string]func(*http.Request) bool {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -156,8 +157,10 @@ func (e *dockerEngine) proxy(t testing.TB) *proxy {
 	t.Helper()
 	at, err := dockerclient.ParseHostURL(e.api.DaemonHost())
 	must(t, err)
-	p := newProxy(t, at.Scheme, at.Host, forwardHTTP)
-	p.address = "unix://" + p.address
+	l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
+	must(t, err)
+	p := newProxy(t, l, at.Scheme, at.Host, forwardHTTP)
+	p.address = "tcp://" + p.address
 	return p
 }
 

@@ -143,7 +143,7 @@ func TestO1Run(t *testing.T) {
 		}
 	}
 	spans := traces.String()
-	for _, name := range []string{"workflow.run", "session.Open", "session.Exec", "session.WriteFile", w.name + ".Create", "sandbox_exec", "workcell.sandbox.id"} {
+	for _, name := range []string{"invoke_workflow ", "session.Open", "session.Exec", "session.WriteFile", w.name + ".Create", "sandbox_exec", "workcell.sandbox.id"} {
 		if !strings.Contains(spans, name) {
 			t.Errorf("the traces have no %s", name)
 		}

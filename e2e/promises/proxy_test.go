@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,11 +60,9 @@ func (p *proxy) admit(ends ...net.Conn) bool {
 
 // newProxy starts a proxy before an engine. forward copies what a client sends, and closes the engine's end if it may know
 // that the client is gone.
-func newProxy(t testing.TB, network, address string, forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
+func newProxy(t testing.TB, l net.Listener, network, address string, forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
 	t.Helper()
-	p := &proxy{address: filepath.Join(t.TempDir(), "e.sock")}
-	l, err := net.Listen("unix", p.address)
-	must(t, err)
+	p := &proxy{address: l.Addr().String()}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {

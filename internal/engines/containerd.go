@@ -1,6 +1,9 @@
+//go:build !no_containerd
+
 package engines
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -10,6 +13,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
+
+// containerdSocket is where containerd is when nothing else is said.
+const containerdSocket = "/run/containerd/containerd.sock"
 
 func (s Set) containerd() Engine {
 	return Engine{
@@ -41,6 +47,11 @@ func (s Set) containerdAddress() string {
 		return strings.TrimPrefix(address, "unix://")
 	}
 	return containerdSocket
+}
+
+// containerdID returns the address of the engine and the namespace in it.
+func (s Set) containerdID() string {
+	return s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
 }
 
 // containerdFix returns what to do when containerd cannot be used.

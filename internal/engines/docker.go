@@ -1,3 +1,5 @@
+//go:build !no_docker
+
 package engines
 
 import (
@@ -6,10 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -41,6 +40,15 @@ func (s Set) docker() Engine {
 		},
 		at: s.dockerAddress,
 	}
+}
+
+// dockerID returns the address of the engine, empty when it cannot be found.
+func (s Set) dockerID() string {
+	opts, err := s.dockerOptions()
+	if err != nil {
+		return ""
+	}
+	return cmp.Or(opts.Host, client.DefaultDockerHost)
 }
 
 // dockerAbsent returns why nothing answers on the engine's socket; empty when it is reached in another way.
@@ -94,47 +102,6 @@ func (s Set) dockerAddress() string {
 		host = "an address that is not shown"
 	}
 	return fmt.Sprintf("%s (%s)", host, source)
-}
-
-// dockerConfigDir returns the directory of config.json, which also holds the registries' credentials; empty when there is none.
-func (s Set) dockerConfigDir() string {
-	if dir := s.Env.Get("DOCKER_CONFIG"); dir != "" {
-		return dir
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".docker")
-}
-
-// dockerContext returns the context that DOCKER_CONTEXT names or `docker context use` chose, empty for none.
-func (s Set) dockerContext() (string, error) {
-	if name := s.Env.Get("DOCKER_CONTEXT"); name != "" {
-		return name, nil
-	}
-	var config struct {
-		CurrentContext string `json:"currentContext"`
-	}
-	dir := s.dockerConfigDir()
-	err := readJSON(&config, dir, "config.json")
-	if errors.Is(err, fs.ErrNotExist) || dir == "" {
-		return "", nil
-	}
-	if err != nil {
-		return "", hint.New(hint.Unavailable, fmt.Errorf("cannot read Docker's config.json: %w", err),
-			"mend the file, or set DOCKER_HOST")
-	}
-	return config.CurrentContext, nil
-}
-
-// readJSON decodes a file of the docker command.
-func readJSON(v any, path ...string) error {
-	raw, err := os.ReadFile(filepath.Join(path...))
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(raw, v)
 }
 
 // useContext takes the engine's address and its certificates from a context of the docker command.

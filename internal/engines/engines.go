@@ -18,10 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/docker/docker/client"
-
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
@@ -33,9 +30,6 @@ const (
 	Containerd = "containerd"
 	Local      = "local"
 )
-
-// containerdSocket is where containerd is when nothing else is said.
-const containerdSocket = "/run/containerd/containerd.sock"
 
 // patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
 // 5 s.
@@ -69,6 +63,20 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 		todo = fix + "\n" + todo
 	}
 	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)
+}
+
+// leftOut returns an engine that this build was made without, by the tag no_NAME.
+func leftOut(name string) Engine {
+	why := fmt.Sprintf("this workcell was built without it (tag no_%s)", name)
+	todo := "use a workcell that was built with " + name
+	return Engine{
+		Name: name,
+		open: func(context.Context) (backend.SandboxBackend, error) {
+			return nil, hint.New(hint.Unavailable, fmt.Errorf("%s: %w: %s", name, backend.ErrUnavailable, why), todo)
+		},
+		Absent: func(context.Context) string { return why },
+		Fix:    func(error) string { return todo },
+	}
 }
 
 // All returns the engines that this build knows, in the order in which doctor shows them.
@@ -112,11 +120,9 @@ func (s Set) ID(name string) string {
 	address := ""
 	switch name {
 	case Docker:
-		if opts, err := s.dockerOptions(); err == nil {
-			address = cmp.Or(opts.Host, client.DefaultDockerHost)
-		}
+		address = s.dockerID()
 	case Containerd:
-		address = s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
+		address = s.containerdID()
 	case Local:
 		address, _ = s.stateDir(name) // the driver found it
 	}

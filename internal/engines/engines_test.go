@@ -1,15 +1,19 @@
 package engines
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/docker/docker/client"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // TestID: an engine has one id, whether its address is spelled out or taken for granted.
@@ -77,5 +81,19 @@ func TestEnviron(t *testing.T) {
 				t.Errorf("%s: %s is in it", name, v)
 			}
 		}
+	}
+}
+
+// TestLeftOut: an engine that a build was made without is an engine that cannot be used, and the error says why.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	e := leftOut(Docker)
+	b, err := e.Open(t.Context())
+	h := hint.Of(err)
+	if b != nil || !errors.Is(err, backend.ErrUnavailable) || h == nil || h.Kind != hint.Unavailable {
+		t.Fatalf("Open = %v, %v", b, err)
+	}
+	if !strings.Contains(err.Error(), "no_docker") || e.Absent(t.Context()) == "" || e.Fix(err) == "" {
+		t.Errorf("error %q, absent %q, fix %q", err, e.Absent(t.Context()), e.Fix(err))
 	}
 }

@@ -39,12 +39,24 @@ func (l Lookup) First(names ...string) (name, value string) {
 
 // StateHome returns the directory where a user's programs keep state.
 func (l Lookup) StateHome() (string, error) {
-	if base := l.Get("XDG_STATE_HOME"); filepath.IsAbs(base) { // the XDG specification says to ignore a relative one
-		return base, nil
-	}
-	home, err := os.UserHomeDir()
+	dir, err := l.xdg("XDG_STATE_HOME", ".local", "state")
 	if err != nil {
 		return "", hint.New(hint.Usage, fmt.Errorf("no state directory: %w", err), "set HOME, or pass --state-dir DIR")
 	}
-	return filepath.Join(home, ".local", "state"), nil
+	return dir, nil
+}
+
+// ConfigHome returns the directory where a user's programs have their configuration.
+func (l Lookup) ConfigHome() (string, error) { return l.xdg("XDG_CONFIG_HOME", ".config") }
+
+// xdg returns the directory that a variable of the XDG specification names, else one below the user's own.
+func (l Lookup) xdg(variable string, below ...string) (string, error) {
+	if dir := l.Get(variable); filepath.IsAbs(dir) { // the specification says to ignore a relative one
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(append([]string{home}, below...)...), nil
 }

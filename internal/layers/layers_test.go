@@ -30,8 +30,8 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/bound", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
+	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -47,7 +47,7 @@ func layers() []layer {
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
@@ -63,11 +63,17 @@ func layers() []layer {
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
+		{dir: "internal/audit", only: []string{}},
+		// For any program with Genkit, which it knows by its spans alone.
+		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
+		{dir: "internal/textedit", only: []string{}},
 		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
+		// Conversations of agents, as a journal keeps them.
+		{dir: "internal/transcript", may: []string{}, genkit: true},
 		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
@@ -77,25 +83,31 @@ func layers() []layer {
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
-		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
+		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
-		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
-		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
+		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
+		{dir: "session/sessiontest", may: above("backend", "session", "patch"), sdk: true},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode", "internal/outputs"}},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "patch", "session/transfer", "internal/transcript"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec", "patch")},
+		// The difference of two directories, and globs of files; they know nothing of sandboxes.
+		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar"}},
+		{dir: "internal/outputs", only: []string{"github.com/bmatcuk/doublestar"}},
+		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "internal/config", may: []string{"backend", "frontmatter", "internal/environ", "internal/suggest", "internal/yamlnode"}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
-		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
+		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/yamlnode"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

@@ -46,6 +46,10 @@ func (u Use) Provider() (string, error) {
 	if slices.Contains(known, name) {
 		return name, nil
 	}
+	if len(known) == 0 {
+		return "", hint.New(hint.Model, fmt.Errorf("%s: this workcell was built without model providers (tag no_models)", u),
+			"use a workcell that was built with them; recorded answers are chosen with --model scripted/PATH.yaml")
+	}
 	todo := "known providers: " + strings.Join(known, ", ")
 	if near, ok := suggest.Closest(name, known); ok {
 		todo = fmt.Sprintf("did you mean %q? ", near) + todo

@@ -1,3 +1,5 @@
+//go:build !no_models
+
 package models
 
 import (

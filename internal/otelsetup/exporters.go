@@ -3,84 +3,33 @@ package otelsetup
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// scrubber is an exporter that drops contents from spans before they leave the process, and cuts long values. Genkit
-// records the input and output of every model and tool call, and errors quote them: file contents, command lines and
-// whatever secret a prompt or a tool's argument held.
-type scrubber struct {
-	next        sdktrace.SpanExporter
-	keepContent bool
+// fanOut is an exporter that hands spans to several, in their order.
+type fanOut []sdktrace.SpanExporter
+
+// ExportSpans exports spans to all.
+func (f fanOut) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	var errs []error
+	for _, e := range f {
+		errs = append(errs, e.ExportSpans(ctx, spans))
+	}
+	return errors.Join(errs...)
 }
 
-// ExportSpans exports scrubbed views of spans.
-func (s *scrubber) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	out := make([]sdktrace.ReadOnlySpan, len(spans))
-	for i, span := range spans {
-		out[i] = scrubSpan(span, s.keepContent)
+// Shutdown ends all.
+func (f fanOut) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, e := range f {
+		errs = append(errs, e.Shutdown(ctx))
 	}
-	return s.next.ExportSpans(ctx, out)
-}
-
-// Shutdown ends the exporter.
-func (s *scrubber) Shutdown(ctx context.Context) error { return s.next.Shutdown(ctx) }
-
-// scrubbedSpan overrides what may hold contents.
-type scrubbedSpan struct {
-	sdktrace.ReadOnlySpan
-	attributes []attribute.KeyValue
-	events     []sdktrace.Event
-	status     sdktrace.Status
-}
-
-func (s *scrubbedSpan) Attributes() []attribute.KeyValue { return s.attributes }
-func (s *scrubbedSpan) Events() []sdktrace.Event         { return s.events }
-func (s *scrubbedSpan) Status() sdktrace.Status          { return s.status }
-
-func scrubSpan(span sdktrace.ReadOnlySpan, keep bool) sdktrace.ReadOnlySpan {
-	out := &scrubbedSpan{
-		ReadOnlySpan: span,
-		attributes:   scrubAttributes(span.Attributes(), keep),
-		status:       span.Status(),
-	}
-	for _, ev := range span.Events() {
-		ev.Attributes = scrubAttributes(ev.Attributes, keep)
-		out.events = append(out.events, ev)
-	}
-	if !keep {
-		out.status.Description = ""
-	}
-	return out
-}
-
-func scrubAttributes(in []attribute.KeyValue, keep bool) []attribute.KeyValue {
-	out := make([]attribute.KeyValue, 0, len(in))
-	for _, kv := range in {
-		if !keep && holdsContent(string(kv.Key)) {
-			continue
-		}
-		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > maxAttributeLength {
-			kv = attribute.String(string(kv.Key), strings.ToValidUTF8(v.AsString()[:maxAttributeLength], ""))
-		}
-		out = append(out, kv)
-	}
-	return out
-}
-
-// holdsContent reports whether an attribute, of Genkit or of OpenTelemetry's error events, quotes what went through a call.
-func holdsContent(key string) bool {
-	switch key {
-	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace":
-		return true
-	}
-	return strings.HasPrefix(key, "genkit:metadata:context")
+	return errors.Join(errs...)
 }
 
 // consoleExporter writes one line of JSON per span, for OTEL_TRACES_EXPORTER=console.

@@ -13,15 +13,20 @@ import (
 	"github.com/firebase/genkit/go/core/tracing"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/otelgenai"
 )
 
 const (
@@ -31,9 +36,12 @@ const (
 
 	// flushTimeout bounds how long a command waits for the collector at its end.
 	flushTimeout = 5 * time.Second
+
+	// localDelay is how long a span may wait until it is kept: what a killed process loses.
+	localDelay = time.Second
 )
 
-// Options say what traces are of. All but Content are required.
+// Options say what traces are of. All but Content and Keep are required.
 type Options struct {
 	Env     environ.Lookup
 	Stderr  io.Writer
@@ -41,42 +49,68 @@ type Options struct {
 	// Content exports what Genkit records of prompts, answers and tool calls. These may hold secrets, so they and the
 	// text of errors are dropped at export by default.
 	Content bool
+	// Keep keeps the spans for Tracing.KeepIn, whether or not they are exported.
+	Keep bool
 }
 
 // Tracing is the OpenTelemetry SDK of this process, or nothing when no traces are wanted.
 type Tracing struct {
 	provider *sdktrace.TracerProvider // nil when off
+	metrics  *sdkmetric.MeterProvider // nil when off
+	kept     *runtrace.Recorder       // nil when spans are not kept
+	exports  bool
 	roots    *rootRecorder
 	notice   *exportNotice
 }
 
-// Start sets the global tracer provider as the variables say and returns the context that carries the caller's trace, if
-// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Traces are off
-// unless an endpoint is set, or OTEL_TRACES_EXPORTER asks for them.
+// Start sets the global providers as the variables say and returns the context that carries the caller's trace, if
+// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Nothing is exported
+// unless an endpoint is set, or OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER asks for it; metrics want one of their own.
 //
 // Settings that cannot be used are a notice: traces never keep a run from running.
 func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
-	dev := o.Env.Get("GENKIT_ENV") == "dev"
 	t := &Tracing{roots: &rootRecorder{}, notice: &exportNotice{w: o.Stderr}}
+	if strings.EqualFold(o.Env.Get("OTEL_SDK_DISABLED"), "true") {
+		return ctx, t
+	}
+	otel.SetErrorHandler(t.notice)
+	service := newResource(ctx, o.Version)
+	local := fanOut{t.startMetrics(ctx, o, service)}
 	exporter, err := newExporter(ctx, o.Env, o.Stderr)
 	if err != nil {
 		t.notice.Handle(err)
 	}
-	if err != nil || exporter == nil {
+	t.exports = exporter != nil
+	if o.Keep {
+		t.kept = &runtrace.Recorder{}
+		local = append(local, t.kept.Exporter())
+	}
+	if !t.exports && !o.Keep && t.metrics == nil {
 		return ctx, t
 	}
+	t.startTraces(o, service, exporter, local)
+	carrier := propagation.MapCarrier{"traceparent": o.Env.Get("TRACEPARENT"), "tracestate": o.Env.Get("TRACESTATE")}
+	return propagation.TraceContext{}.Extract(ctx, carrier), t
+}
+
+// startTraces sets the tracer provider. What is local gets every span soon, whatever becomes of the collector's.
+func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local fanOut) {
 	limits := sdktrace.NewSpanLimits()
-	// The Developer UI shares this provider and needs whole values; the exporter below cuts them anyway.
-	if limits.AttributeValueLengthLimit < 0 && !dev {
-		limits.AttributeValueLengthLimit = maxAttributeLength
+	// What the variables say is the exporter's: it reads tokens in what a limit of the SDK would have cut.
+	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit}
+	if mapping.MaxLength <= 0 || mapping.MaxLength > maxAttributeLength {
+		mapping.MaxLength = maxAttributeLength
 	}
-	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(&scrubber{next: exporter, keepContent: o.Content || dev}),
-		sdktrace.WithSpanProcessor(t.roots),
-		sdktrace.WithRawSpanLimits(limits),
-		sdktrace.WithResource(newResource(ctx, o.Version)),
-	)
-	otel.SetErrorHandler(t.notice)
+	limits.AttributeValueLengthLimit = -1
+	mapping.Content = o.Content || otelgenai.CaptureContent(o.Env.Get(otelgenai.CaptureVariable)) || o.Env.Get("GENKIT_ENV") == "dev"
+	options := []sdktrace.TracerProviderOption{
+		sdktrace.WithSpanProcessor(t.roots), sdktrace.WithRawSpanLimits(limits), sdktrace.WithResource(service),
+		sdktrace.WithBatcher(otelgenai.NewExporter(local, mapping), sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()),
+	}
+	if exporter != nil {
+		options = append(options, sdktrace.WithBatcher(otelgenai.NewExporter(exporter, mapping)))
+	}
+	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)
 	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
 		// Genkit attaches the Developer UI's exporter only to a provider it made itself.
@@ -87,9 +121,36 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 			tracing.WriteTelemetryImmediate(client)
 		}
 	}
-	carrier := propagation.MapCarrier{"traceparent": o.Env.Get("TRACEPARENT"), "tracestate": o.Env.Get("TRACESTATE")}
-	return propagation.TraceContext{}.Extract(ctx, carrier), t
 }
+
+// startMetrics sets the meter provider and returns the exporter that measures spans, which does nothing when metrics are off.
+func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource.Resource) sdktrace.SpanExporter {
+	exporter, err := newMetricExporter(ctx, o.Env)
+	if err != nil {
+		t.notice.Handle(err)
+	}
+	if err != nil || exporter == nil {
+		return fanOut{}
+	}
+	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"}, sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
+	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
+		sdkmetric.WithResource(service), sdkmetric.WithView(genkits))
+	otel.SetMeterProvider(t.metrics)
+	return otelgenai.NewMetrics(t.metrics)
+}
+
+// KeepIn keeps the spans of this process in dir, those that ended before, too, and reports whether it does: not where
+// Options.Keep is not set or traces are off. It keeps the directory of its first call.
+func (t *Tracing) KeepIn(dir string) bool {
+	if t.kept == nil {
+		return false
+	}
+	t.kept.Keep(dir)
+	return t.kept.Kept()
+}
+
+// Exports reports whether traces are sent anywhere.
+func (t *Tracing) Exports() bool { return t.exports }
 
 // newResource returns the service: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else "workcell".
 func newResource(ctx context.Context, version string) *resource.Resource {
@@ -98,6 +159,7 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 			attribute.String("service.name", "workcell"),
 			attribute.String("service.version", version),
 		),
+		resource.WithHost(),
 		resource.WithTelemetrySDK(),
 		resource.WithFromEnv(), // later detectors win
 	)
@@ -109,47 +171,83 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 
 // newExporter returns the exporter that the environment asks for, nil for none.
 func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktrace.SpanExporter, error) {
-	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
-		return nil, nil
-	}
-	variable, endpoint := e.First("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-	switch kind := e.Get("OTEL_TRACES_EXPORTER"); kind {
-	case "none":
-		return nil, nil
-	case "console":
+	if e.Get("OTEL_TRACES_EXPORTER") == "console" {
 		return &consoleExporter{w: stderr}, nil
-	case "":
-		if endpoint == "" {
-			return nil, nil
-		}
-	case "otlp":
-	default:
-		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER=%s is not supported, use otlp, console or none", kind)
+	}
+	switch protocol, err := wantedProtocol(e, "TRACES", "otlp, console or none"); {
+	case err != nil || protocol == "":
+		return nil, err
+	case protocol == protocolGRPC:
+		return otlptracegrpc.New(ctx)
+	}
+	return otlptracehttp.New(ctx)
+}
+
+// newMetricExporter is newExporter for metrics.
+func newMetricExporter(ctx context.Context, e environ.Lookup) (sdkmetric.Exporter, error) {
+	if e.Get("OTEL_METRICS_EXPORTER") == "" && e.Get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") == "" {
+		return nil, nil // the endpoint of all signals is often Jaeger's, which takes traces only
+	}
+	switch protocol, err := wantedProtocol(e, "METRICS", "otlp or none"); {
+	case err != nil || protocol == "":
+		return nil, err
+	case protocol == protocolGRPC:
+		return otlpmetricgrpc.New(ctx)
+	}
+	return otlpmetrichttp.New(ctx)
+}
+
+// Protocols of OTLP.
+const (
+	protocolGRPC = "grpc"
+	protocolHTTP = "http/protobuf"
+)
+
+// wantedProtocol returns how a signal, TRACES or METRICS, is to be exported; empty when it is not. kinds are the exporters
+// that it has.
+func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
+	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
+		return "", nil
+	}
+	variable, endpoint := e.First("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	switch kind := e.Get("OTEL_" + signal + "_EXPORTER"); {
+	case kind == "none", kind == "" && endpoint == "":
+		return "", nil
+	case kind != "" && kind != "otlp":
+		return "", fmt.Errorf("OTEL_%s_EXPORTER=%s is not supported, use %s", signal, kind, kinds)
 	}
 	if endpoint != "" && !strings.Contains(endpoint, "://") { // the exporter would send to its default instead
-		return nil, fmt.Errorf("%s=%s is no URL, write http://%[2]s", variable, endpoint)
+		return "", fmt.Errorf("%s=%s is no URL, write http://%[2]s", variable, endpoint)
 	}
-	_, protocol := e.First("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-	switch protocol {
-	case "grpc":
-		return otlptracegrpc.New(ctx)
-	case "", "http/protobuf":
-		return otlptracehttp.New(ctx)
+	switch _, protocol := e.First("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol {
+	case protocolGRPC, protocolHTTP:
+		return protocol, nil
+	case "":
+		return protocolHTTP, nil
 	default:
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported, use grpc or http/protobuf", protocol)
+		return "", fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported, use %s or %s", protocol, protocolGRPC, protocolHTTP)
 	}
 }
 
 // Close sends what is left, for a bounded time and also when ctx has ended. Failures are a notice, never an error of
 // the command.
 func (t *Tracing) Close(ctx context.Context) {
-	if t.provider == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	if err := t.provider.Shutdown(ctx); err != nil {
-		t.notice.Handle(err)
+	if t.provider != nil {
+		if err := t.provider.Shutdown(ctx); err != nil {
+			t.notice.Handle(err)
+		}
+	}
+	if t.metrics != nil { // behind the spans, which it measures
+		if err := t.metrics.Shutdown(ctx); err != nil {
+			t.notice.Handle(err)
+		}
+	}
+	if t.kept != nil {
+		if err := t.kept.Close(); err != nil {
+			t.notice.Handle(fmt.Errorf("the run's spans: %w", err))
+		}
 	}
 }
 
@@ -197,6 +295,6 @@ func (n *exportNotice) Handle(err error) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("the collector did not answer in time")
 		}
-		fmt.Fprintf(n.w, "workcell: notice: traces could not be exported: %s\n", sanitize.Line(err.Error()))
+		fmt.Fprintf(n.w, "workcell: notice: traces or metrics could not be exported: %s\n", sanitize.Line(err.Error()))
 	})
 }

@@ -6,11 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"github.com/workcell-dev/workcell/internal/environ"
 )
 
@@ -35,43 +30,29 @@ func TestNewExporter(t *testing.T) {
 	}
 }
 
-func TestScrubber(t *testing.T) {
+// TestMetricsWantTheirOwnWord: the endpoint of all signals is often Jaeger's, which takes no metrics.
+func TestMetricsWantTheirOwnWord(t *testing.T) {
 	t.Parallel()
-	export := func(keep bool) tracetest.SpanStub {
-		memory := tracetest.NewInMemoryExporter()
-		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(&scrubber{next: memory, keepContent: keep}))
-		_, span := provider.Tracer("x").Start(context.Background(), "span")
-		span.SetAttributes(attribute.String("genkit:input", "in"), attribute.String("genkit:output", "out"),
-			attribute.String("genkit:init", "init"), attribute.String("genkit:name", "name"),
-			attribute.String("long", strings.Repeat("é", maxAttributeLength)), attribute.Int("n", 3))
-		span.RecordError(io.ErrUnexpectedEOF)
-		span.SetStatus(codes.Error, "description")
-		span.End()
-		return memory.GetSpans()[0]
-	}
-	keys := func(list []attribute.KeyValue) string {
-		var out []string
-		for _, kv := range list {
-			out = append(out, string(kv.Key))
+	for name, test := range map[string]struct {
+		vars map[string]string
+		on   bool
+	}{
+		"an endpoint for all":     {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, false},
+		"an endpoint for metrics": {map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1"}, true},
+		"asked for":               {map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, true},
+		"not wanted":              {map[string]string{"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1"}, false},
+		"disabled":                {map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_SDK_DISABLED": "true"}, false},
+	} {
+		e, err := newMetricExporter(t.Context(), environ.Of(test.vars))
+		if err != nil || (e != nil) != test.on {
+			t.Errorf("%s: %v, %v, want on: %v", name, e, err, test.on)
 		}
-		return strings.Join(out, " ")
+		if e != nil {
+			_ = e.Shutdown(t.Context()) // nothing was measured
+		}
 	}
-	s := export(false)
-	if got, want := keys(s.Attributes), "genkit:name long n"; got != want {
-		t.Errorf("attributes = %s, want %s", got, want)
-	}
-	if n := len(s.Attributes[1].Value.AsString()); n != maxAttributeLength {
-		t.Errorf("the long value has %d bytes", n)
-	}
-	if got, want := keys(s.Events[0].Attributes), "exception.type"; got != want {
-		t.Errorf("event = %s, want %s", got, want)
-	}
-	if s.Status.Description != "" || s.Status.Code != codes.Error {
-		t.Errorf("status = %+v", s.Status)
-	}
-	s = export(true)
-	if len(s.Attributes) != 6 || s.Status.Description != "description" || len(s.Events[0].Attributes) != 2 {
-		t.Errorf("kept span = %+v", s)
+	if _, err := newMetricExporter(t.Context(), environ.Of(map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"})); err == nil || err.Error() != "OTEL_METRICS_EXPORTER=prometheus is not supported, use otlp or none" {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -81,7 +62,7 @@ func TestExportNoticeAppearsOnce(t *testing.T) {
 	n := &exportNotice{w: &b}
 	n.Handle(context.DeadlineExceeded)
 	n.Handle(io.EOF)
-	if got, want := b.String(), "workcell: notice: traces could not be exported: the collector did not answer in time\n"; got != want {
+	if got, want := b.String(), "workcell: notice: traces or metrics could not be exported: the collector did not answer in time\n"; got != want {
 		t.Errorf("notices = %q, want %q", got, want)
 	}
 }

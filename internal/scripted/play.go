@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
 // position is a place in an agent's script. It travels in the references of tool calls, which come back with the
@@ -48,8 +50,25 @@ func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest,
 		Request:      req,
 		Message:      ai.NewModelMessage(parts...),
 		FinishReason: ai.FinishReasonStop,
-		Usage:        &ai.GenerationUsage{},
+		Usage:        &ai.GenerationUsage{InputTokens: estimate(req.Messages), OutputTokens: estimate([]*ai.Message{{Content: parts}})},
 	}, nil
+}
+
+// bytesPerToken is what models of today need for English and code, roughly.
+const bytesPerToken = 4
+
+// estimate returns about how many tokens messages are: no model counted them.
+func estimate(messages []*ai.Message) int {
+	size := 0
+	for _, m := range messages {
+		for _, part := range m.Content {
+			raw, err := part.MarshalJSON()
+			if err == nil {
+				size += len(raw)
+			}
+		}
+	}
+	return (size + bytesPerToken - 1) / bytesPerToken
 }
 
 // playing is one turn with everything its expressions may use.
@@ -122,15 +141,19 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 		p.script.file, agent, taken+1, len(invocations))
 }
 
-// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does.
+// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does. What Workcell has
+// the model know in between ends nothing.
 func lastPosition(req *ai.ModelRequest) (position, bool) {
-	if len(req.Messages) == 0 {
-		return position{}, false
-	}
-	for _, part := range req.Messages[len(req.Messages)-1].Content {
-		if part.IsToolResponse() {
-			return parseRef(part.ToolResponse.Ref)
+	for _, m := range slices.Backward(req.Messages) {
+		if transcript.IsNotice(m) {
+			continue
 		}
+		for _, part := range m.Content {
+			if part.IsToolResponse() {
+				return parseRef(part.ToolResponse.Ref)
+			}
+		}
+		break
 	}
 	return position{}, false
 }
@@ -144,7 +167,7 @@ func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[strin
 	outputs := []any{}
 	prompt := ""
 	for _, m := range req.Messages {
-		if m.Role == ai.RoleUser {
+		if m.Role == ai.RoleUser && !transcript.IsNotice(m) {
 			prompt, outputs = m.Text(), []any{} // what came before belongs to an earlier invocation
 		}
 		for _, part := range m.Content {

@@ -49,6 +49,21 @@ func (p *Plugin) Played(run, agent string) {
 	}
 }
 
+// Continues marks the invocation that a conversation of an agent in a run belongs to as played, which is to be continued.
+// refs are the references of its tool calls. It reports whether they name one.
+func (p *Plugin) Continues(run, agent string, refs []string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ref := range refs {
+		at, ok := parseRef(ref)
+		if invocations := p.script.agents[agent]; ok && at.invocation >= 0 && at.invocation < len(invocations) {
+			p.taken[taking{run, invocations[at.invocation]}] = true
+			return true
+		}
+	}
+	return false
+}
+
 // Name is the provider's name.
 func (*Plugin) Name() string { return Provider }
 

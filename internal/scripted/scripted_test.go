@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
 const example = `
@@ -269,5 +270,38 @@ func wantError(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
 		t.Errorf("error = %v, want %q in it", err, text)
+	}
+}
+
+// TestContinues: an invocation whose conversation is continued is taken, and what Workcell tells the model in between does not
+// begin another one.
+func TestContinues(t *testing.T) {
+	t.Parallel()
+	p := scripted.NewPlugin(parse(t, example))
+	if p.Continues("run_1", "test-runner", []string{"of-another-model", "scripted-9-0-0"}) || p.Continues("run_1", "nobody", []string{"scripted-0-0-0"}) {
+		t.Error("it continues what is not of the script")
+	}
+	if !p.Continues("run_1", "test-runner", []string{"scripted-0-0-0"}) {
+		t.Error("it does not continue its own conversation")
+	}
+	g := genkit.Init(t.Context(), genkit.WithPlugins(p), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+	answer := func(messages ...*ai.Message) string {
+		t.Helper()
+		resp, err := genkit.Generate(scripted.WithRun(t.Context(), "run_1", nil), g,
+			ai.WithModelName(scripted.ModelName("test-runner")), ai.WithMessages(messages...), ai.WithReturnToolRequests(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Text()
+	}
+	if got := answer(ai.NewUserTextMessage("me")); got != "second time for me" {
+		t.Errorf("a new conversation: %q", got)
+	}
+	result := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-1-1", Output: map[string]any{"sum": 23}})
+	other := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-1-0", Output: map[string]any{"sum": 3}})
+	first := ai.NewToolResponsePart(&ai.ToolResponse{Name: "add", Ref: "scripted-0-0-0", Output: map[string]any{"sum": 3}})
+	got := answer(ai.NewUserTextMessage("go"), ai.NewMessage(ai.RoleTool, nil, first), ai.NewMessage(ai.RoleTool, nil, other, result), transcript.Notice("the sandbox is new"))
+	if !strings.Contains(got, `"passed":true`) {
+		t.Errorf("behind a notice: %q", got)
 	}
 }

@@ -3,7 +3,11 @@
 // Attributes never carry a command line, an environment, contents or the text of an error: an error shows as its class.
 package telemetry
 
-import "go.opentelemetry.io/otel/attribute"
+import (
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+)
 
 // TracerName is the instrumentation scope of all of Workcell's spans.
 const TracerName = "github.com/workcell-dev/workcell"
@@ -21,11 +25,14 @@ const (
 	SpanKillExec   = "session.KillExec"
 	SpanReadFile   = "session.ReadFile"
 	SpanWriteFile  = "session.WriteFile"
+	SpanEditFile   = "session.EditFile"
 	SpanListFiles  = "session.ListFiles"
 	SpanStatFile   = "session.StatFile"
 	SpanRemoveFile = "session.RemoveFile"
 	SpanMakeDir    = "session.MakeDir"
 	SpanRenameFile = "session.RenameFile"
+	SpanReadTree   = "session.ReadTree"
+	SpanDiff       = "session.Diff"
 
 	SpanTerminal     = "session.Terminal"
 	SpanJoinTerminal = "session.JoinTerminal"
@@ -42,15 +49,18 @@ const (
 	SpanDriverRemove  = "Remove"
 )
 
-// Spans of package tools.
-const (
-	SpanAgent = "agent.Run"
-)
+// SpanWorkflowStep is one attempt of one step. What has a name in the conventions (package semconv) is named by its
+// operation and what it is done with: "invoke_workflow debug-and-fix".
+const SpanWorkflowStep = "workflow.step"
 
-// Spans of package workflow.
+// Span events, which say what the end of a command or a call came of.
 const (
-	SpanWorkflowRun  = "workflow.run"
-	SpanWorkflowStep = "workflow.step" // one attempt of one step
+	EventPrefix  = "workcell."
+	EventOOM     = EventPrefix + "oom_kill" // the kernel ended processes of the sandbox for want of memory
+	EventTimeout = EventPrefix + "timeout"  // the time limit of a command ended it
+	EventQuota   = EventPrefix + "quota"    // a bound of the workspace, of files or of output was reached
+	EventRefused = EventPrefix + "refused"  // a rule did not allow a call; KeyRule names it
+	EventRemoved = EventPrefix + "removed"  // a sandbox was removed; KeyReason says why
 )
 
 // Attribute keys.
@@ -79,6 +89,10 @@ const (
 	KeyVisit       = attribute.Key("workcell.step.visit")   // from 1; more than 1 in a loop
 	KeyAttempt     = attribute.Key("workcell.step.attempt") // from 1; more than 1 after a failure
 	KeyOutcome     = attribute.Key("workcell.outcome")
-	KeySteps       = attribute.Key("workcell.run.steps") // attempts of steps of the whole run
-	KeyErrorClass  = attribute.Key("error.type")         // OpenTelemetry's own name for the class of an error
+	KeySteps       = attribute.Key("workcell.run.steps")        // attempts of steps of the whole run
+	KeyTurns       = attribute.Key("workcell.agent.turns")      // calls of the model
+	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // of the model
+	KeyRule        = attribute.Key("workcell.rule")             // that refused a call
+	KeyReason      = attribute.Key("workcell.reason")
+	KeyErrorClass  = semconv.ErrorType
 )

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
 // maxAttribute is the longest text attribute in bytes: models put whole conversations into what they control.
@@ -24,6 +25,17 @@ func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (conte
 // StartWith begins a span with the given provider.
 func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	return tp.Tracer(TracerName).Start(ctx, name, trace.WithAttributes(attrs...))
+}
+
+// StartOperation begins the span of an operation of the conventions, named by what it is done with.
+func StartOperation(ctx context.Context, tp trace.TracerProvider, operation string, with attribute.Key, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	name = Text(with, name).Value.AsString()
+	return StartWith(ctx, tp, strings.TrimSpace(operation+" "+name), append(attrs, semconv.OperationName.String(operation), with.String(name))...)
+}
+
+// Around marks the span that ctx carries, Genkit's, as one whose operation another span, around it, shows.
+func Around(ctx context.Context) {
+	trace.SpanFromContext(ctx).SetAttributes(semconv.OperationName.String(""))
 }
 
 // End ends span and marks it failed, with the class of err, when err is not nil. Defer it on a named error:

@@ -83,7 +83,9 @@ func aliases() map[string]string {
 		"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
 		"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
 		"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
-		"start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
+		"old_text": "old_string", "old_str": "old_string", "oldstring": "old_string", "search": "old_string",
+		"new_text": "new_string", "new_str": "new_string", "newstring": "new_string", "replace": "new_string", "replacement": "new_string",
+		"replaceall": "replace_all", "start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
 	}
 }
 
@@ -151,7 +153,7 @@ func arguments(in reflect.Value) []argument {
 }
 
 // DecodeInput reads a model's arguments into In, a struct with `json` tags. It forgives what is harmless (aliases, numbers
-// as text) and reports all else that is wrong at once. A text that is required may not be empty.
+// as text) and reports all else that is wrong at once. A text that is required may not be empty, unless it is a *string.
 func DecodeInput[In any](raw json.RawMessage) (In, *Error) {
 	var in In
 	values, fail := object(raw)
@@ -187,7 +189,8 @@ func DecodeInput[In any](raw json.RawMessage) (In, *Error) {
 // set sets the argument.
 func (a argument) set(value json.RawMessage) error {
 	field := a.field
-	if field.Kind() == reflect.Pointer {
+	maybeEmpty := field.Kind() == reflect.Pointer
+	if maybeEmpty {
 		field.Set(reflect.New(field.Type().Elem()))
 		field = field.Elem()
 	}
@@ -195,7 +198,7 @@ func (a argument) set(value json.RawMessage) error {
 	switch {
 	case err != nil:
 		return err
-	case a.required && field.Kind() == reflect.String && field.Len() == 0:
+	case a.required && !maybeEmpty && field.Kind() == reflect.String && field.Len() == 0:
 		return fmt.Errorf("%s is empty", a.name)
 	case a.name == "timeout_seconds" && field.IsZero():
 		// Left out is the default; a given 0 could mean none or at once.

@@ -82,6 +82,8 @@ type Error struct {
 	Message     string `json:"message" jsonschema_description:"what went wrong"`
 	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
+	// Rule names the rule that refused the call; empty for other failures. For records: the message has it, too.
+	Rule string `json:"-"`
 }
 
 // Error returns "code: message".

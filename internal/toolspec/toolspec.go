@@ -17,6 +17,7 @@ const (
 	ToolExecKill  = "sandbox_exec_kill"
 	ToolFSWrite   = "sandbox_fs_write"
 	ToolFSRead    = "sandbox_fs_read"
+	ToolFSEdit    = "sandbox_fs_edit"
 	ToolFSList    = "sandbox_fs_list"
 	ToolFSDelete  = "sandbox_fs_delete"
 	ToolClose     = "sandbox_close"
@@ -63,6 +64,22 @@ func FailureOf(out any) *Error {
 		return f.failure()
 	}
 	return nil
+}
+
+// Image is part of an output that may have a picture beside its JSON, for hosts that can show one.
+type Image struct {
+	MediaType string `json:"media_type,omitempty" jsonschema:"enum=image/png,enum=image/jpeg,enum=image/gif,enum=image/webp" jsonschema_description:"set when the file is an image, which is beside this answer; then there are no contents"`
+	Data      []byte `json:"-"`
+}
+
+func (i Image) image() Image { return i }
+
+// ImageOf returns the picture of an output; without Data when it has none.
+func ImageOf(out any) Image {
+	if o, ok := out.(interface{ image() Image }); ok {
+		return o.image()
+	}
+	return Image{}
 }
 
 // DefinitionOf describes a tool by its types: In and Out are structs with `json`, `jsonschema` and

@@ -3,6 +3,7 @@
 package wish
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -32,6 +33,11 @@ func Request(s frontmatter.Sandbox) session.Request {
 		req.Network = backend.NetworkNone
 	}
 	return req
+}
+
+// DefaultImage fills in the image that a runtime has when nobody names one.
+func DefaultImage(req *session.Request, r frontmatter.Runtime) {
+	req.Image, req.DefaultImage, req.Language = frontmatter.DefaultImage(r), true, string(cmp.Or(r, frontmatter.RuntimePython))
 }
 
 type yieldKey struct{} // holds the time.Duration of WithYield

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -23,6 +25,7 @@ func Files(t *testing.T, s *session.Session) {
 	runCases(t, s, []sessionCase{
 		{"Sizes", fileSizes},
 		{"WriteIsAllOrNothing", fileAtomic},
+		{"Edit", fileEdit},
 		{"Metadata", fileMetadata},
 		{"ListAndRemove", fileListRemove},
 		{"Errors", fileErrors},
@@ -196,5 +199,68 @@ func fileErrors(t *testing.T, s *session.Session) {
 	_, err := s.StatFile(t.Context(), "errors/missing")
 	if !errors.As(err, &typed) || typed.Op != "StatFile" || typed.ID != s.ID() {
 		t.Errorf("%v does not name its call", err)
+	}
+}
+
+// fileEdit edits a file that others edit and write to: nothing of theirs is lost.
+func fileEdit(t *testing.T, s *session.Session) {
+	write(t, s, "edit/shared", nil, session.WriteFileOptions{Mode: 0o640})
+	const writers, edits = 4, 5
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for n := 0; n < edits; {
+				_, err := s.EditFile(t.Context(), "edit/shared", 0, func(old []byte) ([]byte, error) {
+					return append(old, fmt.Sprintf("%d.%d\n", w, n)...), nil
+				})
+				switch {
+				case err == nil:
+					n++
+				case !errors.Is(err, backend.ErrTimeout): // all attempts lost against the others'
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	lines := strings.Fields(string(read(t, s, "edit/shared", session.ReadFileOptions{})))
+	slices.Sort(lines)
+	if len(lines) != writers*edits || len(slices.Compact(lines)) != writers*edits {
+		t.Errorf("%d lines of %d: %v", len(lines), writers*edits, lines)
+	}
+	if info, err := s.StatFile(t.Context(), "edit/shared"); err != nil || info.Mode != 0o640 {
+		t.Errorf("mode %v, %v", info.Mode, err)
+	}
+	write(t, s, "edit/busy", []byte("begin\n"), session.WriteFileOptions{})
+	calls := 0
+	info, err := s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
+		if calls++; calls == 1 {
+			output(t, s, "echo command >>edit/busy")
+		}
+		return append([]byte("edit\n"), old...), nil
+	})
+	if got := read(t, s, "edit/busy", session.ReadFileOptions{}); err != nil || calls != 2 || string(got) != "edit\nbegin\ncommand\n" || info.Size != int64(len(got)) {
+		t.Errorf("written to meanwhile: %q after %d calls, %+v, %v", got, calls, info, err)
+	}
+	_, err = s.EditFile(t.Context(), "edit/busy", 0, func(old []byte) ([]byte, error) {
+		output(t, s, "echo again >>edit/busy")
+		return nil, nil
+	})
+	if got := read(t, s, "edit/busy", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTimeout) || !strings.HasSuffix(string(got), "again\nagain\n") {
+		t.Errorf("written to at every attempt: %v, %q", err, got)
+	}
+	refused := errors.New("refused")
+	if _, err := s.EditFile(t.Context(), "edit/busy", 0, func([]byte) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
+		t.Errorf("an edit that is refused: %v", err)
+	}
+	if _, err := s.EditFile(t.Context(), "edit/none", 0, func(old []byte) ([]byte, error) { return old, nil }); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("no such file: %v", err)
+	}
+	for limit, text := range map[int64]string{3: "", 20_000: strings.Repeat("x", 20_001)} {
+		_, err := s.EditFile(t.Context(), "edit/shared", limit, func([]byte) ([]byte, error) { return []byte(text), nil })
+		if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(limit)) {
+			t.Errorf("a limit of %d: %v", limit, err)
+		}
 	}
 }

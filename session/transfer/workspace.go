@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -37,27 +35,7 @@ type workspace struct {
 	skipped []string // links and special files, by their path below the directory
 }
 
-// CopyWorkspace copies what is in dir to the work directory of s. Files that are there are replaced, others stay. The error
-// wraps backend.ErrTooLarge when dir passes a bound, and backend.ErrInvalid when it is no directory; then nothing was copied.
-func CopyWorkspace(ctx context.Context, s *session.Session, dir string) error {
-	return copyWorkspace(ctx, s, dir, maxWorkspaceFiles, maxWorkspaceBytes)
-}
-
-func copyWorkspace(ctx context.Context, dst destination, dir string, maxFiles int, maxBytes int64) error {
-	w, err := openWorkspace(ctx, dir, maxFiles, maxBytes)
-	if err != nil {
-		return err
-	}
-	defer w.root.Close() // only read from
-	return inWaves(ctx, w.entries, func(ctx context.Context, i int) error {
-		if err := w.copy(ctx, dst, w.entries[i]); err != nil {
-			return fmt.Errorf("workspace: %s: %w", w.entries[i].path, err)
-		}
-		return nil
-	})
-}
-
-// CheckWorkspace fails as CopyWorkspace would before it copies, and returns the links and special files that are not copied,
+// CheckWorkspace fails as [NewSnapshot] would, and returns the links and special files that are not copied,
 // by their path below dir.
 func CheckWorkspace(ctx context.Context, dir string) (skipped []string, err error) {
 	w, err := openWorkspace(ctx, dir, maxWorkspaceFiles, maxWorkspaceBytes)
@@ -103,7 +81,7 @@ func (w *workspace) add(e entry) error {
 	switch {
 	case e.unreadable != nil:
 		return fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, e.unreadable)
-	case isDir && isPrivate(e.path):
+	case isDir && session.IsPrivateDir(e.path):
 		return fs.SkipDir
 	case !utf8.ValidString(e.path) || !isDir && e.kind != session.TypeFile:
 		w.skipped = append(w.skipped, e.path)
@@ -119,25 +97,4 @@ func (w *workspace) add(e entry) error {
 	}
 	w.entries = append(w.entries, e)
 	return nil
-}
-
-// isPrivate reports whether a directory is not part of a project's files: version control's at any depth, and what Workcell
-// itself keeps in a workspace.
-func isPrivate(name string) bool {
-	return slices.Contains([]string{".git", ".hg", ".svn"}, path.Base(name)) || name == privateDir
-}
-
-func (w *workspace) copy(ctx context.Context, dst destination, e entry) error {
-	if e.kind == session.TypeDir {
-		_, err := dst.MakeDir(ctx, e.path, e.mode)
-		return err
-	}
-	src, err := w.root.Open(e.path)
-	if err != nil {
-		return fmt.Errorf("%w: %v", backend.ErrInvalid, err)
-	}
-	defer src.Close() // only read from
-	// What was listed was bounded; what was appended since is not copied.
-	_, err = dst.WriteFile(ctx, e.path, io.LimitReader(src, e.size), session.WriteFileOptions{Mode: e.mode, Overwrite: true})
-	return err
 }

@@ -73,7 +73,9 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	}
 
 	dst := &memory{files: map[string]string{}}
-	must(t, copyWorkspace(t.Context(), dst, dir, maxWorkspaceFiles, maxWorkspaceBytes))
+	snapshot, err := NewSnapshot(t.Context(), dir, filepath.Join(t.TempDir(), "run", "base.zip"))
+	must(t, err)
+	must(t, snapshot.copyTo(t.Context(), dst))
 	want := map[string]string{
 		"bin/": "-rwxr-xr-x", "vendor/": "-rwxr-xr-x", "hollow/": "-rwxr-xr-x",
 		"main.py":   "-rw-r--r-- print(1)\n",
@@ -99,13 +101,30 @@ func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 		files int
 		bytes int64
 	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
-		dst := &memory{files: map[string]string{}}
-		if err := copyWorkspace(t.Context(), dst, dir, most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
+		snapshot := &Snapshot{dir: dir, file: filepath.Join(t.TempDir(), "base.zip")}
+		if err := snapshot.take(t.Context(), most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%s: error = %v, want too large", name, err)
 		}
-		if len(dst.files) > 0 {
-			t.Errorf("%s: copied %d files", name, len(dst.files))
+		if _, err := os.Stat(snapshot.file); err == nil {
+			t.Errorf("%s: there is a snapshot", name)
 		}
+	}
+}
+
+// TestSnapshotStaysAsItWas: all sandboxes of a run begin alike, also those that an earlier process of it did not make.
+func TestSnapshotStaysAsItWas(t *testing.T) {
+	t.Parallel()
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "base.zip")
+	write(t, dir, "a", "as it was", 0o755)
+	for range 2 {
+		snapshot, err := NewSnapshot(t.Context(), dir, file)
+		must(t, err)
+		dst := &memory{files: map[string]string{}}
+		must(t, snapshot.copyTo(t.Context(), dst))
+		if diff := cmp.Diff(map[string]string{"a": "-rwxr-xr-x as it was"}, dst.files); diff != "" {
+			t.Errorf("copied (-want +got):\n%s", diff)
+		}
+		must(t, os.RemoveAll(dir)) // the second snapshot does not even need it
 	}
 }
 

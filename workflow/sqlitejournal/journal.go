@@ -36,6 +36,15 @@ CREATE TABLE entry (
 	data TEXT NOT NULL,
 	PRIMARY KEY (run, seq)
 ) STRICT, WITHOUT ROWID;
+`, `
+CREATE TABLE conversation (
+	run  TEXT NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+	seq  INTEGER NOT NULL,
+	path TEXT NOT NULL,
+	data TEXT NOT NULL,
+	PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX conversation_path ON conversation (run, path);
 `}}
 }
 
@@ -110,13 +119,27 @@ func next(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) 
 	return seq, err
 }
 
-// insert adds an entry; the last one ends its run.
+// insert adds an entry; the last one ends its run. The conversation of an agent's attempt lies apart, and goes when the
+// attempt has finished: nobody continues it then, and it may be large.
 func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
+	part := e.Conversation
+	e.Conversation = nil
 	data, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
 	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
+		return err
+	}
+	switch e.Kind {
+	case workflow.EventStepProgress:
+		_, err = tx.ExecContext(ctx, `INSERT INTO conversation VALUES (?, ?, ?, ?)`, e.RunID, e.Seq, e.Path, string(part))
+	case workflow.EventStepFinished:
+		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE run = ? AND path = ?`, e.RunID, e.Path)
+	case workflow.EventRunFinished:
+		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE run = ?`, e.RunID)
+	}
+	if err != nil {
 		return err
 	}
 	if e.Kind != workflow.EventRunFinished {
@@ -126,22 +149,28 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	return err
 }
 
-// Entries returns the entries of a run so far; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
+// Entries returns the entries of a run so far, without the conversations of attempts that have finished; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
 // entries cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	var list []workflow.Entry
 	err := j.each(ctx, func(row scanner) error {
 		var data string
-		if err := row.Scan(&data); err != nil {
+		var part sql.NullString
+		if err := row.Scan(&data, &part); err != nil {
 			return err
 		}
 		var e workflow.Entry
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, ErrDamaged)
 		}
+		if part.Valid {
+			if e.Conversation = json.RawMessage(part.String); !json.Valid(e.Conversation) {
+				return fmt.Errorf("entry %d of run %s: its part of a conversation is no JSON: %w", len(list)+1, runID, ErrDamaged)
+			}
+		}
 		list = append(list, e)
 		return nil
-	}, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
+	}, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = ? ORDER BY e.seq`, runID)
 	if err == nil && list == nil {
 		if _, err = j.Run(ctx, runID); err == nil {
 			err = fmt.Errorf("run %s has no entries: %w", runID, ErrDamaged)
@@ -256,4 +285,10 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []Run, 
 // Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	return j.exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+}
+
+// Delete deletes a run that has finished, with its entries; one that has not stays.
+func (j *Journal) Delete(ctx context.Context, runID string) error {
+	_, err := j.exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
+	return err
 }

@@ -282,3 +282,51 @@ func TestTake(t *testing.T) {
 		}
 	}
 }
+
+// TestConversations: the conversation of an attempt is there until the attempt has finished, and nothing of it afterwards. One
+// that is no JSON is damage.
+func TestConversations(t *testing.T) {
+	t.Parallel()
+	path := file(t)
+	j := open(t, path)
+	part := func(seq int64, path string) workflow.Entry {
+		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(fmt.Sprintf(`{"part":%d}`, seq))}
+	}
+	kept := func() (parts string) {
+		t.Helper()
+		list, err := j.Entries(t.Context(), "run_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range list {
+			if e.Seq != int64(i+1) {
+				t.Errorf("entry %d has number %d", i+1, e.Seq)
+			}
+			parts += string(e.Conversation)
+		}
+		return parts
+	}
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}, part(2, "a"), part(3, "b"), part(4, "a"))
+	if got := kept(); got != `{"part":2}{"part":3}{"part":4}` {
+		t.Errorf("kept: %s", got)
+	}
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, part(6, "a"))
+	if got := kept(); got != `{"part":3}{"part":6}` {
+		t.Errorf("kept of the attempts under way: %s", got)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `UPDATE conversation SET data = '{' WHERE seq = 3`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Entries(t.Context(), "run_1"); !errors.Is(err, sqlitejournal.ErrDamaged) {
+		t.Errorf("damaged: %v", err)
+	}
+	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 7, Kind: workflow.EventRunFinished, Outcome: workflow.Cancelled})
+	if got := kept(); got != "" {
+		t.Errorf("kept of a run that has finished: %s", got)
+	}
+}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -44,4 +45,19 @@ func OnThread(f func() error) error {
 		done <- f() // never unlocked, so the thread is not used again
 	}()
 	return <-done
+}
+
+// InNetns runs f on a thread of its own in a network namespace.
+func InNetns(path string, f func() error) error {
+	return OnThread(func() error {
+		ns, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer ns.Close() //nolint:errcheck // only a handle
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
 }

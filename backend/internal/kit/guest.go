@@ -10,6 +10,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
+// ErrElsewhere means that a guest cannot be reached but through its engine.
+var ErrElsewhere = errors.New("the guest is no process that can be entered from here")
+
 // defaultGuest returns the guest that the library carries.
 func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}

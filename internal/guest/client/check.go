@@ -1,6 +1,11 @@
 package client
 
-import "github.com/workcell-dev/workcell/internal/guest/wire"
+import (
+	"bytes"
+	"crypto/sha256"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
 
 func checkHello(h wire.Hello) error {
 	if h.Protocol != wire.ProtocolVersion {
@@ -102,3 +107,18 @@ func checkList(req *wire.ListRequest, res *wire.ListResult) error {
 	}
 	return nil
 }
+
+func checkDigests(req *wire.DigestRequest, res *wire.DigestResult) error {
+	if len(res.Digests) != len(req.Paths) {
+		return protocolErrorf("%d digests of %d paths", len(res.Digests), len(req.Paths))
+	}
+	for _, d := range res.Digests {
+		if len(d.SHA256) != 0 && len(d.SHA256) != sha256.Size || len(d.Target) > maxLinkTarget || bytes.IndexByte(d.Target, 0) >= 0 {
+			return protocolErrorf("digest out of range")
+		}
+	}
+	return nil
+}
+
+// maxLinkTarget is the kernel's bound of where a link leads, PATH_MAX.
+const maxLinkTarget = 4096

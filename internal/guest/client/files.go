@@ -51,10 +51,15 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 }
 
 // PutFile writes a whole file from r, atomically: after a failure the old file, or none, is there. With req.Size >= 0
-// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
+// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way. With
+// req.Was the file must be there and still have that sum, else the error has wire.CodeChanged.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
-	k, err := c.open(ctx, wire.OpFilePut, &req, p.next)
+	op := wire.OpFilePut
+	if len(req.Was) > 0 {
+		op = wire.OpReplace // an older guest would take no notice of the sum
+	}
+	k, err := c.open(ctx, op, &req, p.next)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
@@ -187,4 +192,9 @@ func (c *Conn) Remove(ctx context.Context, req wire.PathRequest) (wire.RemoveRes
 // Rename moves an entry.
 func (c *Conn) Rename(ctx context.Context, req wire.RenameRequest) error {
 	return c.roundTrip(ctx, wire.OpRename, &req, new(wire.Empty))
+}
+
+// Digest describes what files hold and where links lead, in the order of the paths.
+func (c *Conn) Digest(ctx context.Context, req wire.DigestRequest) (wire.DigestResult, error) {
+	return ask(ctx, c, wire.OpDigest, &req, func(res *wire.DigestResult) error { return checkDigests(&req, res) })
 }

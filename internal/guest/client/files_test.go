@@ -5,6 +5,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -117,6 +118,65 @@ func TestPutOptions(t *testing.T) {
 	}
 	if b, err := get(t, c, "u"); err != nil || len(b) != 100_000 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// TestReplace: what the host has not seen is not replaced.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	at := filepath.Join(g.Workdir, "d", "f")
+	if err := errors.Join(os.Mkdir(filepath.Join(g.Workdir, "d"), 0o755), os.WriteFile(at, []byte("one"), 0o600), os.Chmod(at, 0o751),
+		os.Symlink("d/f", filepath.Join(g.Workdir, "near")), os.Symlink(at, filepath.Join(g.Workdir, "far")),
+		os.Symlink("/etc/hostname", filepath.Join(g.Workdir, "out"))); err != nil {
+		t.Fatal(err)
+	}
+	replace := func(name, was, with string) error {
+		sum := sha256.Sum256([]byte(was))
+		_, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: name, Was: sum[:], Size: int64(len(with))}, strings.NewReader(with))
+		return err
+	}
+	holds := func(want string) {
+		t.Helper()
+		b, err := os.ReadFile(at)
+		st, statErr := os.Stat(at)
+		if err != nil || statErr != nil || string(b) != want || st.Mode() != 0o751 {
+			t.Errorf("%q with mode %v, want %q with 0751: %v, %v", b, st.Mode(), want, err, statErr)
+		}
+	}
+	for _, name := range []string{"d/f", "near", "far"} {
+		if err := replace(name, "one", "two, which is longer"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		holds("two, which is longer")
+		if err := replace(name, "one", "three"); codeOf(err) != wire.CodeChanged {
+			t.Errorf("%s, of which the host has another version: %v", name, err)
+		}
+		holds("two, which is longer")
+		if err := replace(name, "two, which is longer", "one"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := replace("out", "x", "y"); codeOf(err) != wire.CodePermission {
+		t.Errorf("a link that leads out: %v", err)
+	}
+	for name, code := range map[string]wire.Code{"none": wire.CodeChanged, "none/f": wire.CodeNotFound} {
+		if err := replace(name, "", "y"); codeOf(err) != code {
+			t.Errorf("%s: %v, want %s", name, err, code)
+		}
+	}
+	if err := replace("d", "", "y"); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("a directory: %v", err)
+	}
+	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "d/f", Was: []byte("short"), Size: 0}, strings.NewReader("")); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("a sum that is none: %v", err)
+	}
+	list, err := os.ReadDir(filepath.Join(g.Workdir, "d"))
+	if err != nil || len(list) != 1 {
+		t.Errorf("beside the file lies %v, %v", list, err)
+	}
+	if _, err := os.Stat(filepath.Join(g.Workdir, "none")); err == nil {
+		t.Error("a file was made")
 	}
 }
 

@@ -228,6 +228,13 @@ func TestHostileAnswers(t *testing.T) {
 		_, err := c.List(testContext(t), wire.ListRequest{Path: ".", Limit: 1})
 		return err
 	}
+	callDigest := func(c *client.Conn) error {
+		_, err := c.Digest(testContext(t), wire.DigestRequest{Paths: []string{"f"}})
+		return err
+	}
+	digests := func(list ...wire.Digest) []wire.Frame {
+		return []wire.Frame{answerFrame(t, wire.DigestResult{Digests: list})}
+	}
 	for name, tc := range map[string]struct {
 		call   func(*client.Conn) error
 		frames []wire.Frame
@@ -257,6 +264,11 @@ func TestHostileAnswers(t *testing.T) {
 		"get: negative size": {callGet, []wire.Frame{answerFrame(t, wire.FileInfo{Path: "f", Type: wire.TypeFile, Size: -1})}},
 		"get: cut":           {callGet, []wire.Frame{answerFrame(t, info), data("1")}},
 		"list: too many":     {callList, []wire.Frame{answerFrame(t, wire.ListResult{Entries: []wire.FileInfo{info, info}, Total: 2})}},
+		"digest: none":       {callDigest, digests()},
+		"digest: too many":   {callDigest, digests(wire.Digest{}, wire.Digest{})},
+		"digest: too short":  {callDigest, digests(wire.Digest{SHA256: []byte("x")})},
+		"digest: NUL":        {callDigest, digests(wire.Digest{Target: []byte("a\x00")})},
+		"digest: too long":   {callDigest, digests(wire.Digest{Target: make([]byte, 5000)})},
 		"list: bad total":    {callList, []wire.Frame{answerFrame(t, wire.ListResult{Entries: []wire.FileInfo{info}, Total: 0})}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,14 +1,18 @@
 package files
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"strconv"
 
+	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +35,15 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	}
 	defer release()
 	var d *draft
-	err = s.fs.Do(func() (err error) { d, err = root.draft(rel, req); return err })
+	err = s.fs.Do(func() (err error) {
+		if info, err := root.lstat(rel); len(req.Was) > 0 && err == nil && info.Type == wire.TypeSymlink {
+			if rel, err = root.follow(rel); err != nil { // what the link leads to is to change
+				return err
+			}
+		}
+		d, err = root.draft(rel, req)
+		return err
+	})
 	if err != nil {
 		return pathError(err, req.Path)
 	}
@@ -47,6 +59,15 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 		return pathError(err, req.Path)
 	}
 	return r.Answer(info)
+}
+
+// Replace serves wire.OpReplace.
+func (s *Service) Replace(r Request, req *wire.FilePutRequest) error {
+	if len(req.Was) != sha256.Size {
+		return wire.Errorf(wire.CodeInvalid, "a sum of %d bytes, it must have %d", len(req.Was), sha256.Size)
+	}
+	req.Overwrite = true
+	return s.Put(r, req)
 }
 
 // receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
@@ -116,6 +137,7 @@ type draft struct {
 	f         *os.File
 	temp      string // name in dir; empty for a file that has none yet
 	overwrite bool
+	was       []byte // sum of what is to be there still; empty for anything
 	mode      uint32
 	exact     bool // mode is not left to the umask
 }
@@ -124,7 +146,7 @@ type draft struct {
 // guest's user may write, and leaves its mode to the new one unless the request has one.
 func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	dir, base, err := r.parent(rel)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) && len(req.Was) == 0 {
 		if err = r.makeDirs(path.Dir(rel), 0o755); err == nil {
 			dir, base, err = r.parent(rel)
 		}
@@ -132,7 +154,7 @@ func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, was: req.Was, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
 	if err := d.open(); err != nil {
 		_ = dir.Close() // only opened
 		return nil, err
@@ -204,15 +226,20 @@ func (d *draft) commit(shown string) (wire.FileInfo, error) {
 func (d *draft) name(fd int) error {
 	dir := int(d.dir.Fd())
 	if d.temp == "" {
-		err := linkFile(fd, dir, d.base)
-		if err == nil || !errors.Is(err, unix.EEXIST) || !d.overwrite {
-			return err
+		if len(d.was) == 0 {
+			err := linkFile(fd, dir, d.base)
+			if err == nil || !errors.Is(err, unix.EEXIST) || !d.overwrite {
+				return err
+			}
 		}
 		d.temp = tempName()
 		if err := linkFile(fd, dir, d.temp); err != nil {
 			d.temp = ""
 			return err
 		}
+	}
+	if len(d.was) > 0 {
+		return d.swap(dir)
 	}
 	if !d.overwrite {
 		return d.moved(rename(dir, d.temp, dir, d.base, unix.RENAME_NOREPLACE))
@@ -228,6 +255,55 @@ func (d *draft) name(fd int) error {
 		return errors.Join(err, rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE))
 	}
 	return d.moved(nil)
+}
+
+// errChanged: the file does not hold any more what it is to hold.
+var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed meanwhile")
+
+// swap puts the file in the place of one that still holds what the host has read. What somebody writes to that between the
+// look at it and the exchange shows afterwards, and then the two are exchanged back.
+func (d *draft) swap(dir int) error {
+	if !holds(dir, d.base, d.was) {
+		return errChanged
+	}
+	if err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE); err != nil {
+		return err
+	}
+	if holds(dir, d.temp, d.was) {
+		err := unix.Unlinkat(dir, d.temp, 0)
+		if errors.Is(err, unix.ENOENT) {
+			err = nil // a command removed it
+		}
+		return d.moved(err)
+	}
+	err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
+	if err == nil && !d.is(dir, d.temp) { // somebody else's took the place of this one: that is the newest
+		err = rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
+	}
+	return cmp.Or(err, errChanged)
+}
+
+// is reports whether a name in a directory is that of the file.
+func (d *draft) is(dir int, name string) bool {
+	var there, own unix.Stat_t
+	return unix.Fstatat(dir, name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstat(int(d.f.Fd()), &own) == nil && disk.IDOf(&there) == disk.IDOf(&own)
+}
+
+// holds reports whether a name in a directory is a regular file with the sum.
+func holds(dir int, name string, sum []byte) bool {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return err == nil && bytes.Equal(h.Sum(nil), sum)
 }
 
 // moved notes that the file has no temporary name any more.

@@ -59,6 +59,8 @@ const (
 	DefaultListEntries = 1000
 	// MaxListBytes bounds the paths of one ListResult in their encoded form, see EncodedPathSize.
 	MaxListBytes = 2 << 20
+	// MaxDigests bounds the paths of one DigestRequest.
+	MaxDigests = 500
 	// MaxListTotal is where ListResult.Total stops counting.
 	MaxListTotal = 200_000
 	// MaxExecID bounds an exec id; its characters are a-z, A-Z, 0-9, '_' and '-'.

@@ -7,22 +7,24 @@ type Op string
 
 // Requests of protocol version 1.
 const (
-	OpHealth  Op = "health-v1"   // Health
-	OpRun     Op = "run-v1"      // RunRequest; RunResult
-	OpAttach  Op = "attach-v1"   // RunRequest with live, lossless output; RunResult at the end
-	OpRead    Op = "read-v1"     // ReadRequest; ReadResult
-	OpWait    Op = "wait-v2"     // WaitRequest; RunResult
-	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
-	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
-	OpKillAll Op = "kill-all-v1" // Empty; ExecList
-	OpExecs   Op = "execs-v1"    // Empty; ExecList
-	OpFileGet Op = "file-get-v1" // FileGetRequest; FileInfo, then the bytes
-	OpFilePut Op = "file-put-v1" // FilePutRequest and the bytes; FileInfo
+	OpHealth  Op = "health-v1"       // Health
+	OpRun     Op = "run-v1"          // RunRequest; RunResult
+	OpAttach  Op = "attach-v1"       // RunRequest with live, lossless output; RunResult at the end
+	OpRead    Op = "read-v1"         // ReadRequest; ReadResult
+	OpWait    Op = "wait-v2"         // WaitRequest; RunResult
+	OpStdin   Op = "stdin-v1"        // StdinRequest; Empty
+	OpKill    Op = "kill-v1"         // KillRequest; ExecStatus
+	OpKillAll Op = "kill-all-v1"     // Empty; ExecList
+	OpExecs   Op = "execs-v1"        // Empty; ExecList
+	OpFileGet Op = "file-get-v1"     // FileGetRequest; FileInfo, then the bytes
+	OpFilePut Op = "file-put-v1"     // FilePutRequest and the bytes; FileInfo
+	OpReplace Op = "file-replace-v1" // FilePutRequest with Was, and the bytes; FileInfo
 	OpList    Op = "file-list-v1"
 	OpStat    Op = "file-stat-v1"
 	OpRemove  Op = "file-remove-v1"
 	OpMkdir   Op = "file-mkdir-v1"
 	OpRename  Op = "file-rename-v1"
+	OpDigest  Op = "file-digest-v1" // DigestRequest; DigestResult
 
 	OpTerminal Op = "terminal-v1"        // RunRequest with a terminal, for which output is live; RunResult at the end
 	OpJoin     Op = "terminal-join-v1"   // TerminalRequest; as OpTerminal from then on
@@ -237,6 +239,9 @@ type FilePutRequest struct {
 	Mode      uint32 `json:"mode,omitempty"` // 0 means that of the file that is there, else 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
+	// Was is for OpReplace alone: the SHA-256 sum of what the file must still hold. A link at the end of Path is then
+	// followed.
+	Was []byte `json:"was,omitempty"`
 
 	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
@@ -281,6 +286,22 @@ type ListResult struct {
 	Truncated bool           `json:"truncated"`
 }
 
+// DigestRequest asks what files hold and where links lead, at most MaxDigests of them.
+type DigestRequest struct {
+	Paths []string `json:"paths"`
+}
+
+// DigestResult answers DigestRequest, in the order of its paths.
+type DigestResult struct {
+	Digests List[Digest] `json:"digests"`
+}
+
+// Digest is empty for what is neither a regular file nor a link, and for what cannot be read.
+type Digest struct {
+	SHA256 []byte `json:"sha256,omitempty"` // of a file's content
+	Target []byte `json:"target,omitempty"` // of a link
+}
+
 // Hello describes the guest when a connection begins.
 type Hello struct {
 	Protocol int      `json:"protocol"`
@@ -320,6 +341,7 @@ type Code string
 const (
 	CodeNotFound    Code = "not_found"
 	CodeExists      Code = "exists"
+	CodeChanged     Code = "changed" // OpReplace: the file holds something else by now, or is gone
 	CodeInvalid     Code = "invalid_argument"
 	CodePermission  Code = "permission_denied"
 	CodeTooLarge    Code = "too_large"

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/config"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// config returns what the flags, the environment and the configuration files say. They are read once, before anything
+// runs concurrently.
+func (a *app) config() (*config.Config, error) {
+	if a.loaded != nil {
+		return a.loaded, nil
+	}
+	if _, err := backend.NewImagePolicy(a.AllowImage...); err != nil {
+		return nil, usageError(err, "see --allow-image in --help")
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	c, err := config.Load(config.Options{Env: a.env, File: a.configFlag, Dir: dir, Flags: a.configFlags(), Backends: a.backends()})
+	if err != nil {
+		return nil, fail(exitInvalid, err, "docs/configuration.md describes the file; `workcell config show --origin` shows what holds")
+	}
+	if a.Defaults == nil { // else they are those that a run began with
+		a.Defaults = &session.Defaults{Limits: c.Limits(), ExecTimeout: c.ExecTimeout(), Images: c.Images()}
+	}
+	a.loaded = c
+	return c, nil
+}
+
+// configFlags returns the values of the flags that are settings, too.
+func (a *app) configFlags() map[string]any {
+	flags := map[string]any{}
+	if a.Backend != "" {
+		flags["backend"] = a.Backend
+	}
+	if len(a.AllowImage) > 0 {
+		flags["allow-image"] = a.AllowImage
+	}
+	if len(a.MapImage) > 0 {
+		flags["map-image"] = a.MapImage
+	}
+	if a.TraceContent {
+		flags["trace-content"] = true
+	}
+	return flags
+}
+
+// backends returns the names that --backend takes.
+func (a *app) backends() []string {
+	names := []string{engines.Auto}
+	for _, e := range a.engines().All() {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+// resumeWith makes the flags of this command those that a run was started with.
+func (a *app) resumeWith(flags runFlags) { a.runFlags, a.loaded = flags, nil }
+
+// configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not: whatever
+// exports is set up by them alone.
+func (a *app) configureTelemetry(c *config.Config) error {
+	a.TraceContent = c.TraceContent()
+	var errs []error
+	for name, value := range c.Variables() {
+		if a.env.Get(name) == "" {
+			errs = append(errs, os.Setenv(name, value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkImage refuses an agent whose image the operator does not allow, with the places of both.
+func (a *app) checkImage(doc *frontmatter.Document) error {
+	c, err := a.config()
+	if err != nil || doc.Sandbox == nil || doc.Sandbox.Image == "" {
+		return err // what has no image of its own is checked where the image is known
+	}
+	if err := c.CheckImage(doc.Sandbox.Image); err != nil {
+		return doc.Problem([]any{"sandbox", "image"}, "use another image, or let whoever looks after the list allow it", "%v", err)
+	}
+	return nil
+}
+
+func newConfigCmd(a *app) *cobra.Command {
+	origin := false
+	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
+		Use:   "show",
+		Short: "Show what is configured",
+		Long: `Show every setting and its value. With --origin also where the value comes from: a flag, a variable of the
+environment, file:line:column, or the default. Flags go before the environment, that before the file, and the file before
+the default.`,
+		Example: "  workcell config show --origin\n  workcell config show --config workcell.yaml -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			c, err := a.config()
+			if err != nil {
+				return err
+			}
+			return a.showConfig(c.Values(), origin)
+		},
+	})
+	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
+	return group(&cobra.Command{
+		Use:   "config",
+		Short: "Show the configuration",
+		Long: `Show the configuration: workcell.yaml has defaults for limits, images, the backend, traces and retention, and which
+images may be used. It is the file that --config names, else the one that $WORKCELL_CONFIG names, else
+$XDG_CONFIG_HOME/workcell/workcell.yaml with, over it, workcell.yaml in the working directory, which may only tighten.`,
+	}, cmd)
+}
+
+func (a *app) showConfig(values []config.Value, origin bool) error {
+	head := []string{"KEY", "VALUE"}
+	if origin {
+		head = append(head, "ORIGIN")
+	}
+	for i, v := range values {
+		if d, ok := v.Value.(time.Duration); ok {
+			values[i].Value = d.String()
+		}
+		if !origin {
+			values[i].Origin = ""
+		}
+	}
+	return printList(a, values, head, func(v config.Value) []string {
+		text := strings.Trim(fmt.Sprint(v.Value), "[]") // of a list
+		return []string{v.Key, cmp.Or(text, "-"), v.Origin}[:len(head)]
+	})
+}

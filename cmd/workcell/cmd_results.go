@@ -1,0 +1,443 @@
+package main
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+)
+
+// runFiles returns where what runs made is kept.
+func (a *app) runFiles() (runfiles.Dir, error) {
+	dir, err := a.stateDir()
+	return runfiles.Dir(filepath.Join(string(dir), "runs")), err
+}
+
+// pruneRuns forgets runs that finished long ago, with what they made.
+func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
+	conf, err := a.config()
+	if err != nil {
+		a.logger().Warn("old runs cannot be forgotten", "error", err)
+		return
+	}
+	old := time.Now().Add(-conf.KeepRuns())
+	_, err = j.Prune(ctx, old)
+	kept, dirErr := a.runFiles()
+	if err = errors.Join(err, dirErr); err == nil {
+		err = kept.Prune(old, func(run string) bool {
+			_, err := j.Run(ctx, run)
+			return !errors.Is(err, backend.ErrNotFound)
+		})
+	}
+	if err != nil {
+		a.logger().Warn("old runs cannot be forgotten", "error", err)
+	}
+}
+
+// forgetOldRuns is pruneRuns for who has no journal open.
+func (a *app) forgetOldRuns(ctx context.Context) error {
+	j, err := a.openJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // what was not deleted goes the next time
+	a.pruneRuns(ctx, j)
+	return nil
+}
+
+// checkHome refuses flags that ask for what a run cannot make, and notes what there is where its outputs will go.
+func (a *app) checkHome(want []string, workspace string) error {
+	switch {
+	case a.Apply && workspace == "":
+		return usageError(errors.New("--apply: the run's workspace is not a copy of a directory"), "name one with --workspace DIR")
+	case a.Force && a.Out == "":
+		return usageError(errors.New("--force is for --out DIR"), "")
+	case a.Out == "":
+		return nil
+	case len(want) == 0:
+		return usageError(errors.New("--out: the file names no outputs"), `as in outputs: [report.csv, "dist/**"]`)
+	}
+	a.before = patch.Stamp(a.Out, outputs.Globs(want).In(os.DirFS(a.Out)))
+	return nil
+}
+
+// homecoming is what a run made, and where it may go.
+type homecoming struct {
+	transfer.Made
+	run       string
+	dir       string // that the patch is for
+	succeeded bool
+}
+
+// collectAgent collects and keeps what an agent's run made.
+func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, want []string, began *transfer.Snapshot) (homecoming, error) {
+	home := homecoming{run: run.ID}
+	box := transfer.Shared(h.m, run)
+	if want == nil && began == nil || box == nil && want == nil {
+		return home, nil
+	}
+	if box == nil {
+		return home, errors.New("the agent has no outputs: it used no sandbox")
+	}
+	var err error
+	if home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began); home.Patch != nil {
+		home.dir = began.Dir()
+	}
+	if home.Patch == nil && len(home.Outputs) == 0 {
+		return home, err
+	}
+	kept, dirErr := h.runFiles()
+	if dirErr == nil {
+		dirErr = kept.Save(run.ID, runfiles.Made{Source: h.docs[agent].File, Workspace: home.dir, Outputs: home.Outputs, Patch: home.Patch})
+	}
+	return home, errors.Join(err, dirErr)
+}
+
+// bringHome puts what a run made where the flags say, and says how to have the rest.
+func (h *host) bringHome(home homecoming) error {
+	for _, name := range home.Missing {
+		h.p.Line("no output %s, which may be missing", name)
+	}
+	var err error
+	switch n := len(home.Outputs); {
+	case n == 0:
+	case h.Out != "":
+		err = h.putOutputs(home.Outputs, h.Out, h.before, h.Force)
+	default:
+		h.p.Line("%s kept; list with: workcell runs files %s", counted(n, "output"), home.run)
+	}
+	if home.Patch == nil || len(home.Patch.Changes)+len(home.Patch.Omitted) == 0 {
+		return err
+	}
+	h.p.Line("%s", home.Patch.Stat())
+	listFew(home.Patch.Omitted, h.p.Line, "not among the changes: %s: %s")
+	if h.Apply && home.succeeded {
+		return errors.Join(err, h.apply(home.Patch, home.dir))
+	}
+	h.p.Line("apply to %s with: workcell runs apply %s", home.dir, home.run)
+	return err
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// putOutputs writes outputs into a directory.
+func (a *app) putOutputs(made patch.Tree, dir string, before patch.Stamps, force bool) error {
+	res, err := made.Write(dir, before, force)
+	if len(res.Applied) > 0 {
+		a.notice("%s written to %s", counted(len(res.Applied), "file"), dir)
+	}
+	if err != nil {
+		return err
+	}
+	return a.conflicts(res, dir, "--force replaces files that are others; what leaves the directory is never written")
+}
+
+// apply applies a patch to a directory.
+func (a *app) apply(p *patch.Patch, dir string) error {
+	res, err := p.Apply(dir)
+	if n := len(res.Applied) + len(res.Merged); n > 0 {
+		a.notice("%s changed in %s", counted(n, "file"), dir)
+	}
+	for _, name := range res.Merged {
+		a.notice("merged with what changed meanwhile: %s", name)
+	}
+	if err != nil {
+		return err
+	}
+	return a.conflicts(res, dir, "they are as they were; `workcell runs diff RUN` shows what the run made of them")
+}
+
+// conflicts returns the error of files that were left alone, which it lists.
+func (a *app) conflicts(res patch.Result, dir, todo string) error {
+	if len(res.Conflicts) == 0 {
+		return nil
+	}
+	listFew(res.Conflicts, a.notice, "left alone: %s: %s")
+	return fail(exitConflict, fmt.Errorf("%s in %s left alone", counted(len(res.Conflicts), "file"), dir), todo)
+}
+
+// listFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.
+func listFew(list []patch.Conflict, line func(format string, args ...any), format string) {
+	const few = 50
+	for _, c := range list[:min(len(list), few)] {
+		line(format, c.Path, c.Reason)
+	}
+	if more := len(list) - few; more > 0 {
+		line("and %d more", more)
+	}
+}
+
+// openMade opens what a run made, by the run's id or the beginning of it.
+func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archive, error) {
+	kept, err := a.runFiles()
+	if err != nil {
+		return "", nil, err
+	}
+	ids, err := kept.Runs()
+	if err != nil {
+		return "", nil, err
+	}
+	found := slices.DeleteFunc(slices.Clone(ids), func(run string) bool { return run != id && !abbreviates(id, run) })
+	if len(found) == 1 {
+		id = found[0]
+	}
+	made, err := kept.Open(id)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, made, err
+	}
+	j, err := a.openJournal(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	defer j.Close() // only read from
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		return "", nil, err
+	}
+	switch state, err := runState(j, r); {
+	case err != nil:
+		return "", nil, err
+	case state == runRunning || state == runInterrupted:
+		return "", nil, fail(exitConflict, fmt.Errorf("run %s is %s: what it makes is brought home at its end", r.ID, state), "")
+	}
+	return "", nil, fail(exitNotFound, fmt.Errorf("nothing is kept of run %s: it had no outputs, and no workspace that is a copy of a directory", r.ID), "")
+}
+
+// withMade returns what a command runs with what a run made.
+func (a *app) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		run, made, err := a.openMade(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		defer made.Close() // only read from
+		return fn(run, made, args[1:])
+	}
+}
+
+// shownOutput is an output as `runs files` prints it.
+type shownOutput struct {
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"`
+	Mode  string `json:"mode"`
+}
+
+func newRunsFilesCmd(a *app) *cobra.Command {
+	return a.verb(outputFlags, &cobra.Command{
+		Use:     "files RUN [PATH]",
+		Short:   "List the outputs of a run, all or those at PATH",
+		Example: "  workcell runs files run_4k2\n  workcell runs files run_4k2 dist -o json",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+			list, err := outputsAt(made, append(args, ".")[0])
+			if err != nil && len(args) > 0 {
+				return err
+			}
+			rows := make([]shownOutput, len(list))
+			for i, o := range list {
+				rows[i] = shownOutput{o.Path, o.Size, o.Mode.String()}
+			}
+			return printList(a, rows, []string{"PATH", "SIZE", "MODE"}, func(o shownOutput) []string {
+				return []string{o.Path, byteSize(o.Bytes), o.Mode}
+			})
+		}),
+	})
+}
+
+// outputsAt returns the output at a path, or those below it.
+func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
+	list := made.Outputs(path.Clean(at))
+	if len(list) == 0 {
+		return nil, fail(exitNotFound, fmt.Errorf("the run has no output %s", at), "`workcell runs files RUN` lists them")
+	}
+	return list, nil
+}
+
+func newRunsGetCmd(a *app) *cobra.Command {
+	force := false
+	cmd := a.verb(0, &cobra.Command{
+		Use:   "get RUN PATH|- [DIR|-]",
+		Short: "Bring an output of a run here, or write it to standard output",
+		Long: `Bring an output of a run, a file or a directory, into the current directory or into DIR, by its name there. A file that
+is there with another content is left alone unless --force is given. With - in place of DIR one file is written to standard
+output. With - in place of PATH all outputs are, as a tar archive.`,
+		Example: "  workcell runs get run_4k2 report.csv\n  workcell runs get run_4k2 dist /srv/site --force\n" +
+			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 - | tar t",
+		Args: cobra.RangeArgs(2, 3),
+		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+			if args[0] == "-" {
+				return a.tarOutputs(made)
+			}
+			at := path.Clean(args[0])
+			list, err := outputsAt(made, at)
+			if err != nil {
+				return err
+			}
+			tree, err := made.Read(list)
+			if err != nil {
+				return err
+			}
+			dir := append(args[1:], ".")[0]
+			if dir != "-" {
+				return a.putOutputs(rooted(tree, at), dir, nil, force)
+			}
+			file, ok := tree[at]
+			if !ok {
+				return usageError(fmt.Errorf("%s is a directory", at), "`workcell runs get RUN -` writes all outputs as a tar archive")
+			}
+			_, err = a.stdout.Write(file.Content)
+			return err
+		}),
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "replace files that are others")
+	return cmd
+}
+
+// rooted returns the outputs at a path by their name below the directory that it is in.
+func rooted(tree patch.Tree, at string) patch.Tree {
+	out := patch.Tree{}
+	for name, e := range tree {
+		if above := path.Dir(at); at != "." && above != "." {
+			name = strings.TrimPrefix(name, above+"/")
+		}
+		out[name] = e
+	}
+	return out
+}
+
+// tarOutputs writes all outputs to standard output.
+func (a *app) tarOutputs(made *runfiles.Archive) error {
+	list := made.Outputs(".")
+	w := tar.NewWriter(a.stdout)
+	for _, o := range list {
+		tree, err := made.Read([]runfiles.Output{o})
+		if err != nil {
+			return err
+		}
+		e := tree[o.Path]
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: o.Path, Mode: int64(e.Mode.Perm()), Size: int64(len(e.Content))}
+		body := e.Content
+		if e.Mode&fs.ModeSymlink != 0 {
+			h.Typeflag, h.Linkname, h.Size, body = tar.TypeSymlink, string(e.Content), 0, nil
+		}
+		if err = w.WriteHeader(h); err == nil {
+			_, err = w.Write(body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// patchOf returns the patch of a run.
+func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
+	p, err := made.Patch()
+	if err == nil && p == nil {
+		err = fail(exitNotFound, fmt.Errorf("run %s has no patch: its workspace is not a copy of a directory", run), "`workcell runs files "+run+"` lists its outputs")
+	}
+	return p, err
+}
+
+func newRunsDiffCmd(a *app) *cobra.Command {
+	return a.verb(0, &cobra.Command{
+		Use:     "diff RUN",
+		Short:   "Print what a run changed in its workspace, as a patch",
+		Example: "  workcell runs diff run_4k2 | git apply",
+		Long: `Print what a run changed in the workspace that is a copy of a directory, as a patch in Git's format: git apply takes it,
+with binary files, modes and renames. Files that it leaves out are named on standard error.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
+			p, err := patchOf(run, made)
+			if err != nil {
+				return err
+			}
+			listFew(p.Omitted, a.notice, "not among the changes: %s: %s")
+			return p.Format(a.stdout)
+		}),
+	})
+}
+
+func newRunsApplyCmd(a *app) *cobra.Command {
+	return a.verb(0, &cobra.Command{
+		Use:     "apply RUN [DIR]",
+		Short:   "Apply what a run changed to the directory that its workspace is a copy of",
+		Example: "  workcell runs apply run_4k2\n  workcell runs apply run_4k2 ../another-checkout",
+		Long: `Apply what a run changed to the directory that its workspace is a copy of, or to DIR. Texts that changed there meanwhile
+are merged; where both changed the same lines, and for all other files that changed meanwhile, the file is left as it is and
+named, and the exit code is 7. Nothing is written outside of the directory, through a link or below .git. Applying twice is
+no error.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
+			p, err := patchOf(run, made)
+			if err != nil {
+				return err
+			}
+			if len(p.Changes) == 0 {
+				a.notice("the run changed nothing")
+				return nil
+			}
+			return a.apply(p, cmp.Or(append(args, "")[0], made.Workspace()))
+		}),
+	})
+}
+
+func newRunsRmCmd(a *app) *cobra.Command {
+	return a.verb(0, &cobra.Command{
+		Use:     "rm RUN…",
+		Short:   "Forget finished runs, with their outputs and patches",
+		Example: "  workcell runs rm run_4k2",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+			kept, err := a.runFiles()
+			if err != nil {
+				return err
+			}
+			for _, id := range args {
+				if err := a.forget(ctx, j, kept, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	})
+}
+
+// forget deletes a run that has finished. Runs of agents have no journal.
+func (a *app) forget(ctx context.Context, j *sqlitejournal.Journal, kept runfiles.Dir, id string) error {
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		run, made, madeErr := a.openMade(ctx, id)
+		if madeErr != nil {
+			return err
+		}
+		return errors.Join(made.Close(), kept.Remove(run))
+	}
+	if r.Finished.IsZero() {
+		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "end it first: workcell runs cancel "+r.ID)
+	}
+	return errors.Join(kept.Remove(r.ID), j.Delete(ctx, r.ID))
+}

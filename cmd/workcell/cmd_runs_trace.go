@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/workcell-dev/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+)
+
+// Formats of `runs trace`.
+const (
+	traceText = "text"
+	traceSVG  = "svg"
+	traceJSON = "json"
+)
+
+func newRunsTraceCmd(a *app) *cobra.Command {
+	out, all := traceText, false
+	cmd := a.verb(0, &cobra.Command{
+		Use:   "trace RUN",
+		Short: "Draw the trace of a run",
+		Long: `Draw the trace of a run of ` + "`workcell run`" + ` or ` + "`workcell agent run`" + `: its agents, the calls of models and tools, the
+commands in its sandbox, when each began and how long it took. The spans are kept with the run, whether or not they were
+sent to a collector. As JSON they are what a collector takes:
+
+  workcell runs trace RUN -o json | curl -H 'Content-Type: application/json' -d @- http://localhost:4318/v1/traces`,
+		Example: "  workcell runs trace run_…\n  workcell runs trace run_… -o svg > trace.svg",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+			return a.drawTrace(ctx, j, args[0], out, all)
+		}),
+	})
+	cmd.Flags().VarP(oneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "text, a picture, or the spans in OpenTelemetry's JSON")
+	cmd.Flags().BoolVar(&all, "all", false, "draw every span, also what goes on inside Genkit and each call of a sandbox")
+	return cmd
+}
+
+// drawTrace draws the traces of a run: one for each process that worked on it.
+func (a *app) drawTrace(ctx context.Context, j *sqlitejournal.Journal, id, out string, all bool) error {
+	id, title, err := a.tracedRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	dir, err := a.runFiles()
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(dir.Of(id), runtrace.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(exitNotFound, fmt.Errorf("run %s: no trace was kept of it", id), "OTEL_SDK_DISABLED=true keeps none; nor does a run that TRACEPARENT leaves out of its sample")
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close() // only read from
+	if out == traceJSON {
+		doc, err := runtrace.Document(file)
+		if err != nil {
+			return err
+		}
+		_, err = a.stdout.Write(doc)
+		return err
+	}
+	traces, err := runtrace.Read(file)
+	if err != nil {
+		return fail(exitFailed, fmt.Errorf("run %s: %w", id, err), "")
+	}
+	if out == traceSVG {
+		if n := len(traces); n > 1 {
+			a.notice("run %s was resumed: the picture is of its last process, text has all %d", id, n)
+		}
+		return traces[len(traces)-1].SVG(a.stdout, title, runtrace.Options{All: all})
+	}
+	for i, t := range traces {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		o := runtrace.Options{All: all, Width: 120}
+		if f, ok := a.stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			o.Color = a.env.Get("NO_COLOR") == ""
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+				o.Width = width
+			}
+		}
+		if err := t.Text(a.stdout, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tracedRun returns the id of a run that is named by its id or the beginning of that, and what it was a run of. Runs of
+// agents have no journal.
+func (a *app) tracedRun(ctx context.Context, j *sqlitejournal.Journal, id string) (full, title string, err error) {
+	r, err := findRun(ctx, j, id)
+	if err == nil {
+		return r.ID, r.Workflow + " · " + r.ID, nil
+	}
+	dir, late := a.runFiles()
+	if late != nil {
+		return "", "", late
+	}
+	kept, late := dir.Runs()
+	if late != nil {
+		return "", "", late
+	}
+	var found []string
+	for _, name := range kept {
+		if name == id || abbreviates(id, name) {
+			found = append(found, name)
+		}
+	}
+	if len(found) != 1 {
+		return "", "", err
+	}
+	return found[0], found[0], nil
+}

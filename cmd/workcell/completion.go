@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+)
+
+// maxCompletions is how many runs a shell is offered, the latest.
+const maxCompletions = 50
+
+// completeWords lets shells complete what the commands below cmd take: sandboxes and runs by the state file alone, since an
+// engine may take its time, files by their extension, and the values of flags.
+func (a *app) completeWords(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if c, ok := f.Value.(interface{ Words() []string }); ok {
+			a.completeFlag(cmd, f.Name, c.Words())
+		}
+	})
+	if cmd.Flags().Lookup("backend") != nil {
+		a.completeFlag(cmd, "backend", a.backends())
+	}
+	switch {
+	case cmd.Name() == "cp":
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 1 || strings.ContainsAny(typed, ":./") { // a path, here or there
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			var names []cobra.Completion
+			for _, name := range a.sandboxNames(cmd.Context()) {
+				word, what, _ := strings.Cut(name, "\t")
+				names = append(names, cobra.CompletionWithDesc(word+":", what))
+			}
+			return names, cobra.ShellCompDirectiveNoSpace
+		}
+	case strings.Contains(cmd.Use, "SANDBOX"):
+		cmd.ValidArgsFunction = firstArgument(strings.Contains(cmd.Use, "SANDBOX…"), a.sandboxNames)
+	case strings.Contains(cmd.Use, " RUN"):
+		cmd.ValidArgsFunction = firstArgument(false, a.runIDs)
+	case strings.Contains(cmd.Use, "WORKFLOW.yaml"):
+		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt)
+	case strings.Contains(cmd.Use, "FILE.prompt"):
+		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{strings.TrimPrefix(agentExt, ".")}, cobra.ShellCompDirectiveFilterFileExt)
+	}
+	for _, sub := range cmd.Commands() {
+		a.completeWords(sub)
+	}
+}
+
+// completeFlag lets shells complete the value of a flag. A flag that has a completion keeps it.
+func (a *app) completeFlag(cmd *cobra.Command, name string, words []string) {
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails where there is one
+}
+
+// firstArgument completes the first argument, or every one, from a list.
+func firstArgument(every bool, list func(context.Context) []cobra.Completion) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 && !every {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return list(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// stateFile returns the path of the state file; false when there is none, which completing a word does not change.
+func (a *app) stateFile() (string, bool) {
+	dir, err := a.stateDir()
+	if err != nil {
+		return "", false
+	}
+	_, err = os.Stat(dir.File())
+	return dir.File(), err == nil
+}
+
+// sandboxNames returns what the recorded sandboxes are called: the name of a named one, else the id.
+func (a *app) sandboxNames(ctx context.Context) []cobra.Completion {
+	path, ok := a.stateFile()
+	if !ok {
+		return nil
+	}
+	store, err := sqlitestore.Open(ctx, path)
+	if err != nil {
+		return nil
+	}
+	defer store.Close() // it was only read
+	list, err := recorded(ctx, store)
+	if err != nil {
+		return nil
+	}
+	names := make([]cobra.Completion, len(list))
+	for i, s := range list {
+		word, what := s.ID, s.Key.String()
+		if isNamed(s.Key) && s.Key.Name == session.DefaultName {
+			word, what = s.Key.ID, s.ID
+		}
+		names[i] = cobra.CompletionWithDesc(word, what+" on "+s.Backend)
+	}
+	return names
+}
+
+// runIDs returns the ids of the latest runs.
+func (a *app) runIDs(ctx context.Context) []cobra.Completion {
+	path, ok := a.stateFile()
+	if !ok {
+		return nil
+	}
+	j, err := sqlitejournal.Open(ctx, path)
+	if err != nil {
+		return nil
+	}
+	defer j.Close() // it was only read
+	runs, err := j.Runs(ctx, maxCompletions)
+	if err != nil {
+		return nil
+	}
+	ids := make([]cobra.Completion, len(runs))
+	for i, r := range runs {
+		state, _ := runState(j, r) // it only describes the run
+		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+age(time.Since(r.Started)))
+	}
+	return ids
+}

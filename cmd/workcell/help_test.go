@@ -1,0 +1,36 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there is.
+func TestEveryCommandHasAnExample(t *testing.T) {
+	t.Parallel()
+	root := newRootCmd(newApp(strings.NewReader(""), io.Discard, io.Discard))
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+		if cmd.HasAvailableSubCommands() || cmd.Hidden {
+			return
+		}
+		if cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+		for line := range strings.Lines(cmd.Example) {
+			if _, after, ok := strings.Cut(line, "workcell "); ok {
+				found, _, err := root.Find(strings.Fields(after))
+				if err != nil || !found.Runnable() || found.HasAvailableSubCommands() {
+					t.Errorf("%s: example %q: %v, %v", cmd.CommandPath(), line, found.CommandPath(), err)
+				}
+			}
+		}
+	}
+	check(root)
+}

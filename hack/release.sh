@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Releases, with goreleaser and what it calls, built once from the versions that hack/release/go.mod pins.
+#
+#   release.sh check         the configuration, and that `go install` works from a module proxy alone
+#   release.sh install       the latter: the tree of HEAD as a proxy's files, installed without this checkout
+#   release.sh snapshot      everything of a release in dist/, nothing published: 6 binaries, archives, SBOMs, checksums
+#   release.sh publish       the same of the tag that HEAD has, to the forge (GITHUB_TOKEN)
+#   release.sh extras        scripts for shells and manual pages, which the archives hold; goreleaser calls it
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+module=$root/hack/release
+bin=$cache/release
+
+main() {
+  need_go
+  cd "$root"
+  case ${1:-} in
+    check) goreleaser check && install_from_proxy ;;
+    install) install_from_proxy ;;
+    snapshot) goreleaser release --snapshot --clean && verify ;;
+    publish) goreleaser release --clean ;;
+    extras) extras ;;
+    *) die "usage: release.sh check|install|snapshot|publish|extras" ;;
+  esac
+}
+
+# goreleaser ARGUMENT...: with the SBOM tool on its PATH. It builds one target at a time: each keeps all processors busy.
+goreleaser() {
+  PATH=$(dirname "$(tool github.com/CycloneDX/cyclonedx-gomod cmd/cyclonedx-gomod)"):$PATH
+  local release
+  release=$(tool github.com/goreleaser/goreleaser/v2)
+  case $1 in release) set -- "$@" --parallelism 1 ;; esac
+  "$release" "$@"
+}
+
+# tool MODULE [PACKAGE]: builds a tool once and prints its path.
+tool() {
+  local version file
+  version=$(module_version "$1" "$module/go.mod")
+  file=$bin/$version-$(go env GOVERSION)/$(basename "${2:-${1%/v[0-9]*}}")
+  once "$file" build_tool "$version" "$file" "$1${2:+/$2}"
+  printf '%s\n' "$file"
+}
+
+build_tool() {
+  say "building $(basename "$2") $1: takes some minutes, once"
+  build_module "$module" -ldflags "-s -w" -o "$2.new.$$" "$3"
+  mv "$2.new.$$" "$2"
+}
+
+# install_from_proxy installs the command as a user does, from what a proxy would serve of HEAD. The other modules come from
+# this machine's own module cache, which has the layout of a proxy, else from where they always come from.
+install_from_proxy() {
+  local dir version=v0.0.0-check
+  dir=$(mktemp -d)
+  # shellcheck disable=SC2064 # of now
+  trap "chmod -R u+w '$dir'; rm -rf '$dir'" EXIT
+  mkdir "$dir/tree"
+  git archive HEAD | tar -x -C "$dir/tree"
+  (cd "$module" && GOFLAGS=-mod=readonly go run ./moduleproxy -version "$version" "$dir/tree" "$dir/proxy")
+  say "go install github.com/workcell-dev/workcell/cmd/workcell@$version"
+  # No sums of a version that nobody published, nor of the others: those stand in go.sum.
+  (cd / && env -u GOPRIVATE GOWORK=off GOFLAGS=-trimpath GONOSUMDB='*' GOMODCACHE="$dir/mod" GOBIN="$dir/bin" CGO_ENABLED=0 \
+    GOPROXY="file://$dir/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)" \
+    go install "github.com/workcell-dev/workcell/cmd/workcell@$version")
+  local said
+  said=$("$dir/bin/workcell" version)
+  say "$said"
+  case $said in
+    *"$version"*) ;;
+    *) die "the installed command does not know its version: $said" ;;
+  esac
+}
+
+extras() {
+  local dir=$root/.cache/release shell
+  rm -rf "$dir" && mkdir -p "$dir/completions"
+  CGO_ENABLED=0 go build -trimpath -o "$dir/workcell" ./cmd/workcell
+  for shell in bash zsh fish powershell; do
+    "$dir/workcell" completion "$shell" >"$dir/completions/workcell.$shell"
+  done
+  "$dir/workcell" man "$dir/man"
+}
+
+# verify looks at a snapshot as one who downloads it does.
+verify() {
+  local os arch file tmp
+  tmp=$(mktemp -d)
+  # shellcheck disable=SC2064 # of now
+  trap "rm -rf '$tmp'" EXIT
+  (cd dist && sha256sum --check --quiet checksums.txt)
+  for os in linux darwin windows; do
+    for arch in amd64 arm64; do
+      file=$(echo dist/workcell_*_"${os}_$arch".tar.gz)
+      if [ "$os" = windows ]; then file=$(echo dist/workcell_*_"${os}_$arch".zip); fi
+      [ -s "$file" ] || die "there is no archive for $os/$arch"
+      grep -q " $(basename "$file")\$" dist/checksums.txt || die "$file has no checksum"
+      grep -q '"bomFormat": *"CycloneDX"' dist/workcell_*_"${os}_$arch".cdx.json || die "there is no SBOM for $os/$arch"
+    done
+  done
+  tar -xzf dist/workcell_*_"$(go env GOHOSTOS)_$(go env GOHOSTARCH)".tar.gz -C "$tmp"
+  "$tmp/workcell" version
+  for file in bash zsh fish; do
+    [ -s "$tmp/completions/workcell.$file" ] || die "the archive has no completion script for $file"
+  done
+  [ -s "$tmp/man/workcell.1" ] || die "the archive has no manual page"
+  say "dist/ is whole: $(find dist -maxdepth 1 -name 'workcell_*' | wc -l) files"
+}
+
+main "$@"

@@ -1,0 +1,139 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// records reads every line of the files that match.
+func records(t *testing.T, pattern string) (list []Record) {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			var r Record
+			if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+				t.Errorf("%s: %v in %s", path, err, lines.Text())
+			}
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+func TestRecordHasWhatItsContextKnows(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := func(ctx context.Context) {
+		t.Helper()
+		if err := Note(ctx, func(r *Record) { r.Event, r.Argv = EventCommand, []string{"a", "b"} }); err != nil {
+			t.Error(err)
+		}
+	}
+	note(t.Context()) // nothing is recorded without a log
+	ctx := With(NewContext(t.Context(), l), func(r *Record) { r.Run, r.Step = "run_1", "s" })
+	note(With(ctx, func(r *Record) { r.Tool = "t" }))
+	note(ctx)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := records(t, path)
+	if len(got) != 2 || got[0].Run != "run_1" || got[0].Step != "s" || got[0].Tool != "t" || got[1].Tool != "" || len(got[0].Argv) != 2 || got[0].Time.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	if st, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestHash(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(path, Options{Hash: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, argv := range [][]string{{"a", "b"}, {"ab"}, {"a\x00b"}, nil} {
+		if err := l.Write(Record{Event: EventCommand, Argv: argv}); err != nil {
+			t.Error(err)
+		}
+	}
+	got := records(t, path)
+	if len(got) != 4 || got[0].Argv != nil || len(got[0].ArgvSHA256) != 64 || got[0].ArgvSHA256 == got[1].ArgvSHA256 || got[3].ArgvSHA256 != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestRotation: with several logs on one file, as of several processes, no record is lost or torn when it is renamed.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	const writers, each = 4, 200
+	path := filepath.Join(t.TempDir(), "audit")
+	var wg sync.WaitGroup
+	for w := range writers {
+		l, err := Open(path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.max = 4096
+		wg.Go(func() {
+			for i := range each {
+				if err := l.Write(Record{Event: EventExit, Exec: strconv.Itoa(w*each + i)}); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[string]int{}
+	for _, r := range records(t, path+"*") {
+		seen[r.Exec]++
+	}
+	if files, _ := filepath.Glob(path + "*"); len(files) < 3 || len(seen) != writers*each {
+		t.Errorf("%d records in %d files, want %d", len(seen), len(files), writers*each)
+	}
+}
+
+// TestFailureStays: after a record that could not be written none is, and somebody is told.
+func TestFailureStays(t *testing.T) {
+	t.Parallel()
+	told := 0
+	l, err := Open(filepath.Join(t.TempDir(), "audit"), Options{OnFailure: func(error) { told++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.file.Close(); err != nil { // behind its back
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := l.Write(Record{Event: EventTool}); !errors.Is(err, ErrWrite) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if err := l.Close(); !errors.Is(err, ErrWrite) || told != 1 {
+		t.Errorf("error %v, told %d times", err, told)
+	}
+}

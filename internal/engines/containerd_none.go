@@ -1,0 +1,7 @@
+//go:build no_containerd
+
+package engines
+
+func (Set) containerd() Engine { return leftOut(Containerd) }
+
+func (Set) containerdID() string { return "" }

@@ -1,0 +1,7 @@
+//go:build no_docker
+
+package engines
+
+func (Set) docker() Engine { return leftOut(Docker) }
+
+func (Set) dockerID() string { return "" }

@@ -1,0 +1,67 @@
+package layers
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestModuleCanBePublished: no proxy would refuse a version of this tree, nor `go install` one that it got. The whole of it
+// is tried by `hack/release.sh install`.
+func TestModuleCanBePublished(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`(?m)^(replace|exclude)\b.*`).Find(mod); found != nil {
+		t.Errorf("go.mod: `go install MODULE@VERSION` refuses %q", found)
+	}
+	folded := map[string]string{}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // what a test beside this one made and removed
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == ".git" || path == filepath.Join(root, "bin") || path == filepath.Join(root, "dist") || path == filepath.Join(root, ".cache")) {
+			return fs.SkipDir
+		}
+		name, _ := filepath.Rel(root, path)
+		if why := unpublishable(d.Name()); why != "" && path != root {
+			t.Errorf("%s: %s", name, why)
+		}
+		if other, ok := folded[strings.ToLower(name)]; ok {
+			t.Errorf("%s and %s are one file on some systems", name, other)
+		}
+		folded[strings.ToLower(name)] = name
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string]bool{"nul.yaml": true, "COM1": true, "a?b": true, "x ": true, "null.yaml": false, ".golangci.yml": false} {
+		if got := unpublishable(name) != ""; got != bad {
+			t.Errorf("unpublishable(%q) is %v", name, got)
+		}
+	}
+}
+
+// unpublishable returns why no file of a module may have a name, by the rules of golang.org/x/mod/module.CheckFilePath; empty
+// when it may.
+func unpublishable(name string) string {
+	stem, _, _ := strings.Cut(strings.ToLower(name), ".")
+	switch {
+	case regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])$`).MatchString(stem):
+		return "Windows has no such file name"
+	case strings.ContainsAny(name, "\"'*<>?`|/\\:") || strings.TrimSpace(name) != name:
+		return "it has a character that a module's files may not have"
+	}
+	return ""
+}

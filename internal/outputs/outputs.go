@@ -1,0 +1,122 @@
+// Package outputs is what `outputs:` of a workflow or an agent says: which files below the work directory are brought home.
+package outputs
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// maxPatterns bounds a list.
+const maxPatterns = 100
+
+// Globs are patterns of paths below the work directory: `*`, `?`, `[…]` and `{…}` as in shells, `**` for any number of
+// directories. A question mark at the end of one says that it may be missing.
+type Globs []string
+
+// Problem is what is wrong with the pattern at an index, or with the list itself for a negative one.
+type Problem struct {
+	Index         int
+	Message, Hint string
+}
+
+// Problems returns everything that is wrong with the patterns.
+func (g Globs) Problems() []Problem {
+	if len(g) > maxPatterns {
+		return []Problem{{-1, fmt.Sprintf("outputs has %d entries, at most %d are allowed", len(g), maxPatterns), ""}}
+	}
+	var list []Problem
+	for i, text := range g {
+		glob, _ := split(text)
+		switch {
+		case path.IsAbs(glob):
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is absolute", text), "write it as it is below /workspace"})
+		case !fs.ValidPath(glob) || glob == ".":
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below the work directory", text), `as in report.csv, "dist/**" or "coverage.xml?"`})
+		case !doublestar.ValidatePattern(glob):
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a pattern", text), "close every [ and {, and put \\ before what stands for itself"})
+		case slices.Index(g, text) < i:
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is there twice", text), "remove one of the two"})
+		}
+	}
+	return list
+}
+
+// split returns the pattern of an entry, and whether it may be missing.
+func split(text string) (glob string, optional bool) {
+	return strings.CutSuffix(text, "?")
+}
+
+// Match reports whether a path is an output. A pattern that names a directory means all that is in it.
+func (g Globs) Match(name string) bool {
+	return slices.ContainsFunc(g, func(text string) bool { return match(text, name) })
+}
+
+func match(text, name string) bool {
+	glob, _ := split(text)
+	for ; name != "."; name = path.Dir(name) {
+		if doublestar.MatchUnvalidated(glob, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Enter reports whether there may be outputs in a directory.
+func (g Globs) Enter(dir string) bool {
+	return slices.ContainsFunc(g, func(text string) bool {
+		glob, _ := split(text)
+		return enter(strings.Split(glob, "/"), strings.Split(dir, "/"))
+	})
+}
+
+// enter reports whether a pattern, by its parts, may match what lies in a directory.
+func enter(glob, dir []string) bool {
+	for i, name := range dir {
+		if i == len(glob) || glob[i] == "**" || strings.ContainsAny(glob[i], "{\\") { // braces and backslashes may reach over slashes
+			return true
+		}
+		if !doublestar.MatchUnvalidated(glob[i], name) {
+			return false
+		}
+	}
+	return true
+}
+
+// Missing returns the indices of the patterns that none of the paths matches, those of patterns that may be missing apart.
+func (g Globs) Missing(names []string) (missing, optional []int) {
+	for i, text := range g {
+		if slices.ContainsFunc(names, func(name string) bool { return match(text, name) }) {
+			continue
+		}
+		if _, ok := split(text); ok {
+			optional = append(optional, i)
+		} else {
+			missing = append(missing, i)
+		}
+	}
+	return missing, optional
+}
+
+// In returns the files of fsys that match, in order. A directory that cannot be read has none.
+func (g Globs) In(fsys fs.FS) []string {
+	var names []string
+	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error { // what fails is passed over
+		switch {
+		case err != nil && d != nil && d.IsDir():
+			return fs.SkipDir
+		case err != nil || name == ".":
+			return nil
+		case d.IsDir() && !g.Enter(name):
+			return fs.SkipDir
+		case !d.IsDir() && g.Match(name):
+			names = append(names, name)
+		}
+		return nil
+	})
+	return names
+}

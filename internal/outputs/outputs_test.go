@@ -1,0 +1,100 @@
+package outputs_test
+
+import (
+	"io/fs"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/outputs"
+)
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	for glob, c := range map[string]struct{ match, enter, no, pass []string }{
+		"report.csv":   {match: []string{"report.csv", "report.csv/in/it"}, enter: []string{"report.csv"}, no: []string{"d/report.csv", "report.csvx"}, pass: []string{"d"}},
+		"dist/**":      {match: []string{"dist/a", "dist/b/c"}, enter: []string{"dist", "dist/b"}, no: []string{"x/dist/a", "distant/a"}, pass: []string{"x", "distant"}},
+		"**/*.xml":     {match: []string{"a.xml", "d/e/a.xml"}, enter: []string{"d", "d/e"}, no: []string{"a.xmlx"}},
+		"d?/*/r.txt?":  {match: []string{"d1/x/r.txt"}, enter: []string{"d1", "d1/x", "d1/x/r.txt"}, no: []string{"d/x/r.txt", "d1/x/y/r.txt"}, pass: []string{"d", "d12", "d1/x/y"}},
+		"{a/b,c}/f":    {match: []string{"a/b/f", "c/f"}, enter: []string{"a", "a/b", "c"}, no: []string{"a/f"}},
+		"[ab].c?":      {match: []string{"a.c"}, no: []string{"c.c"}, pass: []string{"d"}},
+		`\[draft\].md`: {match: []string{"[draft].md"}, no: []string{"d.md"}},
+	} {
+		g := outputs.Globs{glob}
+		if p := g.Problems(); p != nil {
+			t.Errorf("%s: %v", glob, p)
+		}
+		for name, want := range expect(c.match, c.no) {
+			if g.Match(name) != want {
+				t.Errorf("%s matches %s: %v", glob, name, !want)
+			}
+		}
+		for name, want := range expect(c.enter, c.pass) {
+			if g.Enter(name) != want {
+				t.Errorf("%s enters %s: %v", glob, name, !want)
+			}
+		}
+	}
+}
+
+func expect(yes, no []string) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range yes {
+		out[name] = true
+	}
+	for _, name := range no {
+		out[name] = false
+	}
+	return out
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	bad := outputs.Globs{"/etc/passwd", "../x", "a/../b", "./a", "a//b", "", "?", ".", "a[", "{a", "ok", "ok"}
+	var at []int
+	for _, p := range bad.Problems() {
+		at = append(at, p.Index)
+	}
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11}, at); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if p := make(outputs.Globs, 101).Problems(); len(p) != 1 || p[0].Index >= 0 {
+		t.Errorf("101 of them: %v", p)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	missing, optional := outputs.Globs{"a", "b?", "c", "d/**?", "e"}.Missing([]string{"a", "e/f"})
+	if !slices.Equal(missing, []int{2}) || !slices.Equal(optional, []int{1, 3}) {
+		t.Errorf("missing %v, may be missing %v", missing, optional)
+	}
+}
+
+func TestIn(t *testing.T) {
+	t.Parallel()
+	names := outputs.Globs{"d/**", "r.txt"}.In(fstest.MapFS{"d/e/f": {}, "r.txt": {}, "other/r.txt": {}, "d/g": {}})
+	if diff := cmp.Diff([]string{"d/e/f", "d/g", "r.txt"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if names := (outputs.Globs{"**"}).In(fstest.MapFS{}); names != nil {
+		t.Errorf("of nothing: %v", names)
+	}
+}
+
+// FuzzMatch: no pattern and no path is a reason to panic, and what matches is entered.
+func FuzzMatch(f *testing.F) {
+	f.Add("dist/**", "dist/a/b")
+	f.Add("{a,b/c}/*?", "b/c/d")
+	f.Fuzz(func(t *testing.T, glob, name string) {
+		g := outputs.Globs{glob}
+		if g.Problems() != nil || !fs.ValidPath(name) || !g.Match("d/"+name) {
+			return
+		}
+		if !g.Enter("d") {
+			t.Errorf("%q matches %q and does not enter d", glob, "d/"+name)
+		}
+	})
+}

@@ -1,0 +1,255 @@
+// Package runfiles keeps what runs leave on the host: the tree that a run's workspace began as, its outputs and its patch.
+// Each run has a directory of its own, named by its id.
+package runfiles
+
+import (
+	"archive/zip"
+	"compress/flate"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/patch"
+)
+
+// Names in a run's directory, and in the archive there.
+const (
+	baseFile   = "base.zip" // the workspace as it was; only while the run is under way or interrupted
+	madeFile   = "made.zip" // what the run made
+	aboutName  = "about.json"
+	outputsDir = "outputs/"
+)
+
+// Dir is the directory that holds those of all runs.
+type Dir string
+
+// Made is what a run made.
+type Made struct {
+	Source    string       // what ran: the file of a workflow or an agent
+	Workspace string       // absolute path of the directory that Patch is for; empty without one
+	Outputs   patch.Tree   // by path below the work directory
+	Patch     *patch.Patch // nil when the workspace came from no directory
+}
+
+// Base returns the path of the file that keeps the workspace of a run as it began.
+func (d Dir) Base(run string) string { return d.of(run, baseFile) }
+
+// Of returns the directory of a run, which may not be there.
+func (d Dir) Of(run string) string { return d.of(run) }
+
+func (d Dir) of(run string, name ...string) string {
+	return filepath.Join(append([]string{string(d), filepath.Base(run)}, name...)...)
+}
+
+// about describes what the archive holds. Contents of changes are entries named by their index.
+type about struct {
+	Source    string           `json:"source,omitempty"`
+	Workspace string           `json:"workspace,omitempty"`
+	Patch     bool             `json:"patch,omitempty"`
+	Changes   []change         `json:"changes,omitempty"`
+	Omitted   []patch.Conflict `json:"omitted,omitempty"`
+}
+
+type change struct {
+	From string       `json:"from"`
+	Path string       `json:"path"`
+	Old  *fs.FileMode `json:"old,omitempty"` // absent: created
+	New  *fs.FileMode `json:"new,omitempty"` // absent: deleted
+}
+
+// Save keeps what a run made, in place of what was kept of it before.
+func (d Dir) Save(run string, m Made) error {
+	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(d.of(run), "made-*")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.write(f), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := os.Rename(f.Name(), d.of(run, madeFile)); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func (m *Made) write(f io.Writer) error {
+	z := zip.NewWriter(f)
+	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
+	a := about{Source: m.Source, Workspace: m.Workspace, Patch: m.Patch != nil}
+	var errs []error
+	put := func(name string, e patch.Entry) {
+		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		h.SetMode(e.Mode)
+		w, err := z.CreateHeader(h)
+		if err == nil {
+			_, err = w.Write(e.Content)
+		}
+		errs = append(errs, err)
+	}
+	for name, e := range m.Outputs {
+		put(outputsDir+name, e)
+	}
+	if m.Patch != nil {
+		a.Omitted = m.Patch.Omitted
+		for i, c := range m.Patch.Changes {
+			side := func(what string, e *patch.Entry) *fs.FileMode {
+				if e == nil {
+					return nil
+				}
+				put(what+strconv.Itoa(i), *e)
+				return &e.Mode
+			}
+			a.Changes = append(a.Changes, change{From: c.From, Path: c.Path, Old: side("old/", c.Old), New: side("new/", c.New)})
+		}
+	}
+	raw, err := json.Marshal(a)
+	put(aboutName, patch.Entry{Mode: 0o600, Content: raw})
+	return errors.Join(append(errs, err, z.Close())...)
+}
+
+// Archive is what a run made, as it is kept. The caller must close it.
+type Archive struct {
+	z *zip.ReadCloser
+	a about
+}
+
+// Open opens what a run made; fs.ErrNotExist when nothing is kept of it.
+func (d Dir) Open(run string) (*Archive, error) {
+	z, err := zip.OpenReader(d.of(run, madeFile))
+	if err != nil {
+		return nil, err
+	}
+	ar := &Archive{z: z}
+	e, err := ar.entry(aboutName)
+	if err == nil {
+		err = json.Unmarshal(e.Content, &ar.a)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", d.of(run, madeFile), err), z.Close())
+	}
+	return ar, nil
+}
+
+// Close closes the archive.
+func (ar *Archive) Close() error { return ar.z.Close() }
+
+// Source returns what ran.
+func (ar *Archive) Source() string { return ar.a.Source }
+
+// Workspace returns the directory that the patch is for; empty without one.
+func (ar *Archive) Workspace() string { return ar.a.Workspace }
+
+// entry reads an entry of the archive.
+func (ar *Archive) entry(name string) (e patch.Entry, err error) {
+	i := slices.IndexFunc(ar.z.File, func(f *zip.File) bool { return f.Name == name })
+	if i < 0 {
+		return e, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	return read(ar.z.File[i])
+}
+
+func read(f *zip.File) (e patch.Entry, err error) {
+	r, err := f.Open()
+	if err != nil {
+		return e, err
+	}
+	e.Mode = f.Mode() & (fs.ModePerm | fs.ModeSymlink)
+	e.Content, err = io.ReadAll(r)
+	return e, errors.Join(err, r.Close())
+}
+
+// Output is a file that a run made.
+type Output struct {
+	Path string
+	Size int64
+	Mode fs.FileMode
+}
+
+// Outputs lists the outputs by path: that at a path, or those below it; all for ".".
+func (ar *Archive) Outputs(at string) []Output {
+	var list []Output
+	for _, f := range ar.z.File {
+		if name, ok := strings.CutPrefix(f.Name, outputsDir); ok && (at == "." || name == at || strings.HasPrefix(name, at+"/")) {
+			list = append(list, Output{Path: name, Size: int64(f.UncompressedSize64), Mode: f.Mode()})
+		}
+	}
+	slices.SortFunc(list, func(a, b Output) int { return strings.Compare(a.Path, b.Path) })
+	return list
+}
+
+// Read returns outputs with their contents.
+func (ar *Archive) Read(list []Output) (patch.Tree, error) {
+	tree := patch.Tree{}
+	for _, o := range list {
+		e, err := ar.entry(outputsDir + o.Path)
+		if err != nil {
+			return nil, err
+		}
+		tree[o.Path] = e
+	}
+	return tree, nil
+}
+
+// Patch returns the run's patch; nil when its workspace came from no directory.
+func (ar *Archive) Patch() (*patch.Patch, error) {
+	if !ar.a.Patch {
+		return nil, nil
+	}
+	p := &patch.Patch{Omitted: ar.a.Omitted}
+	for i, c := range ar.a.Changes {
+		side := func(what string, mode *fs.FileMode) (*patch.Entry, error) {
+			if mode == nil {
+				return nil, nil
+			}
+			e, err := ar.entry(what + strconv.Itoa(i))
+			e.Mode = *mode
+			return &e, err
+		}
+		old, err := side("old/", c.Old)
+		now, err2 := side("new/", c.New)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		p.Changes = append(p.Changes, patch.Change{From: c.From, Path: c.Path, Old: old, New: now})
+	}
+	return p, nil
+}
+
+// Runs lists the ids of the runs of which something is kept.
+func (d Dir) Runs() ([]string, error) {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var ids []string
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids, err
+}
+
+// Remove deletes what is kept of a run.
+func (d Dir) Remove(run string) error { return os.RemoveAll(d.of(run)) }
+
+// Prune deletes what was kept before a time, but for runs that known reports true for.
+func (d Dir) Prune(before time.Time, known func(run string) bool) error {
+	ids, err := d.Runs()
+	errs := []error{err}
+	for _, id := range ids {
+		if info, err := os.Stat(d.of(id)); err == nil && info.ModTime().Before(before) && !known(id) {
+			errs = append(errs, d.Remove(id))
+		}
+	}
+	return errors.Join(errs...)
+}

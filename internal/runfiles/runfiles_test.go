@@ -1,0 +1,92 @@
+package runfiles_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func file(content string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(content)} }
+
+// TestSaveAndOpen: what was kept comes back, names that a sandbox may choose included, and is for the user alone.
+func TestSaveAndOpen(t *testing.T) {
+	t.Parallel()
+	d := runfiles.Dir(filepath.Join(t.TempDir(), "runs"))
+	made := runfiles.Made{
+		Source: "w.yaml", Workspace: "/home/me/project",
+		Outputs: patch.Tree{"r.csv": file("1,2\n"), "d/about.json": file("x"), "d/e": {Mode: 0o755, Content: []byte{0, 1}}, "l": patch.NewLink([]byte("d/e"))},
+		Patch: patch.Compare(
+			patch.Tree{"a": file("1\n"), "gone": file("x\n"), "from": file("the same\n")},
+			patch.Tree{"a": file("2\n"), "new": file(""), "to": file("the same\n"), "l": patch.NewLink([]byte("a"))}),
+	}
+	made.Patch.Omitted = []patch.Conflict{{Path: "big", Reason: "too big"}}
+	must(t, d.Save("run_1", runfiles.Made{Outputs: patch.Tree{"before": file("")}}))
+	must(t, d.Save("run_1", made)) // in place of the first
+	ar, err := d.Open("run_1")
+	must(t, err)
+	defer ar.Close()
+	p, err := ar.Patch()
+	must(t, err)
+	if diff := cmp.Diff(made.Patch, p); diff != "" {
+		t.Errorf("patch (-want +got):\n%s", diff)
+	}
+	tree, err := ar.Read(ar.Outputs("."))
+	must(t, err)
+	if diff := cmp.Diff(made.Outputs, tree); diff != "" {
+		t.Errorf("outputs (-want +got):\n%s", diff)
+	}
+	if list := ar.Outputs("d"); len(list) != 2 || list[0].Path != "d/about.json" || list[1].Size != 2 {
+		t.Errorf("below d: %v", list)
+	}
+	if ar.Workspace() != made.Workspace || ar.Source() != made.Source {
+		t.Errorf("of %s for %s", ar.Source(), ar.Workspace())
+	}
+	if st, err := os.Stat(filepath.Join(string(d), "run_1")); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+}
+
+func TestNothingKept(t *testing.T) {
+	t.Parallel()
+	d := runfiles.Dir(t.TempDir())
+	if _, err := d.Open("run_1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	if ids, err := runfiles.Dir(filepath.Join(string(d), "none")).Runs(); err != nil || ids != nil {
+		t.Errorf("%v, %v", ids, err)
+	}
+}
+
+// TestPrune: what is old goes, unless its run is still known.
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	d := runfiles.Dir(t.TempDir())
+	old := time.Now().Add(-time.Hour)
+	for _, run := range []string{"old", "known", "new"} {
+		must(t, d.Save(run, runfiles.Made{Outputs: patch.Tree{"f": file("x")}}))
+		if run != "new" {
+			must(t, os.Chtimes(filepath.Join(string(d), run), old, old))
+		}
+	}
+	must(t, d.Prune(old.Add(time.Minute), func(run string) bool { return run == "known" }))
+	ids, err := d.Runs()
+	must(t, err)
+	if diff := cmp.Diff([]string{"known", "new"}, ids); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}

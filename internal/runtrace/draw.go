@@ -1,0 +1,223 @@
+package runtrace
+
+import (
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+)
+
+// Options say how a trace is drawn.
+type Options struct {
+	All   bool // every span, also those that the short form leaves out
+	Width int  // of the text in columns; at least 60
+	Color bool // for a terminal
+}
+
+// Title returns what the trace is in one line.
+func (t *Trace) Title() string {
+	_, took := t.bounds()
+	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent run"), plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
+	if in, out := t.sum(string(semconv.InputTokens)), t.sum(string(semconv.OutputTokens)); in+out > 0 {
+		text += fmt.Sprintf(", %d tokens in, %d out", in, out)
+	}
+	return text
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Text draws the trace as lines: the tree of spans, how long each took, and when.
+func (t *Trace) Text(w io.Writer, o Options) error {
+	const columns = 9 // of the duration
+	width := max(o.Width, 60)
+	label := width * 11 / 20
+	bar := width - label - columns - 2
+	start, took := t.bounds()
+	var b strings.Builder
+	fmt.Fprintf(&b, "trace %s: %s\n", t.ID, t.Title())
+	t.each(func(s *Span, last []bool) {
+		text := clip(branches(last)+s.label(), label)
+		from := int(float64(s.Start.Sub(start)) / float64(took) * float64(bar))
+		from = min(max(from, 0), bar-1)
+		length := int(float64(s.End.Sub(s.Start))/float64(took)*float64(bar) + 0.5)
+		length = min(max(length, 1), bar-from)
+		block := strings.Repeat("█", length)
+		if float64(s.End.Sub(s.Start))*2*float64(bar) < float64(took) { // less than half a column
+			block = "▏"
+		}
+		if o.Color {
+			block = "\x1b[" + s.ansi() + "m" + block + "\x1b[0m"
+		}
+		fmt.Fprintf(&b, "%s%s%*s  %s%s\n", text, strings.Repeat(" ", label-utf8.RuneCountInString(text)), columns, duration(s.End.Sub(s.Start)),
+			strings.Repeat(" ", from), block)
+	}, o.All)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// branches draws the place of a span in the tree.
+func branches(last []bool) string {
+	var b strings.Builder
+	for i := 1; i < len(last); i++ {
+		own := i == len(last)-1
+		switch {
+		case own && last[i]:
+			b.WriteString("└ ")
+		case own:
+			b.WriteString("├ ")
+		case last[i]:
+			b.WriteString("  ")
+		default:
+			b.WriteString("│ ")
+		}
+	}
+	return b.String()
+}
+
+// label names a span with what one looks for first. Names may be a model's, so they are made fit for a terminal.
+func (s *Span) label() string {
+	a := s.Attributes
+	text := s.Name
+	switch {
+	case s.Name == telemetry.SpanWorkflowStep:
+		text += " " + cmp.Or(a[string(telemetry.KeyStepPath)], a[string(telemetry.KeyStepID)])
+		if n := a[string(telemetry.KeyAttempt)]; n != "" && n != "1" {
+			text += " (attempt " + n + ")"
+		}
+	case s.kind() == LLM:
+		if in := a[string(semconv.InputTokens)]; in != "" {
+			text += " " + in + "→" + cmp.Or(a[string(semconv.OutputTokens)], "0") + " tokens"
+		}
+	}
+	if code := cmp.Or(a[string(semconv.ProcessExitCode)], a[string(telemetry.KeyExitCode)]); code != "" && code != "0" {
+		text += " exit " + code
+	}
+	if s.Failed {
+		text += " ✗ " + a[string(telemetry.KeyErrorClass)]
+	}
+	for _, e := range s.Events {
+		if e, ok := strings.CutPrefix(e, telemetry.EventPrefix); ok {
+			text += " ! " + e
+		}
+	}
+	return strings.TrimSpace(sanitize.Line(text))
+}
+
+func clip(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// duration returns d with about three digits.
+func duration(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < 10*time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+func (s *Span) ansi() string {
+	switch {
+	case s.Failed:
+		return "31"
+	case s.kind() == Agent:
+		return "35"
+	case s.kind() == LLM:
+		return "34"
+	case s.kind() == Tool:
+		return "32"
+	}
+	return "90"
+}
+
+// Colors of the kinds in SVG; they are told apart also by those who see no red and green.
+func (s *Span) color() string {
+	switch {
+	case s.Failed:
+		return "#c0392b"
+	case s.kind() == Agent:
+		return "#8250df"
+	case s.kind() == LLM:
+		return "#0969da"
+	case s.kind() == Tool:
+		return "#1a7f37"
+	}
+	return "#9aa4af"
+}
+
+// SVG draws the trace as a picture.
+func (t *Trace) SVG(w io.Writer, title string, o Options) error {
+	const (
+		width, label, row, top = 1100, 520, 20, 58
+		letter                 = 6.7 // width of one
+		bar                    = width - label - 90
+	)
+	start, took := t.bounds()
+	var body strings.Builder
+	y := top
+	t.each(func(s *Span, last []bool) {
+		x := float64(label) + max(0, float64(s.Start.Sub(start))/float64(took)*bar)
+		length := max(1.5, float64(s.End.Sub(s.Start))/float64(took)*bar)
+		indent := 14 * (len(last) - 1)
+		text := clip(s.label(), int(float64(label-indent-30)/letter))
+		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent, y+2, s.color(), 21+indent, y+12, escape(text))
+		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x, y+2, length, s.color(), escape(s.label()+", "+duration(s.End.Sub(s.Start))))
+		fmt.Fprintf(&body, `<text class="t" x="%d" y="%d">%s</text>`+"\n", width-12, y+12, duration(s.End.Sub(s.Start)))
+		y += row
+	}, o.All)
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="ui-monospace,Menlo,Consolas,monospace" font-size="11">
+<style>text{fill:#1f2328}.t{text-anchor:end;fill:#59636e}</style>
+<rect width="100%%" height="100%%" fill="#fff"/>
+<text x="12" y="20" font-size="13" font-weight="bold">%s</text><text x="12" y="38" class="s">%s</text>
+`, width, y+12, escape(sanitize.Line(title)), escape(t.Title()))
+	x := label
+	for _, kind := range []struct {
+		word string
+		span Span
+	}{
+		{"agent", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.InvokeAgent}}},
+		{"model", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.Chat}}},
+		{"tool", Span{Attributes: map[string]string{string(semconv.OperationName): semconv.ExecuteTool}}},
+		{"sandbox, step", Span{}},
+		{"failed", Span{Failed: true}},
+	} {
+		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x, kind.span.color(), x+15, kind.word)
+		x += 45 + int(letter*float64(len(kind.word)))
+	}
+	for i := range 5 { // the axis
+		x := float64(label) + float64(i)*bar/4
+		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#d1d9e0"/><text x="%.1f" y="%d" fill="#59636e">%s</text>`, x, top-8, y, x+3, top-10, duration(took*time.Duration(i)/4))
+	}
+	b.WriteString("\n" + body.String() + "</svg>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func escape(s string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(s)) // a strings.Builder does not fail
+	return b.String()
+}

@@ -1,0 +1,98 @@
+package telemetry_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// inCode returns the names of spans, attributes, events and metrics, as docs/telemetry.md writes them: the constants of this
+// package and of semconv.
+func inCode(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, path := range []string{"names.go", "metrics.go", filepath.Join("semconv", "semconv.go")} {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 {
+				return true
+			}
+			name, prefix := spec.Names[0].Name, ""
+			switch {
+			case strings.HasPrefix(name, "SpanDriver"):
+				prefix = "DRIVER."
+			case name == "TracerName", name == "EventPrefix", strings.HasPrefix(name, "Removed"):
+				return true
+			case strings.HasPrefix(name, "Event"):
+				prefix = "workcell."
+			}
+			ast.Inspect(spec.Values[0], func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					text, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					names[prefix+text] = true
+				}
+				return true
+			})
+			return true
+		})
+	}
+	return names
+}
+
+// TestDocumentation: docs/telemetry.md lists what there is, and nothing else.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	code := inCode(t)
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "telemetry.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([^`]+)`")
+	documented, section := map[string]bool{}, ""
+	for line := range strings.Lines(string(raw)) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			section = strings.TrimSpace(title)
+		}
+		switch section {
+		case "Spans", "Attributes", "Events", "Metrics":
+		default:
+			continue
+		}
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			for _, m := range named.FindAllStringSubmatch(cells[1], -1) {
+				name, _, _ := strings.Cut(m[1], " ")
+				documented[name] = true
+			}
+		}
+	}
+	// Named by others: a method of MCP, a command.
+	for _, name := range []string{"tools/call", "workcell"} {
+		delete(documented, name)
+	}
+	if len(documented) < 80 {
+		t.Errorf("only %d names are documented: are the tables still there?", len(documented))
+	}
+	for name := range code {
+		if !documented[name] {
+			t.Errorf("docs/telemetry.md does not list %s", name)
+		}
+	}
+	for name := range documented {
+		if !code[name] {
+			t.Errorf("docs/telemetry.md lists %s, which is not in the code", name)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+// Package semconv has the names of OpenTelemetry's conventions that Workcell and otelgenai use: those for generative AI and
+// MCP of open-telemetry/semantic-conventions-genai at commit cb10b70c15c0, which are in development and have no release,
+// and the core ones for processes and containers.
+package semconv
+
+import "go.opentelemetry.io/otel/attribute"
+
+// Attribute keys.
+const (
+	OperationName  = attribute.Key("gen_ai.operation.name")
+	ProviderName   = attribute.Key("gen_ai.provider.name")
+	RequestModel   = attribute.Key("gen_ai.request.model")
+	FinishReasons  = attribute.Key("gen_ai.response.finish_reasons")
+	InputTokens    = attribute.Key("gen_ai.usage.input_tokens")
+	OutputTokens   = attribute.Key("gen_ai.usage.output_tokens")
+	CachedTokens   = attribute.Key("gen_ai.usage.cache_read.input_tokens")
+	ThinkingTokens = attribute.Key("gen_ai.usage.reasoning.output_tokens")
+	InputMessages  = attribute.Key("gen_ai.input.messages")
+	OutputMessages = attribute.Key("gen_ai.output.messages")
+	ToolName       = attribute.Key("gen_ai.tool.name")
+	ToolType       = attribute.Key("gen_ai.tool.type")
+	ToolCallID     = attribute.Key("gen_ai.tool.call.id")
+	ToolArguments  = attribute.Key("gen_ai.tool.call.arguments")
+	ToolResult     = attribute.Key("gen_ai.tool.call.result")
+	AgentName      = attribute.Key("gen_ai.agent.name")
+	WorkflowName   = attribute.Key("gen_ai.workflow.name")
+	ConversationID = attribute.Key("gen_ai.conversation.id")
+	TokenType      = attribute.Key("gen_ai.token.type") // of metrics: input or output
+
+	MCPMethod        = attribute.Key("mcp.method.name")
+	MCPSession       = attribute.Key("mcp.session.id")
+	MCPProtocol      = attribute.Key("mcp.protocol.version")
+	RequestID        = attribute.Key("jsonrpc.request.id")
+	StatusCode       = attribute.Key("rpc.response.status_code")
+	NetworkTransport = attribute.Key("network.transport")
+
+	ProcessName     = attribute.Key("process.executable.name") // of an argv, without its directory
+	ProcessExitCode = attribute.Key("process.exit.code")
+
+	ContainerID      = attribute.Key("container.id")
+	ContainerImage   = attribute.Key("container.image.name")
+	ContainerRuntime = attribute.Key("container.runtime.name")
+
+	ErrorType = attribute.Key("error.type")
+)
+
+// Values of OperationName.
+const (
+	Chat           = "chat"
+	Embeddings     = "embeddings"
+	ExecuteTool    = "execute_tool"
+	InvokeAgent    = "invoke_agent"
+	InvokeWorkflow = "invoke_workflow"
+)
+
+// Metrics of the conventions.
+const (
+	MetricTokens           = "gen_ai.client.token.usage"
+	MetricModelDuration    = "gen_ai.client.operation.duration"
+	MetricToolDuration     = "gen_ai.execute_tool.duration"
+	MetricAgentDuration    = "gen_ai.invoke_agent.duration"
+	MetricInferenceCalls   = "gen_ai.invoke_agent.inference_calls"
+	MetricToolCalls        = "gen_ai.invoke_agent.tool_calls"
+	MetricWorkflowDuration = "gen_ai.invoke_workflow.duration"
+	MetricMCPOperation     = "mcp.server.operation.duration"
+	MetricMCPSession       = "mcp.server.session.duration"
+)
+
+// DurationBuckets returns the boundaries of histograms of durations in seconds, which are those of the conventions.
+func DurationBuckets() []float64 {
+	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
+}

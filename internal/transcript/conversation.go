@@ -1,0 +1,242 @@
+// Package transcript records the conversation of an agent with its model while it goes on, part by part, and lets another
+// process continue it: what was recorded is neither asked of the model again nor done by a tool again.
+//
+// A conversation is a sequence of parts in JSON: a turn is an answer of the model that calls tools, with the messages that led
+// to it; a call is the result of one of these tool calls. The part of a call is there as soon as its tool has returned.
+// Answers that call no tools end the conversation, and are not recorded.
+package transcript
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+)
+
+// MaxBytes bounds the parts of one conversation. It has room for more than a model's longest context as text, a million
+// tokens of four bytes, and some images.
+const MaxBytes = 16 << 20
+
+// ErrInvalid: a part cannot be read, or does not follow the ones before it.
+var ErrInvalid = errors.New("the recorded conversation is not usable")
+
+// part is one recorded part: one of its fields is set.
+type part struct {
+	Turn *turn `json:"turn,omitempty"`
+	Call *call `json:"call,omitempty"`
+	// Lost is why nothing more is recorded. The conversation cannot be continued then.
+	Lost string `json:"lost,omitempty"`
+}
+
+// turn is an answer of the model that calls tools.
+type turn struct {
+	Number       int               `json:"number"`             // from 1, without gaps
+	Keep         int               `json:"keep"`               // how many messages of the conversation so far begin what the model was asked with
+	Messages     []json.RawMessage `json:"messages,omitempty"` // the messages that followed them
+	Answer       json.RawMessage   `json:"answer"`
+	InputTokens  int               `json:"input_tokens,omitempty"`
+	OutputTokens int               `json:"output_tokens,omitempty"`
+}
+
+// call is the result of a tool call.
+type call struct {
+	Turn   int                       `json:"turn"`
+	Ref    string                    `json:"ref"` // of the call, unique in its turn
+	Result *ai.MultipartToolResponse `json:"result"`
+}
+
+// Conversation is what was recorded of a conversation. The zero value is one that has not begun. It is not safe for
+// concurrent use.
+type Conversation struct {
+	turns    int
+	messages []json.RawMessage // what the model was asked with for the latest turn
+	answer   json.RawMessage   // the latest turn's
+	requests []*ai.ToolRequest // of answer
+	results  map[string]*ai.MultipartToolResponse
+	bytes    int // of all parts
+	lost     string
+
+	calls, input, output int      // tool calls with a result, and tokens, of all turns
+	tools, execs         []string // names of tools, in the order of their last results, and ids of commands; each once
+	recorded             time.Time
+}
+
+// Turns returns the number of turns.
+func (c *Conversation) Turns() int { return c.turns }
+
+// Bytes returns the size of all parts.
+func (c *Conversation) Bytes() int { return c.bytes }
+
+// Lost returns why the conversation was not recorded to its end; empty when it was.
+func (c *Conversation) Lost() string { return c.lost }
+
+// Execs returns the ids of the commands that results name. One of them may still run, and the model knows of it.
+func (c *Conversation) Execs() []string { return c.execs }
+
+// Refs returns the references of the tool calls of a part that is a turn; nil for any other, and for what is no part.
+func Refs(raw json.RawMessage) []string {
+	p, err := decode(raw)
+	if err != nil || p.Turn == nil {
+		return nil
+	}
+	answer, err := message(p.Turn.Answer)
+	if err != nil {
+		return nil
+	}
+	requests, _ := requestsOf(answer) // nil of one that is no turn's
+	var refs []string
+	for _, req := range requests {
+		refs = append(refs, req.Ref)
+	}
+	return refs
+}
+
+// Add adds the next part, which was recorded at a time. It fails with ErrInvalid, and then changes nothing.
+func (c *Conversation) Add(raw json.RawMessage, at time.Time) error {
+	p, err := decode(raw)
+	switch {
+	case err != nil:
+	case c.lost != "":
+		err = errors.New("a part follows the one that ends the record")
+	case p.Lost == "" && c.bytes+len(raw) > MaxBytes:
+		err = fmt.Errorf("it has more than %d bytes", MaxBytes)
+	case p.Turn != nil:
+		err = c.addTurn(p.Turn)
+	case p.Call != nil:
+		err = c.addCall(p.Call)
+	default:
+		c.lost = p.Lost
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	c.bytes, c.recorded = c.bytes+len(raw), at
+	return nil
+}
+
+// decode reads a part, and nothing that is not one.
+func decode(raw json.RawMessage) (p part, err error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return p, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return p, errors.New("something follows the part")
+	}
+	if set := []bool{p.Turn != nil, p.Call != nil, p.Lost != ""}; len(slices.DeleteFunc(set, func(b bool) bool { return !b })) != 1 {
+		return p, errors.New("a part is one of turn, call and lost")
+	}
+	return p, nil
+}
+
+func (c *Conversation) addTurn(t *turn) error {
+	before, err := c.next()
+	switch {
+	case t.Number != c.turns+1:
+		return fmt.Errorf("turn %d follows turn %d", t.Number, c.turns)
+	case err != nil:
+		return err
+	case t.Keep < 0 || t.Keep > len(before):
+		return fmt.Errorf("turn %d keeps %d of %d messages", t.Number, t.Keep, len(before))
+	case t.InputTokens < 0 || t.OutputTokens < 0:
+		return fmt.Errorf("turn %d has a negative number of tokens", t.Number)
+	}
+	for _, raw := range t.Messages {
+		if _, err := message(raw); err != nil {
+			return fmt.Errorf("turn %d: %w", t.Number, err)
+		}
+	}
+	answer, err := message(t.Answer)
+	if err != nil {
+		return fmt.Errorf("answer of turn %d: %w", t.Number, err)
+	}
+	requests, err := requestsOf(answer)
+	if err != nil {
+		return fmt.Errorf("answer of turn %d: %w", t.Number, err)
+	}
+	c.turns, c.messages, c.answer = t.Number, slices.Concat(before[:t.Keep], t.Messages), t.Answer
+	c.requests, c.results = requests, map[string]*ai.MultipartToolResponse{}
+	c.input += t.InputTokens
+	c.output += t.OutputTokens
+	return nil
+}
+
+// message reads a message.
+func message(raw json.RawMessage) (*ai.Message, error) {
+	var m *ai.Message
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, err
+	}
+	if m == nil || m.Role == "" || slices.Contains(m.Content, nil) {
+		return nil, errors.New("a message without a role or with empty parts")
+	}
+	return m, nil
+}
+
+// requestsOf returns the tool calls of an answer, of which there must be some, each with a reference of its own.
+func requestsOf(answer *ai.Message) ([]*ai.ToolRequest, error) {
+	var requests []*ai.ToolRequest
+	seen := map[string]bool{"": true}
+	for _, p := range answer.Content {
+		if !p.IsToolRequest() {
+			continue
+		}
+		if seen[p.ToolRequest.Ref] {
+			return nil, errors.New("tool calls without references of their own")
+		}
+		seen[p.ToolRequest.Ref] = true
+		requests = append(requests, p.ToolRequest)
+	}
+	if answer.Role != ai.RoleModel || requests == nil {
+		return nil, errors.New("it calls no tools")
+	}
+	return requests, nil
+}
+
+func (c *Conversation) addCall(call *call) error {
+	at := slices.IndexFunc(c.requests, func(r *ai.ToolRequest) bool { return r.Ref == call.Ref })
+	switch {
+	case call.Turn != c.turns || at < 0:
+		return fmt.Errorf("there is no call %.40q in turn %d", call.Ref, call.Turn)
+	case c.results[call.Ref] != nil:
+		return fmt.Errorf("two results of call %.40q in turn %d", call.Ref, call.Turn)
+	case call.Result == nil || slices.Contains(call.Result.Content, nil):
+		return fmt.Errorf("no result of call %.40q in turn %d", call.Ref, call.Turn)
+	}
+	c.results[call.Ref] = call.Result
+	c.calls++
+	name := c.requests[at].Name
+	c.tools = append(slices.DeleteFunc(slices.Clone(c.tools), func(t string) bool { return t == name }), name)
+	if out, ok := call.Result.Output.(map[string]any); ok {
+		if id, ok := out["exec_id"].(string); ok && id != "" && !slices.Contains(c.execs, id) {
+			c.execs = append(c.execs, id)
+		}
+	}
+	return nil
+}
+
+// next returns what Genkit asks the model with after the latest turn, unless somebody else changes it: the messages before,
+// the answer, and the results of its calls in one message. It fails when a result is missing.
+func (c *Conversation) next() ([]json.RawMessage, error) {
+	if c.turns == 0 {
+		return nil, nil
+	}
+	responses := &ai.Message{Role: ai.RoleTool}
+	for _, req := range c.requests {
+		res := c.results[req.Ref]
+		if res == nil {
+			return nil, fmt.Errorf("turn %d has no result of call %.40q", c.turns, req.Ref)
+		}
+		p := ai.NewToolResponsePart(&ai.ToolResponse{Name: req.Name, Ref: req.Ref, Output: res.Output, Content: res.Content})
+		p.Metadata = res.Metadata
+		responses.Content = append(responses.Content, p)
+	}
+	raw, err := json.Marshal(responses)
+	return append(c.messages[:len(c.messages):len(c.messages)], c.answer, raw), err
+}

@@ -1,0 +1,84 @@
+package mcpserver_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"image"
+	"image/png"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+// TestImageContent: an image that is read comes as image content behind the JSON; an edit is the one of package tools, under the
+// guard's rules.
+func TestImageContent(t *testing.T) {
+	t.Parallel()
+	policy := mcpserver.DefaultPolicy()
+	policy.Files.Refuse = []string{"*.lock"}
+	policy.Limits.FileMB = 1
+	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, 200, 100))); err != nil {
+		t.Fatal(err)
+	}
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "p", "contents_b64": base64.StdEncoding.EncodeToString(b.Bytes())})
+	r := must(t, cs, "sandbox_fs_read", map[string]any{"path": "p"})
+	if len(r.Content) != 2 || r.fields["width"] != 200.0 || r.fields["contents_b64"] != nil {
+		t.Fatalf("%d contents: %v", len(r.Content), r.fields)
+	}
+	if img, ok := r.Content[1].(*mcp.ImageContent); !ok || img.MIMEType != "image/png" || !bytes.Equal(img.Data, b.Bytes()) {
+		t.Errorf("%+v", r.Content[1])
+	}
+	if r := must(t, cs, "sandbox_exec", map[string]any{"command": "cat p"}); len(r.Content) != 1 {
+		t.Errorf("output of a command is %d contents", len(r.Content))
+	}
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "f", "contents": "one\r\ntwo\r\n"})
+	edit := map[string]any{"path": "f", "old_string": "one\n", "new_string": "1\n"}
+	if r := must(t, cs, "sandbox_fs_edit", edit); r.fields["matches"] != 1.0 {
+		t.Errorf("edit: %v", r.fields)
+	}
+	if got := must(t, cs, "sandbox_fs_read", map[string]any{"path": "f"}).text("contents"); got != "1\r\ntwo\r\n" {
+		t.Errorf("edited: %q", got)
+	}
+	if r := do(t, cs, "sandbox_fs_edit", edit); !r.IsError || r.fields["matches"] != 0.0 {
+		t.Errorf("once more: %v", r.fields)
+	}
+	edit["path"] = "go.lock"
+	if code, _ := do(t, cs, "sandbox_fs_edit", edit).failure(); code != "permission_denied" {
+		t.Errorf("a refused file: %s", code)
+	}
+	must(t, cs, "sandbox_exec", map[string]any{"command": "head -c 1048570 /dev/zero | tr '\\0' x >big; echo one >>big"})
+	edit = map[string]any{"path": "big", "old_string": "one", "new_string": "one and more than the policy allows"}
+	if code, message := do(t, cs, "sandbox_fs_edit", edit).failure(); code != "too_large" {
+		t.Errorf("a file that gets too large: %s %s", code, message)
+	}
+}
+
+// TestInputsAreDescribed: a model has nothing but the schema to go by.
+func TestInputsAreDescribed(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	s := newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)})
+	list, err := connect(t, s, nil).ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Tools) != 17 {
+		t.Errorf("%d tools", len(list.Tools))
+	}
+	for _, tool := range list.Tools {
+		schema, _ := tool.InputSchema.(map[string]any)
+		properties, _ := schema["properties"].(map[string]any)
+		for name, property := range properties {
+			if p, _ := property.(map[string]any); p["description"] == nil || p["description"] == "" {
+				t.Errorf("%s.%s has no description", tool.Name, name)
+			}
+		}
+		if len(properties) == 0 {
+			t.Errorf("%s has no input", tool.Name)
+		}
+	}
+}

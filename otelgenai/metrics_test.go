@@ -1,0 +1,82 @@
+package otelgenai_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/otelgenai"
+)
+
+// TestSpanAroundAFlow: a flow that the program has a span of its own around is no second workflow.
+func TestSpanAroundAFlow(t *testing.T) {
+	t.Parallel()
+	memory := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(otelgenai.NewExporter(memory, otelgenai.Options{})))
+	_, span := provider.Tracer("x").Start(t.Context(), "flow")
+	span.SetAttributes(attribute.String("genkit:name", "flow"), attribute.String("genkit:metadata:subtype", "flow"), otelgenai.OperationName.String(""))
+	span.End()
+	got := memory.GetSpans()[0]
+	if got.Name != "flow" || len(got.Attributes) != 2 {
+		t.Errorf("%s %v", got.Name, got.Attributes)
+	}
+}
+
+// TestMetrics: the spans of one run are measured, each under what it is, without ids.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(otelgenai.NewExporter(otelgenai.NewMetrics(meters), otelgenai.Options{})))
+	for _, attrs := range [][]attribute.KeyValue{
+		{attribute.String("genkit:name", "openai/gpt"), attribute.String("genkit:metadata:subtype", "model"),
+			attribute.String("genkit:output", `{"usage":{"inputTokens":5,"outputTokens":2}}`)},
+		{attribute.String("genkit:name", "look"), attribute.String("genkit:metadata:subtype", "tool.v2"), otelgenai.ConversationID.String("run_1"), otelgenai.AgentName.String("a")},
+		{otelgenai.OperationName.String(otelgenai.InvokeAgent), otelgenai.AgentName.String("a"), otelgenai.InputTokens.Int(5)},
+		{otelgenai.OperationName.String(otelgenai.InvokeWorkflow), otelgenai.WorkflowName.String("w")},
+		{attribute.String("http.route", "/")},
+	} {
+		_, span := provider.Tracer("x").Start(t.Context(), "span")
+		span.SetAttributes(attrs...)
+		span.End()
+	}
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					got = append(got, fmt.Sprintf("%s %d %s", m.Name, p.Count, p.Attributes.Encoded(attribute.DefaultEncoder())))
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					got = append(got, fmt.Sprintf("%s %d %s", m.Name, p.Sum, p.Attributes.Encoded(attribute.DefaultEncoder())))
+				}
+			}
+		}
+	}
+	slices.Sort(got)
+	chat := "gen_ai.operation.name=chat,gen_ai.provider.name=openai,gen_ai.request.model=gpt"
+	want := []string{
+		"gen_ai.client.operation.duration 1 " + chat,
+		"gen_ai.client.token.usage 2 " + chat + ",gen_ai.token.type=output",
+		"gen_ai.client.token.usage 5 " + chat + ",gen_ai.token.type=input",
+		"gen_ai.execute_tool.duration 1 gen_ai.operation.name=execute_tool,gen_ai.tool.name=look",
+		"gen_ai.invoke_agent.duration 1 gen_ai.agent.name=a,gen_ai.operation.name=invoke_agent",
+		"gen_ai.invoke_workflow.duration 1 gen_ai.operation.name=invoke_workflow,gen_ai.workflow.name=w",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got)\n%s", diff)
+	}
+}

@@ -1,0 +1,299 @@
+// Package otelgenai gives the spans of a Genkit program the names and
+// attributes of OpenTelemetry's conventions for generative AI, so that Jaeger,
+// and whatever else knows these, shows its models, tools and agents as such.
+//
+// Genkit for Go records spans with attributes of its own. [NewExporter] is put
+// before the exporter that a program has:
+//
+//	sdktrace.WithBatcher(otelgenai.NewExporter(exporter, otelgenai.Options{}))
+//
+// Nothing else of the program changes. The spans that carry gen_ai.operation.name
+// already are left as they are, but for contents: a program that has a span of
+// its own around a flow sets it on Genkit's span, empty, and there is one
+// workflow, not two.
+//
+// The conventions are those of open-telemetry/semantic-conventions-genai at
+// commit cb10b70c15c0; they are in development and have no release.
+package otelgenai
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+)
+
+// Attribute keys of the conventions.
+const (
+	OperationName  = semconv.OperationName
+	ProviderName   = semconv.ProviderName
+	RequestModel   = semconv.RequestModel
+	FinishReasons  = semconv.FinishReasons
+	InputTokens    = semconv.InputTokens
+	OutputTokens   = semconv.OutputTokens
+	CachedTokens   = semconv.CachedTokens
+	ThinkingTokens = semconv.ThinkingTokens
+	InputMessages  = semconv.InputMessages
+	OutputMessages = semconv.OutputMessages
+	ToolName       = semconv.ToolName
+	ToolType       = semconv.ToolType
+	ToolCallID     = semconv.ToolCallID
+	ToolArguments  = semconv.ToolArguments
+	ToolResult     = semconv.ToolResult
+	AgentName      = semconv.AgentName
+	WorkflowName   = semconv.WorkflowName
+	ConversationID = semconv.ConversationID
+)
+
+// Operations, the values of OperationName.
+const (
+	Chat           = semconv.Chat
+	Embeddings     = semconv.Embeddings
+	ExecuteTool    = semconv.ExecuteTool
+	InvokeAgent    = semconv.InvokeAgent
+	InvokeWorkflow = semconv.InvokeWorkflow
+)
+
+// CaptureVariable is the environment variable by which programs are told to
+// record contents. SPAN_ONLY and SPAN_AND_EVENT, and true, mean Options.Content;
+// NO_CONTENT, EVENT_ONLY and everything else do not: there are no events with contents.
+const CaptureVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+// CaptureContent reports whether the value of CaptureVariable asks for contents.
+func CaptureContent(value string) bool {
+	return slices.Contains([]string{"true", "span_only", "span_and_event"}, strings.ToLower(value))
+}
+
+// Options refine NewExporter.
+type Options struct {
+	// Content keeps prompts, answers, the arguments and results of tools, and
+	// the texts of errors. They may hold secrets, and are dropped without it.
+	Content bool
+	// MaxLength is the longest text attribute in bytes; zero is 4,096. A
+	// provider's own limit cuts before the exporter can read tokens, so leave
+	// that without one.
+	MaxLength int
+}
+
+// NewExporter returns an exporter that hands spans on to next as the
+// conventions want them.
+func NewExporter(next sdktrace.SpanExporter, o Options) sdktrace.SpanExporter {
+	o.MaxLength = cmp.Or(o.MaxLength, 4096)
+	return &exporter{next, o}
+}
+
+type exporter struct {
+	sdktrace.SpanExporter // ends with it
+	options               Options
+}
+
+// ExportSpans exports the spans as the conventions want them.
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	out := make([]sdktrace.ReadOnlySpan, len(spans))
+	for i, s := range spans {
+		out[i] = e.convert(s)
+	}
+	return e.SpanExporter.ExportSpans(ctx, out)
+}
+
+// span is another view of a span.
+type span struct {
+	sdktrace.ReadOnlySpan
+	name       string
+	kind       trace.SpanKind
+	attributes []attribute.KeyValue
+	events     []sdktrace.Event
+	status     sdktrace.Status
+}
+
+func (s *span) Name() string                     { return s.name }
+func (s *span) SpanKind() trace.SpanKind         { return s.kind }
+func (s *span) Attributes() []attribute.KeyValue { return s.attributes }
+func (s *span) Events() []sdktrace.Event         { return s.events }
+func (s *span) Status() sdktrace.Status          { return s.status }
+
+func (e *exporter) convert(in sdktrace.ReadOnlySpan) sdktrace.ReadOnlySpan {
+	out := &span{ReadOnlySpan: in, name: in.Name(), kind: in.SpanKind(), status: in.Status()}
+	for _, ev := range in.Events() {
+		ev.Attributes = e.keep(ev.Attributes)
+		out.events = append(out.events, ev)
+	}
+	if !e.options.Content {
+		out.status.Description = ""
+	}
+	attributes := in.Attributes()
+	out.translate(attributes)
+	out.attributes = e.keep(append(out.attributes, attributes...))
+	return out
+}
+
+// translate sets what the conventions have for an action of Genkit.
+func (s *span) translate(in []attribute.KeyValue) {
+	get := func(key string) string {
+		for _, kv := range in {
+			if string(kv.Key) == key {
+				return kv.Value.Emit()
+			}
+		}
+		return ""
+	}
+	name := get("genkit:name")
+	if name == "" || slices.ContainsFunc(in, func(kv attribute.KeyValue) bool { return kv.Key == OperationName }) {
+		return
+	}
+	switch get("genkit:metadata:subtype") {
+	case "model", "background-model":
+		s.model(Chat, name)
+		s.response(get("genkit:output"))
+		s.messages(get("genkit:input"), get("genkit:output"))
+	case "embedder":
+		s.model(Embeddings, name)
+	case "tool", "tool.v2":
+		s.operation(ExecuteTool, ToolName, name)
+		s.set(ToolType.String("function"), ToolArguments.String(get("genkit:input")), ToolResult.String(get("genkit:output")))
+		if program := get(string(semconv.ProcessName)); program != "" {
+			s.name += " " + program
+		}
+	case "flow":
+		s.operation(InvokeWorkflow, WorkflowName, name)
+	case "agent":
+		s.operation(InvokeAgent, AgentName, name)
+	}
+}
+
+func (s *span) set(attributes ...attribute.KeyValue) {
+	for _, kv := range attributes {
+		if kv.Value.Type() != attribute.STRING || kv.Value.AsString() != "" {
+			s.attributes = append(s.attributes, kv)
+		}
+	}
+}
+
+// operation names the span by what is done and with what.
+func (s *span) operation(operation string, key attribute.Key, name string) {
+	s.name = operation + " " + name
+	s.set(OperationName.String(operation), key.String(name))
+}
+
+// model describes a call of a model, whose name in Genkit begins with its plugin's.
+func (s *span) model(operation, name string) {
+	plugin, model, ok := strings.Cut(name, "/")
+	if !ok {
+		plugin, model = "", name
+	}
+	s.operation(operation, RequestModel, model)
+	s.kind = trace.SpanKindClient
+	s.set(ProviderName.String(provider(plugin)))
+}
+
+// provider returns the conventions' name for the provider behind a plugin of Genkit's.
+func provider(plugin string) string {
+	switch plugin {
+	case "googleai":
+		return "gcp.gemini"
+	case "vertexai":
+		return "gcp.vertex_ai"
+	case "bedrock", "amazon-bedrock":
+		return "aws.bedrock"
+	case "azureopenai", "azure-openai":
+		return "azure.ai.openai"
+	case "mistral":
+		return "mistral_ai"
+	case "xai":
+		return "x_ai"
+	}
+	return plugin // openai, anthropic, deepseek, ollama and others have the same
+}
+
+// response sets what a model's response says beside its contents.
+func (s *span) response(output string) {
+	var r struct {
+		FinishReason string `json:"finishReason"`
+		Message      struct {
+			Content []struct {
+				ToolRequest json.RawMessage `json:"toolRequest"`
+			} `json:"content"`
+		} `json:"message"`
+		Usage struct {
+			Input    int `json:"inputTokens"`
+			Output   int `json:"outputTokens"`
+			Cached   int `json:"cachedContentTokens"`
+			Thoughts int `json:"thoughtsTokens"`
+		} `json:"usage"`
+	}
+	if json.Unmarshal([]byte(output), &r) != nil {
+		return // failed, or cut by a limit of the provider
+	}
+	reason := r.FinishReason
+	for _, part := range r.Message.Content {
+		if len(part.ToolRequest) > 0 { // Genkit has no reason of its own for it
+			reason = "tool_calls"
+		}
+	}
+	if reason != "" {
+		s.set(FinishReasons.StringSlice([]string{reason}))
+	}
+	for key, n := range map[attribute.Key]int{InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output, CachedTokens: r.Usage.Cached, ThinkingTokens: r.Usage.Thoughts} {
+		if n > 0 {
+			s.set(key.Int(n))
+		}
+	}
+}
+
+// messages sets the contents of a call, as Genkit has them.
+func (s *span) messages(input, output string) {
+	var request struct {
+		Messages json.RawMessage `json:"messages"`
+	}
+	var response struct {
+		Message json.RawMessage `json:"message"`
+	}
+	if json.Unmarshal([]byte(input), &request) == nil {
+		s.set(InputMessages.String(string(request.Messages)))
+	}
+	if json.Unmarshal([]byte(output), &response) == nil && len(response.Message) > 0 {
+		s.set(OutputMessages.String("[" + string(response.Message) + "]"))
+	}
+}
+
+// keep returns the attributes that may leave the process, cut to the longest.
+func (e *exporter) keep(in []attribute.KeyValue) []attribute.KeyValue {
+	out := make([]attribute.KeyValue, 0, len(in))
+	for _, kv := range in {
+		if !e.options.Content && holdsContent(kv.Key) || kv.Key == OperationName && kv.Value.AsString() == "" {
+			continue
+		}
+		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > e.options.MaxLength {
+			kv = kv.Key.String(cut(v.AsString(), e.options.MaxLength))
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// holdsContent reports whether an attribute quotes what went through a call: of
+// Genkit, of the conventions or of OpenTelemetry's events of errors.
+func holdsContent(key attribute.Key) bool {
+	switch key {
+	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace",
+		InputMessages, OutputMessages, ToolArguments, ToolResult, "gen_ai.system_instructions", "gen_ai.tool.definitions":
+		return true
+	}
+	return strings.HasPrefix(string(key), "genkit:metadata:context")
+}
+
+// cut returns the first n bytes of s, less half a character.
+func cut(s string, n int) string {
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,343 @@
+package patch
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/aymanbagabas/go-udiff"
+)
+
+// Result is what became of the changes of a patch, by path.
+type Result struct {
+	Applied   []string   `json:"applied,omitempty"`   // made as they are, or already so
+	Merged    []string   `json:"merged,omitempty"`    // made beside other changes of the same file
+	Conflicts []Conflict `json:"conflicts,omitempty"` // left as it was
+}
+
+// Conflict is a change that was not made.
+type Conflict struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// Apply makes the changes in the directory dir. A file that differs from what
+// it was when the patch was made is never overwritten: texts are merged where
+// the two changes are apart, and everything else is a conflict and left alone.
+// Nothing outside of dir, nothing through a symbolic link and nothing below a
+// directory named .git is ever written. Each file is replaced as a whole.
+//
+// The error is for what keeps the patch from being applied further; what was
+// made until then stays and is in the result.
+func (p *Patch) Apply(dir string) (Result, error) {
+	var result Result
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return result, err
+	}
+	defer root.Close()
+	// Deletions first: a directory may become a file and the other way round.
+	changes := slices.Clone(p.Changes)
+	slices.SortStableFunc(changes, func(a, b Change) int {
+		switch {
+		case (a.New == nil) == (b.New == nil):
+			return 0
+		case a.New == nil:
+			return -1
+		}
+		return 1
+	})
+	for _, c := range changes {
+		merged, err := (&applier{root}).apply(&c)
+		var conflict conflictError
+		switch {
+		case errors.As(err, &conflict):
+			result.Conflicts = append(result.Conflicts, Conflict{c.Path, string(conflict)})
+		case err != nil:
+			return result, fmt.Errorf("apply the change of %s: %w", c.Path, err)
+		case merged:
+			result.Merged = append(result.Merged, c.Path)
+		default:
+			result.Applied = append(result.Applied, c.Path)
+		}
+	}
+	return result, nil
+}
+
+// conflictError is why a change is not made.
+type conflictError string
+
+func (e conflictError) Error() string { return string(e) }
+
+type applier struct{ root *os.Root }
+
+// apply makes one change and reports whether it was merged with another.
+func (a *applier) apply(c *Change) (merged bool, err error) {
+	if err := errors.Join(a.check(c.From), a.check(c.Path)); err != nil {
+		return false, err
+	}
+	if c.New != nil {
+		if err := checkLink(c.Path, c.New); err != nil {
+			return false, err
+		}
+	}
+	was, err := a.read(c.From)
+	if err != nil {
+		return false, err
+	}
+	is := was
+	if c.From != c.Path {
+		if is, err = a.read(c.Path); err != nil {
+			return false, err
+		}
+	}
+	if done(c, was, is) {
+		return false, nil
+	}
+	next, err := merge(c, was)
+	if err != nil {
+		return false, err
+	}
+	if c.From != c.Path && is != nil {
+		return false, conflictError("the file exists already, with another content")
+	}
+	if next == nil {
+		return false, a.remove(c.From, was)
+	}
+	if err := a.write(c.Path, is, next, was != nil); err != nil {
+		return false, err
+	}
+	if c.From != c.Path {
+		err = a.remove(c.From, was)
+	}
+	return !next.equal(c.New), err
+}
+
+// done reports whether the change is there already: was is at the path before, is at the one after.
+func done(c *Change, was, is *Entry) bool {
+	moved := c.From == c.Path || was == nil
+	if c.New == nil || is == nil {
+		return moved && c.New == nil && is == nil
+	}
+	return moved && is.equal(c.New)
+}
+
+// merge returns what the change makes of what is at its path: nil is nothing.
+func merge(c *Change, was *Entry) (*Entry, error) {
+	switch {
+	case c.Old == nil && was == nil:
+		return c.New, nil
+	case c.Old == nil:
+		return nil, conflictError("the file exists already, with another content")
+	case was == nil:
+		return nil, conflictError("the file was deleted meanwhile")
+	case was.equal(c.Old):
+		return c.New.withPermissions(was), nil
+	case c.New == nil || was.isLink() || c.Old.isLink() || c.New.isLink() || c.isBinary() || !was.isText():
+		return nil, conflictError("the file was changed meanwhile")
+	}
+	text, ok := merge3(c.Old.text(), was.text(), c.New.text())
+	if !ok {
+		return nil, conflictError("the same lines were changed meanwhile")
+	}
+	next := &Entry{Mode: c.New.Mode, Content: []byte(text)}
+	if c.Old.gitMode() == c.New.gitMode() {
+		next.Mode = was.Mode
+	}
+	return next.withPermissions(was), nil
+}
+
+// withPermissions returns e with the permissions of was; only executing is e's own.
+func (e *Entry) withPermissions(was *Entry) *Entry {
+	if e == nil || e.isLink() || was.isLink() {
+		return e
+	}
+	perm := was.Mode.Perm() &^ 0o111
+	if e.Mode&0o100 != 0 {
+		perm |= perm & 0o444 >> 2
+	}
+	return &Entry{Mode: perm, Content: e.Content}
+}
+
+// merge3 returns base with the changes of both, unless these touch each other and differ.
+func merge3(base, a, b string) (string, bool) {
+	x, y := udiff.Lines(base, a), udiff.Lines(base, b)
+	for _, e := range x {
+		for _, f := range y {
+			// Lines side by side belong together more often than not.
+			if e != f && e.Start <= f.End && f.Start <= e.End {
+				return "", false
+			}
+		}
+	}
+	edits, ok := udiff.Merge(x, y)
+	if !ok {
+		return "", false
+	}
+	text, err := udiff.Apply(base, edits)
+	return text, err == nil
+}
+
+// check refuses a path at which a patch may not write.
+func (a *applier) check(name string) error {
+	local, err := filepath.Localize(name)
+	if err != nil || name == "." {
+		return conflictError("the path leaves the directory")
+	}
+	parts := strings.Split(filepath.ToSlash(local), "/")
+	if slices.ContainsFunc(parts, isGitDir) {
+		return conflictError("nothing is written below .git: what lies there can run on this machine")
+	}
+	for i := 1; i < len(parts); i++ {
+		dir := path.Join(parts[:i]...)
+		info, err := a.root.Lstat(filepath.FromSlash(dir))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case !info.IsDir():
+			return conflictError(dir + " is not a directory")
+		}
+	}
+	return nil
+}
+
+// isGitDir reports whether some file system takes name for .git: those of
+// Windows and macOS ignore case, trailing dots, spaces, streams and characters of no width.
+func isGitDir(name string) bool {
+	name = strings.Map(func(r rune) rune {
+		if r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
+			return -1
+		}
+		return r
+	}, name)
+	name, _, _ = strings.Cut(name, ":")
+	name = strings.ToLower(strings.TrimRight(name, ". "))
+	return name == ".git" || name == "git~1"
+}
+
+// checkLink refuses a link out of the directory.
+func checkLink(at string, e *Entry) error {
+	target := string(e.Content)
+	if !e.isLink() || (!path.IsAbs(target) && filepath.IsLocal(path.Join(path.Dir(at), target))) {
+		return nil
+	}
+	return conflictError("the link to " + target + " leaves the directory")
+}
+
+// read returns what is at name: nil is nothing.
+func (a *applier) read(name string) (*Entry, error) {
+	name = filepath.FromSlash(name)
+	info, err := a.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := a.root.Readlink(name)
+		return &Entry{Mode: fs.ModeSymlink, Content: []byte(target)}, err
+	case !info.Mode().IsRegular():
+		return nil, conflictError("the path is a " + kind(info.Mode()))
+	}
+	f, err := a.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // what took its place may be a FIFO
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(f)
+	return &Entry{Mode: info.Mode().Perm(), Content: content}, err
+}
+
+func kind(m fs.FileMode) string {
+	if m.IsDir() {
+		return "directory"
+	}
+	return "special file"
+}
+
+// write puts e where was is, as a whole; with its very permissions when exact, else as a new file has them.
+func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
+	if dir := path.Dir(name); dir != "." {
+		if err := a.root.MkdirAll(filepath.FromSlash(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	temp := filepath.FromSlash(path.Join(path.Dir(name), ".workcell-"+rand.Text()))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignoreMissing(a.root.Remove(temp)))
+		}
+	}()
+	if err := a.create(temp, e, exact); err != nil {
+		return err
+	}
+	if err := a.unchanged(name, was); err != nil {
+		return err
+	}
+	return a.root.Rename(temp, filepath.FromSlash(name))
+}
+
+func (a *applier) create(name string, e *Entry, exact bool) error {
+	if e.isLink() {
+		return a.root.Symlink(string(e.Content), name)
+	}
+	perm := fs.FileMode(0o666) // the umask decides
+	if e.Mode&0o100 != 0 {
+		perm = 0o777
+	}
+	f, err := a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(e.Content)
+	if exact {
+		err = errors.Join(err, f.Chmod(e.Mode.Perm()))
+	}
+	return errors.Join(err, f.Close())
+}
+
+// remove deletes what is at name, and the directories above it that it leaves empty.
+func (a *applier) remove(name string, was *Entry) error {
+	if err := a.unchanged(name, was); err != nil {
+		return err
+	}
+	if err := a.root.Remove(filepath.FromSlash(name)); err != nil {
+		return err
+	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if a.root.Remove(filepath.FromSlash(dir)) != nil {
+			break // not empty
+		}
+	}
+	return nil
+}
+
+// unchanged refuses when there is not any more at name what was read.
+func (a *applier) unchanged(name string, was *Entry) error {
+	is, err := a.read(name)
+	if err != nil {
+		return err
+	}
+	if (is == nil) != (was == nil) || is != nil && (is.Mode != was.Mode || !bytes.Equal(is.Content, was.Content)) {
+		return conflictError("the file was changed meanwhile")
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

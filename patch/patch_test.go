@@ -1,0 +1,329 @@
+package patch
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/bluekeyes/go-gitdiff/gitdiff"
+)
+
+func file(content string) Entry   { return Entry{Mode: 0o644, Content: []byte(content)} }
+func script(content string) Entry { return Entry{Mode: 0o755, Content: []byte(content)} }
+func link(target string) Entry    { return Entry{Mode: fs.ModeSymlink, Content: []byte(target)} }
+
+// put writes the tree into a new directory.
+func put(t *testing.T, tree Tree) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, e := range tree {
+		at := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if e.isLink() {
+			err = os.Symlink(string(e.Content), at)
+		} else {
+			err = os.WriteFile(at, e.Content, e.Mode.Perm())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// get returns the tree in dir with Git's modes; what is not a file or a link fails the test.
+func get(t *testing.T, dir string) Tree {
+	t.Helper()
+	tree := Tree{}
+	err := filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, at)
+		if err != nil {
+			return err
+		}
+		if d.Type()&fs.ModeSymlink != 0 {
+			target, err := os.Readlink(at)
+			tree[name] = link(target)
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(at)
+		tree[name] = Entry{Mode: 0o644 | info.Mode()&0o111, Content: content}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+func same(a, b Tree) bool { return len(Compare(a, b).Changes) == 0 }
+
+func format(t *testing.T, p *Patch) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := p.Format(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func numbered(from, to int) string {
+	var b strings.Builder
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	return b.String()
+}
+
+// trees are pairs with every kind of change.
+func trees() map[string][2]Tree {
+	return map[string][2]Tree{
+		"nothing":           {{"a": file("x")}, {"a": file("x")}},
+		"edit":              {{"a": file(numbered(0, 40))}, {"a": file(strings.ReplaceAll(numbered(0, 40), "7", "seven"))}},
+		"no newline at end": {{"a": file("x\ny"), "b": file("x"), "c": file("x\n")}, {"a": file("x\nz"), "b": file("x\n"), "c": file("x")}},
+		"create":            {{}, {"a/b/c": file("x\n"), "empty": file(""), "run": script("#!/bin/sh\n"), "l": link("a/b")}},
+		"delete":            {{"a/b/c": file("x\n"), "empty": file(""), "l": link("x"), "k": file("k")}, {"k": file("k")}},
+		"mode":              {{"a": file("x\n"), "b": script("x\n")}, {"a": script("x\n"), "b": file("y\n")}},
+		"binary":            {{"a": file("\x00\x01"), "gone": file("\x00"), "t": file("text\n")}, {"a": file("\x00\x02" + strings.Repeat("z", 1000)), "new": file("\x00new"), "t": file("\x00\n")}},
+		"rename":            {{"a": file(numbered(0, 9)), "b": file("\x00same")}, {"d/a": file(numbered(0, 9)), "d/b": file("\x00same")}},
+		"rename and edit":   {{"a": file(numbered(0, 9))}, {"b": script(numbered(1, 9))}},
+		"link":              {{"l": link("a"), "f": file("x\n")}, {"l": link("b"), "f": file("x\n")}},
+		"odd names":         {{"a b": file("1\n"), "é\t\"": file("1\n"), "-x": file("1\n")}, {"a b": file("2\n"), "é\t\"": file("2\n"), "-x": file("2\n"), "new\nline": file("3\n")}},
+		"not UTF-8":         {{"a": file("\xff\nb\n")}, {"a": file("\xff\xfe\nb\n")}},
+		"CRLF":              {{"a": file("x\r\ny\r\n")}, {"a": file("x\r\nz\r\n")}},
+		"file to directory": {{"a": file("x\n")}, {"a/b": file("x\n")}},
+		"directory to file": {{"a/b": file("x\n"), "a/c": file("y\n")}, {"a": file("x\n")}},
+		"to nothing":        {{"a": file("x\n")}, {"a": file("")}},
+	}
+}
+
+// TestGitApplies: what Format writes is what `git apply` makes of the tree before the tree after, and what Apply does.
+func TestGitApplies(t *testing.T) {
+	t.Parallel()
+	cases := trees()
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 60 {
+		cases[fmt.Sprint("random ", i)] = [2]Tree{randomTree(random), randomTree(random)}
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := Compare(c[0], c[1])
+			text := format(t, p)
+			if len(p.Changes) == 0 {
+				if text != "" {
+					t.Fatalf("the patch of no change is %q", text)
+				}
+				return
+			}
+			dir := put(t, c[0])
+			git := exec.Command("git", "apply", "--whitespace=nowarn", "-")
+			git.Dir, git.Stdin = dir, strings.NewReader(text)
+			git.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir), "GIT_CONFIG_NOSYSTEM=1")
+			if out, err := git.CombinedOutput(); err != nil {
+				t.Fatalf("git apply: %v\n%s\n%s", err, out, text)
+			}
+			if got := get(t, dir); !same(got, c[1]) {
+				t.Errorf("git apply made %q, want %q of\n%s", got, c[1], text)
+			}
+			dir = put(t, c[0])
+			if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 || len(r.Merged) > 0 {
+				t.Fatalf("Apply: %v %v", r, err)
+			}
+			if got := get(t, dir); !same(got, c[1]) {
+				t.Errorf("Apply made %q, want %q", got, c[1])
+			}
+			// A second time nothing is left to do.
+			if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 && !strings.Contains(name, "directory") {
+				t.Errorf("Apply again: %v %v", r, err)
+			}
+			if got := get(t, dir); !same(got, c[1]) {
+				t.Errorf("Apply again made %q, want %q", got, c[1])
+			}
+		})
+	}
+}
+
+func randomTree(r *rand.Rand) Tree {
+	tree := Tree{}
+	for i := range 12 {
+		if r.IntN(3) == 0 {
+			continue
+		}
+		var b strings.Builder
+		for line := range r.IntN(60) {
+			if r.IntN(6) > 0 {
+				fmt.Fprintf(&b, "line %d", line)
+			}
+			b.WriteString([]string{"\n", "\n", "\n", "", "\r\n"}[r.IntN(5)])
+		}
+		if r.IntN(12) == 0 {
+			b.WriteByte(0)
+		}
+		e := file(b.String())
+		if r.IntN(4) == 0 {
+			e.Mode = 0o755
+		}
+		tree[fmt.Sprintf("d%d/f%d", i%3, i)] = e
+	}
+	return tree
+}
+
+// TestApplyToWhatChanged: nothing that changed meanwhile is overwritten.
+func TestApplyToWhatChanged(t *testing.T) {
+	t.Parallel()
+	ten := numbered(0, 10)
+	first, last := strings.Replace(ten, "line 0", "first", 1), strings.Replace(ten, "line 9", "last", 1)
+	both := strings.Replace(first, "line 9", "last", 1)
+	f, s := file, script
+	for _, c := range []struct {
+		name                string
+		before, after       Tree
+		meanwhile, want     Tree
+		applied, merged, no []string
+	}{
+		{"apart", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(last)}, Tree{"a": f(both)}, nil, []string{"a"}, nil},
+		{"apart, keeping the mode", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": s(last)}, Tree{"a": s(both)}, nil, []string{"a"}, nil},
+		{"the same already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(first)}, Tree{"a": f(first)}, []string{"a"}, nil, nil},
+		{"the same line", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f("mine" + ten[6:])}, Tree{"a": f("mine" + ten[6:])}, nil, nil, []string{"a"}},
+		{"lines side by side", Tree{"a": f("1\n2\n")}, Tree{"a": f("1\ntwo\n")}, Tree{"a": f("one\n2\n")}, Tree{"a": f("one\n2\n")}, nil, nil, []string{"a"}},
+		{"both added at the end", Tree{"a": f("1\n")}, Tree{"a": f("1\n2\n")}, Tree{"a": f("1\n3\n")}, Tree{"a": f("1\n3\n")}, nil, nil, []string{"a"}},
+		{"binary", Tree{"a": f("\x001")}, Tree{"a": f("\x002")}, Tree{"a": f("\x003")}, Tree{"a": f("\x003")}, nil, nil, []string{"a"}},
+		{"deleted by the patch, edited here", Tree{"a": f(ten)}, Tree{}, Tree{"a": f(last)}, Tree{"a": f(last)}, nil, nil, []string{"a"}},
+		{"deleted here, edited by the patch", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{}, Tree{}, nil, nil, []string{"a"}},
+		{"created on both sides", Tree{}, Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": f("2")}, nil, nil, []string{"a"}},
+		{"renamed and edited here", Tree{"a": f(ten)}, Tree{"b": f(first)}, Tree{"a": f(last)}, Tree{"b": f(both)}, nil, []string{"b"}, nil},
+		{"renamed onto another", Tree{"a": f(ten)}, Tree{"b": f(ten)}, Tree{"a": f(ten), "b": f("x")}, Tree{"a": f(ten), "b": f("x")}, nil, nil, []string{"b"}},
+		{"a conflict keeps nothing else back", Tree{"a": f("1"), "b": f("1")}, Tree{"a": f("2"), "b": f("2")}, Tree{"a": f("x"), "b": f("1")}, Tree{"a": f("x"), "b": f("2")}, []string{"b"}, nil, []string{"a"}},
+		{"other files", Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": f("1"), "mine": f("m")}, Tree{"a": f("2"), "mine": f("m")}, []string{"a"}, nil, nil},
+		{"a link took its place", Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": link("b"), "b": f("1")}, Tree{"a": link("b"), "b": f("1")}, nil, nil, []string{"a"}},
+		{"a directory took its place", Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a/b": f("1")}, Tree{"a/b": f("1")}, nil, nil, []string{"a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := put(t, c.meanwhile)
+			r, err := Compare(c.before, c.after).Apply(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var conflicts []string
+			for _, k := range r.Conflicts {
+				conflicts = append(conflicts, k.Path)
+			}
+			if got := get(t, dir); !same(got, c.want) {
+				t.Errorf("the directory has %q, want %q", got, c.want)
+			}
+			if !reflect.DeepEqual([][]string{r.Applied, r.Merged, conflicts}, [][]string{c.applied, c.merged, c.no}) {
+				t.Errorf("the result is %+v", r)
+			}
+		})
+	}
+}
+
+// TestApplyStaysInside: a patch from code that is not trusted writes nothing outside of the directory, and nothing that runs on the host.
+func TestApplyStaysInside(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{
+		"../out", "/abs/out", "a/../../out", "link/out", "dirlink/out", "", ".", "a/./b", "a//b",
+		".git/hooks/pre-commit", "sub/.git/config", ".GIT/config", ".git./config", ".git /x", "git~1/x", ".g\u200cit/config", ".git::$INDEX_ALLOCATION/x", ".git",
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			above := t.TempDir()
+			dir, out := filepath.Join(above, "dir"), filepath.Join(above, "elsewhere")
+			for _, d := range []string{dir, out, filepath.Join(dir, "real")} {
+				if err := os.Mkdir(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, target := range map[string]string{"link": out, "dirlink": "real"} {
+				if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := get(t, above)
+			for _, e := range []Entry{file("x"), link("/etc/passwd")} {
+				p := &Patch{Changes: []Change{{From: path, Path: path, New: &e}, {From: "gone", Path: path, Old: &e, New: &e}}}
+				if r, err := p.Apply(dir); err != nil || len(r.Conflicts) != 2 {
+					t.Errorf("%v %v", r, err)
+				}
+			}
+			if after := get(t, above); !same(before, after) {
+				t.Errorf("written: %q", after)
+			}
+		})
+	}
+	for _, target := range []string{"/etc/passwd", "../../x", "a/../../x"} {
+		e := link(target)
+		p := &Patch{Changes: []Change{{From: "d/l", Path: "d/l", New: &e}}}
+		if r, err := p.Apply(t.TempDir()); err != nil || len(r.Conflicts) == 0 && target != "a/../../x" {
+			t.Errorf("a link to %s: %v %v", target, r, err)
+		}
+	}
+}
+
+// TestStat: lines are counted as Git counts them.
+func TestStat(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		want string
+	}{
+		{"edit", "1 file changed, 4 insertions(+), 4 deletions(-)"},
+		{"create", "4 files changed, 3 insertions(+)"},
+		{"mode", "2 files changed, 1 insertion(+), 1 deletion(-)"},
+		{"binary", "4 files changed, 0 insertions(+), 0 deletions(-)"},
+		{"rename", "2 files changed, 0 insertions(+), 0 deletions(-)"},
+	} {
+		trees := trees()[c.name]
+		if got := Compare(trees[0], trees[1]).Stat().String(); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// FuzzFormat: whatever the contents, the patch can be read back and says what was put in.
+func FuzzFormat(f *testing.F) {
+	f.Add("a", "x\ny", "x\nz", true)
+	f.Add("a b\t", "", "\x00", false)
+	f.Fuzz(func(t *testing.T, name, old, now string, run bool) {
+		if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, 0) || old == now {
+			return
+		}
+		after := file(now)
+		if run {
+			after.Mode = 0o755
+		}
+		var b bytes.Buffer
+		if err := Compare(Tree{name: file(old)}, Tree{name: after}).Format(&b); err != nil {
+			t.Fatal(err)
+		}
+		files, _, err := gitdiff.Parse(&b)
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%d files, %v", len(files), err)
+		}
+		var got bytes.Buffer
+		if err := gitdiff.Apply(&got, strings.NewReader(old), files[0]); err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != now || files[0].NewName != name {
+			t.Errorf("%q became %q, want %q", files[0].NewName, got.String(), now)
+		}
+	})
+}

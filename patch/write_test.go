@@ -1,0 +1,59 @@
+package patch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestWrite: a file that is not as it was is replaced only by force, and nothing outside is written at all.
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	dir := put(t, Tree{"same": file("new\n"), "mine": file("mine\n"), "meanwhile": file("old\n"), "as it was": file("old\n"), "d/link": link("../as it was")})
+	before := Stamp(dir, []string{"meanwhile", "as it was", "absent"})
+	if err := os.WriteFile(filepath.Join(dir, "meanwhile"), []byte("newer\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	made := Tree{
+		"same": file("new\n"), "mine": file("new\n"), "meanwhile": file("new\n"), "as it was": file("new\n"), "a/b/new": script("new\n"),
+		"d/link": file("new\n"), "d/link/x": file("new\n"), ".git/hooks/pre-commit": script("evil"), "../out": file("evil"), "up": link("../../etc"),
+	}
+	check := func(force bool, conflicts int, want Tree) {
+		t.Helper()
+		r, err := made.Write(dir, before, force)
+		if err != nil || len(r.Conflicts) != conflicts || len(r.Applied)+conflicts != len(made) {
+			t.Errorf("force %v: %+v, %v", force, r, err)
+		}
+		if got := get(t, dir); !same(got, want) {
+			t.Errorf("force %v: the directory has %q, want %q", force, got, want)
+		}
+	}
+	want := Tree{"same": file("new\n"), "mine": file("mine\n"), "meanwhile": file("newer\n"), "as it was": file("new\n"), "a/b/new": script("new\n"), "d/link": link("../as it was")}
+	check(false, 7, want)
+	want["mine"], want["meanwhile"], want["d/link"] = file("new\n"), file("new\n"), file("new\n")
+	check(true, 4, want)
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(dir), "out")); err == nil {
+		t.Error("a file outside of the directory was written")
+	}
+}
+
+// TestStamp: a file with the same size that took another's place is another.
+func TestStamp(t *testing.T) {
+	t.Parallel()
+	dir := put(t, Tree{"a": file("old")})
+	at := filepath.Join(dir, "a")
+	before := Stamp(dir, []string{"a"})
+	if err := os.WriteFile(at+".new", []byte("mny"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(at+".new", time.Time{}, before["a"].ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(at+".new", at); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := (Tree{"a": file("new")}).Write(dir, before, false); err != nil || len(r.Conflicts) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

@@ -1,0 +1,52 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestDefaults: what an operator sets is what a sandbox has whose request leaves it out, and nothing else.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), &session.Options{Defaults: session.Defaults{
+		Limits: backend.Limits{PIDs: 40, MemoryBytes: 64 << 20}, ExecTimeout: 7 * time.Second,
+		Images: map[string]string{"python": "ours:1"},
+	}})
+	open := func(name string, req session.Request) session.Info {
+		t.Helper()
+		s, _, err := m.Open(t.Context(), session.UserKey(name), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Info()
+	}
+	got := open("nothing", session.Request{Image: "theirs:1", Language: "python", DefaultImage: true})
+	if got.Image != "ours:1" || got.Limits.PIDs != 40 || got.Limits.MemoryBytes != 64<<20 || got.ExecTimeout != 7*time.Second {
+		t.Errorf("who asks for nothing: %+v", got)
+	}
+	got = open("own", session.Request{
+		Image: "theirs:1", Language: "python", Limits: backend.Limits{PIDs: 90}, ExecTimeout: time.Second,
+	})
+	if got.Image != "theirs:1" || got.Limits.PIDs != 90 || got.Limits.MemoryBytes != 64<<20 || got.ExecTimeout != time.Second {
+		t.Errorf("who asks for something: %+v", got)
+	}
+	got = open("bounded", session.Request{Image: "theirs:1", Language: "node", DefaultImage: true, Ceiling: backend.Limits{PIDs: 30}})
+	if got.Image != "theirs:1" || got.Limits.PIDs != 30 {
+		t.Errorf("who is bounded: %+v", got)
+	}
+
+	// Who matches limits means those that the request names.
+	if got = open("own", session.Request{
+		Image: "theirs:1", Limits: backend.Limits{PIDs: 90}, Mode: session.OpenAsIs, Match: []string{"limits"},
+	}); got.Limits.PIDs != 90 {
+		t.Errorf("as it is: %+v", got)
+	}
+	for _, bad := range []session.Defaults{{Limits: backend.Limits{PIDs: 1}}, {ExecTimeout: 2 * session.MaxExecTimeout}} {
+		if _, err := session.NewManager(newEngine(t), &session.Options{Defaults: bad}); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}

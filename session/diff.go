@@ -1,0 +1,348 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/patch"
+)
+
+// Bounds of ReadTree and Diff.
+const (
+	MaxTreeBytes   = 256 << 20 // of contents that are read in all; as much as a workspace may begin with
+	maxTreeEntries = 100_000   // files, directories and links that are looked at
+	readTogether   = 16        // files, or directories, at a time: most are so small that the way takes longer
+)
+
+// ToolLeftovers are rules, as of a .gitignore file, for what tools leave behind in a work directory, which is the home
+// directory, too. Diff leaves new files out by them.
+const ToolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
+
+// ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
+// Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
+// cannot be read, or is too much, is omitted, with the reason.
+func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanReadTree)
+	defer func() { s.end(span, "ReadTree", &err) }()
+	r := &treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}}
+	var found []FileInfo
+	err = r.walk(ctx, func(entries []FileInfo) (below []string, err error) {
+		for _, e := range entries {
+			switch {
+			case e.Type == TypeDir && enter(e.Path):
+				below = append(below, e.Path)
+			case e.Type != TypeDir && want(e.Path):
+				found = append(found, e)
+			}
+		}
+		return below, nil
+	})
+	if err == nil {
+		err = r.read(ctx, found)
+	}
+	span.SetAttributes(telemetry.KeyEntries.Int(len(r.tree)))
+	return r.tree, r.omitted, err
+}
+
+// Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out where
+// .gitignore files of the work directory say so, and by ToolLeftovers, unless those take them in again. What cannot be
+// read, or is too much, is in Patch.Omitted and never looks deleted.
+func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanDiff)
+	defer func() { s.end(span, "Diff", &err) }()
+	d := &differ{treeReader: treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}}, base: base, dirs: map[string]bool{}, seen: map[string]bool{}}
+	for name := range base {
+		for dir := path.Dir(name); dir != "." && !d.dirs[dir]; dir = path.Dir(dir) {
+			d.dirs[dir] = true
+		}
+	}
+	d.ignored.Add(".", ToolLeftovers)
+	if err := d.walk(ctx, func(entries []FileInfo) ([]string, error) { return d.visit(ctx, entries) }); err != nil {
+		return nil, err
+	}
+	if err := d.compare(ctx); err != nil {
+		return nil, err
+	}
+	p = patch.Compare(base, d.tree)
+	p.Omitted = d.omitted
+	span.SetAttributes(telemetry.KeyEntries.Int(len(p.Changes)))
+	return p, nil
+}
+
+// treeReader reads files of a work directory into a tree.
+type treeReader struct {
+	s       *Session
+	left    int64 // bytes that may still be read
+	tree    patch.Tree
+	omitted []patch.Conflict
+	unread  []string // directories that were not looked into, or not in full
+}
+
+func (r *treeReader) omit(name, reason string) {
+	r.omitted = append(r.omitted, patch.Conflict{Path: name, Reason: reason})
+}
+
+// walk lists the work directory level by level. visit gets what a directory holds, and returns the directories among that
+// to list next.
+func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string, error)) error {
+	total := 0
+	for level := []string{"."}; len(level) > 0; {
+		lists := make([]FileList, len(level))
+		errs := each(readTogether, indices(level), func(i int) (err error) {
+			lists[i], err = r.s.list(ctx, level[i], ListFilesOptions{Limit: MaxListEntries})
+			return err
+		})
+		var next []string
+		for i, dir := range level {
+			switch err := errs[i]; {
+			case err == nil:
+			case unreadable(err) && dir != ".":
+				r.skipDir(dir, reason(err))
+				continue
+			case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed meanwhile
+				continue
+			default:
+				return err
+			}
+			if lists[i].Truncated {
+				r.skipDir(dir, fmt.Sprintf("the directory holds more than %d files", MaxListEntries))
+			}
+			if total += len(lists[i].Entries); total > maxTreeEntries {
+				return fmt.Errorf("%w: the work directory holds more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
+			}
+			below, err := visit(r.usable(dir, lists[i].Entries))
+			if err != nil {
+				return err
+			}
+			next = append(next, below...)
+		}
+		level = next
+	}
+	return nil
+}
+
+func (r *treeReader) skipDir(dir, why string) {
+	r.unread = append(r.unread, dir)
+	r.omit(dir, why)
+}
+
+// usable returns the entries of a directory that a tree can have.
+func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
+	list := entries[:0]
+	for _, e := range entries {
+		switch {
+		case len(e.RawPath) > 0:
+			r.omit(e.Path, "its name is not UTF-8")
+		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
+		case e.Type == TypeDir && IsPrivateDir(e.Path):
+		default:
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// IsPrivateDir reports whether a directory is not part of a project's files, by its path below the work directory: version
+// control's at any depth, and what Workcell itself keeps there.
+func IsPrivateDir(name string) bool {
+	switch path.Base(name) {
+	case ".git", ".hg", ".svn":
+		return true
+	}
+	return name == ".workcell"
+}
+
+// read adds files and links to the tree.
+func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
+	var links, small []FileInfo
+	for _, e := range files {
+		switch {
+		case e.Type == TypeSymlink:
+			links = append(links, e)
+		case e.Type != TypeFile:
+			r.omit(e.Path, "it is neither a file nor a link")
+		case e.Size > r.left:
+			r.omit(e.Path, fmt.Sprintf("it has %d bytes, at most %d are kept in all", e.Size, int64(MaxTreeBytes)))
+		default:
+			r.left -= e.Size
+			small = append(small, e)
+		}
+	}
+	contents := make([][]byte, len(small))
+	errs := each(readTogether, indices(small), func(i int) (err error) {
+		contents[i], err = r.s.content(ctx, small[i])
+		return err
+	})
+	for i, e := range small {
+		switch err := errs[i]; {
+		case err == nil:
+			r.tree[e.Path] = patch.Entry{Mode: e.Mode.Perm(), Content: contents[i]}
+		case errors.Is(err, backend.ErrNotFound): // removed meanwhile
+		case unreadable(err):
+			r.omit(e.Path, reason(err))
+		default:
+			return err
+		}
+	}
+	return r.digests(ctx, links, func(e FileInfo, d wire.Digest) {
+		if len(d.Target) == 0 {
+			r.omit(e.Path, "the link cannot be read")
+			return
+		}
+		r.tree[e.Path] = patch.NewLink(d.Target)
+	})
+}
+
+// digests calls fn with the digest of each entry. A guest of an earlier version has none: they are empty.
+func (r *treeReader) digests(ctx context.Context, list []FileInfo, fn func(FileInfo, wire.Digest)) error {
+	for len(list) > 0 {
+		batch := list[:min(len(list), wire.MaxDigests)]
+		list = list[len(batch):]
+		req := wire.DigestRequest{}
+		for _, e := range batch {
+			req.Paths = append(req.Paths, e.Path)
+		}
+		answer, err := ask(ctx, r.s, true, fileAnswerLimit, func(ctx context.Context, conn *client.Conn) (wire.DigestResult, error) {
+			return conn.Digest(ctx, req)
+		})
+		switch err = publicError(err); {
+		case errors.Is(err, backend.ErrUnsupported):
+			answer.Digests = make([]wire.Digest, len(batch))
+		case err != nil:
+			return err
+		}
+		for i, e := range batch {
+			fn(e, answer.Digests[i])
+		}
+	}
+	return nil
+}
+
+// unreadable reports whether an error is about one path alone.
+func unreadable(err error) bool {
+	return errors.Is(err, backend.ErrPermission) || errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrTooLarge)
+}
+
+func reason(err error) string {
+	if errors.Is(err, backend.ErrTooLarge) {
+		return "it grew while it was read"
+	}
+	return "it cannot be read"
+}
+
+func indices[T any](list []T) []int {
+	out := make([]int, len(list))
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// content reads a file that has not grown since it was listed.
+func (s *Session) content(ctx context.Context, e FileInfo) ([]byte, error) {
+	var buf bytes.Buffer
+	dst := &cappedWriter{w: &buf, left: e.Size, limit: e.Size}
+	_, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+		return conn.GetFile(ctx, wire.FileGetRequest{Path: e.Path, Length: e.Size + 1}, dst)
+	})
+	if dst.err != nil {
+		err = dst.err
+	}
+	return buf.Bytes(), publicError(err)
+}
+
+// differ compares a work directory with the tree that it began as.
+type differ struct {
+	treeReader
+	base    patch.Tree
+	dirs    map[string]bool // of base
+	seen    map[string]bool // paths of base that are there
+	ignored patch.Ignorer
+	alike   []FileInfo // files of base's that have the size they had
+	changed []FileInfo // what is to be read
+}
+
+// visit sorts what a directory holds.
+func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string, err error) {
+	for _, e := range entries {
+		if e.Type == TypeFile && path.Base(e.Path) == patch.IgnoreFile {
+			if err := d.rules(ctx, e); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, e := range entries {
+		old, known := d.base[e.Path]
+		switch {
+		case e.Type == TypeDir:
+			if d.dirs[e.Path] || !d.ignored.IgnoresDir(e.Path) {
+				below = append(below, e.Path)
+			}
+			continue
+		case !known && d.ignored.Ignores(e.Path):
+		case known && e.Type == TypeFile && old.Mode&fs.ModeSymlink == 0 && e.Size == int64(len(old.Content)):
+			d.alike = append(d.alike, e)
+		default:
+			d.changed = append(d.changed, e)
+		}
+		d.seen[e.Path] = known
+	}
+	return below, nil
+}
+
+// rules adds what a .gitignore file leaves out.
+func (d *differ) rules(ctx context.Context, e FileInfo) error {
+	if e.Size > maxIgnoreFile {
+		return nil
+	}
+	text, err := d.s.content(ctx, e)
+	if err != nil && !unreadable(err) && !errors.Is(err, backend.ErrNotFound) {
+		return err
+	}
+	d.ignored.Add(path.Dir(e.Path), string(text))
+	return nil
+}
+
+// maxIgnoreFile is the largest .gitignore file that is read; those of projects have some hundred bytes.
+const maxIgnoreFile = 1 << 20
+
+// compare completes the tree: files that are as they were without reading them.
+func (d *differ) compare(ctx context.Context) error {
+	err := d.digests(ctx, d.alike, func(e FileInfo, now wire.Digest) {
+		old := d.base[e.Path]
+		if sum := sha256.Sum256(old.Content); bytes.Equal(sum[:], now.SHA256) {
+			d.tree[e.Path] = patch.Entry{Mode: e.Mode.Perm(), Content: old.Content}
+			return
+		}
+		d.changed = append(d.changed, e)
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.read(ctx, d.changed); err != nil {
+		return err
+	}
+	for _, o := range d.omitted { // what was not read is taken to be as it was
+		if old, ok := d.base[o.Path]; ok {
+			d.tree[o.Path] = old
+		}
+	}
+	for name, old := range d.base {
+		for _, dir := range d.unread {
+			if !d.seen[name] && (dir == "." || strings.HasPrefix(name, dir+"/")) {
+				d.tree[name] = old
+			}
+		}
+	}
+	return nil
+}

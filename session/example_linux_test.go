@@ -1,0 +1,130 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// newLocal returns a manager on the backend that needs neither engine nor image; close removes its sandboxes.
+func newLocal(ctx context.Context) (m *session.Manager, close func(), err error) {
+	dir, err := os.MkdirTemp("", "state-")
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if m, err = session.NewManager(b, nil); err != nil {
+		return nil, nil, errors.Join(err, b.Close(), os.RemoveAll(dir))
+	}
+	return m, func() {
+		if err := errors.Join(m.Close(ctx), b.Close(), os.RemoveAll(dir)); err != nil {
+			log.Print(err)
+		}
+	}, nil
+}
+
+// A sandbox keeps its files between commands. A command's exit code is a result, not an error.
+func Example() {
+	ctx := context.Background()
+	m, done, err := newLocal(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer done()
+	s, created, err := m.Open(ctx, session.UserKey("example"), session.Request{Image: "host"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := s.WriteFile(ctx, "in.txt", strings.NewReader("b\na\n"), session.WriteFileOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	res, err := s.Exec(ctx, session.ExecRequest{Command: "sort in.txt; exit 3"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(created, res.ExitCode)
+	fmt.Printf("%s", res.Stdout.Bytes())
+	// Output:
+	// true 3
+	// a
+	// b
+}
+
+// All sandboxes of a run go with its scope, however many callers have opened them.
+func ExampleManager_CloseScope() {
+	ctx := context.Background()
+	m, done, err := newLocal(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer done()
+	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
+	key := run.Key(session.DefaultName)
+	for range 2 {
+		_, created, err := m.Open(ctx, key, session.Request{Image: "host"})
+		fmt.Println("created:", created, err)
+	}
+	fmt.Println("closed:", m.CloseScope(ctx, run.Scope()))
+	_, err = m.Get(key)
+	fmt.Println("there:", !errors.Is(err, backend.ErrNotFound))
+	// Output:
+	// created: true <nil>
+	// created: false <nil>
+	// closed: <nil>
+	// there: false
+}
+
+// An edit loses nothing of what others write to the file meanwhile: the function is called again with what is there then.
+func ExampleSession_EditFile() {
+	ctx := context.Background()
+	m, done, err := newLocal(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer done()
+	s, _, err := m.Open(ctx, session.UserKey("example"), session.Request{Image: "host"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := s.WriteFile(ctx, "log", strings.NewReader("one\n"), session.WriteFileOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	calls := 0
+	_, err = s.EditFile(ctx, "log", 0, func(old []byte) ([]byte, error) {
+		if calls++; calls == 1 { // somebody else is at work
+			if _, err := s.Exec(ctx, session.ExecRequest{Command: "echo two >>log"}); err != nil {
+				return nil, err
+			}
+		}
+		return append(old, "three\n"...), nil
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	data, _, err := s.ReadFileBytes(ctx, "log", session.ReadFileOptions{})
+	fmt.Printf("%s%d calls, %v\n", data, calls, err)
+	// Output:
+	// one
+	// two
+	// three
+	// 2 calls, <nil>
+}

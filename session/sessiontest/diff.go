@@ -1,0 +1,77 @@
+package sessiontest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Diff checks what is read back of a work directory, in a session that nothing was done in.
+func Diff(t *testing.T, s *session.Session) {
+	t.Helper()
+	base := patch.Tree{}
+	for name, content := range map[string]string{
+		".gitignore": "*.log\n/build\n!kept.log\n", "same": "as it was\n", "edited": "one\ntwo\n", "as long": "abc", "run.sh": "#!/bin/sh\n",
+		"deleted": "deleted\n", "d/moved": "1\n2\n3\n4\n", "build/tracked": "x\n", "node_modules/m/f": "x\n", "locked/f": "x\n", "to dir": "to dir\n", "to link": "x\n", "fifo": "x\n",
+	} {
+		base[name] = patch.Entry{Mode: 0o644, Content: []byte(content)}
+		write(t, s, name, []byte(content), session.WriteFileOptions{Mode: 0o644})
+	}
+	output(t, s, `set -e
+printf 'one\nTWO\n' > edited; printf abd > 'as long'; chmod +x run.sh; rm deleted
+mkdir e && mv d/moved e/moved; rm 'to dir' && mkdir 'to dir' && echo new > 'to dir/f'
+rm 'to link' fifo && ln -s same 'to link' && mkfifo fifo
+ln -s ../out link; printf '\000\001' > binary; echo x > a.log; echo x > kept.log; echo x > build/new; echo y > build/tracked
+mkdir -p node_modules/m .git/hooks .cache sub/__pycache__ .workcell
+echo x > node_modules/m/new; echo x > .git/hooks/pre-commit; echo x > .cache/x; echo x > sub/__pycache__/c.pyc; echo x > sub/f; echo x > .workcell/x
+mkdir closed; echo x > closed/f; chmod 000 closed locked`)
+	p, err := s.Diff(t.Context(), base)
+	must(t, err)
+	output(t, s, "chmod 700 closed locked")
+	root := output(t, s, "id -u") == "0\n" // to whom no directory is closed
+	var got, omitted []string
+	for _, c := range p.Changes {
+		what := "edited"
+		switch {
+		case c.Old == nil:
+			what = "created"
+		case c.New == nil:
+			what = "deleted"
+		case c.From != c.Path:
+			what = "moved from " + c.From
+		}
+		got = append(got, c.Path+" "+what)
+	}
+	for _, o := range p.Omitted {
+		omitted = append(omitted, o.Path)
+	}
+	want := []string{
+		"as long edited", "binary created", "build/tracked edited", "deleted deleted", "e/moved moved from d/moved", "edited edited",
+		"kept.log created", "link created", "run.sh edited", "sub/f created", "to dir deleted", "to dir/f created", "to link edited",
+	}
+	closed := []string{"closed", "locked", "fifo"}
+	if root {
+		want, closed = slices.Insert(want, 3, "closed/f created"), closed[2:]
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(closed, omitted); diff != "" {
+		t.Errorf("omitted (-want +got):\n%s", diff)
+	}
+	for _, c := range p.Changes {
+		if c.Path == "link" && string(c.New.Content) != "../out" {
+			t.Errorf("the link leads to %q", c.New.Content)
+		}
+	}
+	tree, _, err := s.ReadTree(t.Context(), func(dir string) bool { return dir == "sub" }, func(name string) bool { return strings.HasSuffix(name, "f") || name == "same" })
+	must(t, err)
+	if diff := cmp.Diff(patch.Tree{"sub/f": {Mode: 0o644, Content: []byte("x\n")}, "same": base["same"]}, tree); diff != "" {
+		t.Errorf("read (-want +got):\n%s", diff)
+	}
+}

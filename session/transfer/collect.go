@@ -1,0 +1,88 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// collectTimeout bounds Collect, which the end of a run waits for: 256 MiB twice, at a few MB/s.
+const collectTimeout = 3 * time.Minute
+
+// Made is what was made in a sandbox.
+type Made struct {
+	Outputs patch.Tree   // by path below the work directory
+	Missing []string     // outputs that may be missing, and are
+	Patch   *patch.Patch // what changed since the sandbox began; nil when it began with no directory
+}
+
+// MissingError reports outputs that are not there.
+type MissingError struct {
+	First   int      // index of the first of them
+	Outputs []string // all of them
+}
+
+// Error returns one line.
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("outputs that were not made: nothing in the work directory is named %s (a ? at the end allows that)", strings.Join(e.Outputs, ", "))
+}
+
+// Collect reads what was made in a sandbox: the files that want names, as `outputs:` does, and what changed since the
+// sandbox began with a snapshot, which may be nil. What can be had comes also beside an error: a [*MissingError], or one
+// that says which output cannot be read.
+func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	if began != nil {
+		if m.Patch, err = began.Diff(ctx, box); err != nil {
+			err = fmt.Errorf("what changed in the work directory cannot be told: %w", err)
+		}
+	}
+	if len(want) == 0 {
+		return m, err
+	}
+	globs := outputs.Globs(want)
+	found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
+	if readErr != nil {
+		return m, errors.Join(err, fmt.Errorf("the outputs cannot be read: %w", readErr))
+	}
+	m.Outputs = found
+	for _, o := range omitted {
+		if globs.Match(o.Path) {
+			err = errors.Join(err, fmt.Errorf("the output %s cannot be brought home: %s", o.Path, o.Reason))
+		}
+	}
+	missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
+	m.Missing = pick(want, optional)
+	if err == nil && len(missing) > 0 {
+		err = &MissingError{First: missing[0], Outputs: pick(want, missing)}
+	}
+	return m, err
+}
+
+func pick(list []string, at []int) (out []string) {
+	for _, i := range at {
+		out = append(out, strings.TrimSuffix(list[i], "?"))
+	}
+	return out
+}
+
+// Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has none,
+// or several others.
+func Shared(m *session.Manager, run session.Run) *session.Session {
+	if s, err := m.Get(run.Key(session.DefaultName)); err == nil {
+		return s
+	}
+	if open := m.InScope(run.Scope()); len(open) == 1 {
+		return open[0]
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package transfer
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Snapshot is a directory of the host as the sandboxes of a run begin with it. It is taken with the first sandbox, and
+// all copies are made from it: they are alike, and what a sandbox became can be compared with what it was. Its methods
+// may be called concurrently.
+type Snapshot struct {
+	dir  string
+	file string // the zip archive; empty until a temp file is made
+	temp bool
+
+	mu     sync.Mutex      // guards what follows, and is held while the archive is written
+	taken  bool            // there is an archive
+	copies map[string]bool // ids of the sandboxes that began with it; nil for an archive of an earlier process
+}
+
+// NewSnapshot returns a snapshot of dir, which is kept in file; in a temp file for an empty one. A file that is there
+// already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when dir passes a
+// bound, and backend.ErrInvalid when it is no directory.
+func NewSnapshot(ctx context.Context, dir, file string) (*Snapshot, error) {
+	s := &Snapshot{dir: dir, file: file, temp: file == ""}
+	if abs, err := filepath.Abs(dir); err == nil {
+		s.dir = abs
+	}
+	if file != "" {
+		if _, err := os.Stat(file); err == nil {
+			s.taken = true
+			return s, nil
+		}
+	}
+	s.copies = map[string]bool{}
+	_, err := CheckWorkspace(ctx, dir)
+	return s, err
+}
+
+// Dir returns the absolute path of the directory.
+func (s *Snapshot) Dir() string { return s.dir }
+
+// Into makes every sandbox that is based on req begin with a copy, behind what req has them begin with.
+func (s *Snapshot) Into(req session.Request) session.Request {
+	before := req.Prepare
+	req.Prepare = func(ctx context.Context, box *session.Session) error {
+		if before != nil {
+			if err := before(ctx, box); err != nil {
+				return err
+			}
+		}
+		return s.CopyTo(ctx, box)
+	}
+	return req
+}
+
+// CopyTo copies the snapshot to the work directory of a sandbox. Files that are there are replaced, others stay.
+func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
+	if err := s.copyTo(ctx, box); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.copies != nil {
+		s.copies[box.ID()] = true
+	}
+	return nil
+}
+
+func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
+	if err := s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes); err != nil {
+		return err
+	}
+	archive, err := zip.OpenReader(s.file)
+	if err != nil {
+		return err
+	}
+	defer archive.Close() // only read from
+	entries := make([]entry, len(archive.File))
+	for i, f := range archive.File {
+		entries[i] = entryOf(f)
+	}
+	return inWaves(ctx, entries, func(ctx context.Context, i int) error {
+		if err := copyEntry(ctx, dst, entries[i], archive.File[i]); err != nil {
+			return fmt.Errorf("workspace: %s: %w", entries[i].path, err)
+		}
+		return nil
+	})
+}
+
+func entryOf(f *zip.File) entry {
+	e := entry{path: strings.TrimSuffix(f.Name, "/"), kind: session.TypeFile, mode: f.Mode().Perm(), size: int64(f.UncompressedSize64)}
+	if f.Mode().IsDir() {
+		e.kind, e.size = session.TypeDir, 0
+	}
+	return e
+}
+
+func copyEntry(ctx context.Context, dst destination, e entry, f *zip.File) error {
+	if e.kind == session.TypeDir {
+		_, err := dst.MakeDir(ctx, e.path, e.mode)
+		return err
+	}
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close() // only read from
+	_, err = dst.WriteFile(ctx, e.path, r, session.WriteFileOptions{Mode: e.mode, Overwrite: true})
+	return err
+}
+
+// take writes the archive unless it was written before.
+func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken {
+		return nil
+	}
+	w, err := openWorkspace(ctx, s.dir, maxFiles, maxBytes)
+	if err != nil {
+		return err
+	}
+	defer w.root.Close() // only read from
+	dir := ""            // that for temp files
+	if !s.temp {
+		dir = filepath.Dir(s.file)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	f, err := os.CreateTemp(dir, "workcell-workspace-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("the workspace cannot be kept as it is now: %w", cause(err)), os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(w.archive(ctx, f), f.Close()); err != nil {
+		return err
+	}
+	if s.temp {
+		s.file = f.Name()
+	} else if err := os.Rename(f.Name(), s.file); err != nil {
+		return err
+	}
+	s.taken = true
+	return nil
+}
+
+// archive writes the workspace as a zip archive, not compressed: it is read right after, and goes with the run.
+func (w *workspace) archive(ctx context.Context, f io.Writer) error {
+	z := zip.NewWriter(f)
+	for _, e := range w.entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.write(z, e); err != nil {
+			return fmt.Errorf("%s: %w", e.path, err)
+		}
+	}
+	return z.Close()
+}
+
+func (w *workspace) write(z *zip.Writer, e entry) error {
+	h := &zip.FileHeader{Name: e.path, Method: zip.Store}
+	h.SetMode(e.mode)
+	if e.kind == session.TypeDir {
+		h.Name += "/"
+		h.SetMode(e.mode | fs.ModeDir)
+		_, err := z.CreateHeader(h)
+		return err
+	}
+	src, err := w.root.Open(filepath.FromSlash(e.path))
+	if err != nil {
+		return fmt.Errorf("%w: %v", backend.ErrInvalid, err)
+	}
+	defer src.Close() // only read from
+	dst, err := z.CreateHeader(h)
+	if err != nil {
+		return err
+	}
+	// What was listed was bounded; what was appended since is not copied.
+	_, err = io.Copy(dst, io.LimitReader(src, e.size))
+	return err
+}
+
+// Diff returns what a sandbox changed in its copy; nil when it did not begin with one.
+func (s *Snapshot) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
+	s.mu.Lock()
+	began := s.taken && (s.copies == nil || s.copies[box.ID()])
+	s.mu.Unlock()
+	if !began {
+		return nil, nil
+	}
+	base, err := s.tree()
+	if err != nil {
+		return nil, err
+	}
+	return box.Diff(ctx, base)
+}
+
+// tree returns the files of the snapshot.
+func (s *Snapshot) tree() (patch.Tree, error) {
+	archive, err := zip.OpenReader(s.file)
+	if err != nil {
+		return nil, err
+	}
+	defer archive.Close() // only read from
+	tree := patch.Tree{}
+	for _, f := range archive.File {
+		e := entryOf(f)
+		if e.kind == session.TypeDir {
+			continue
+		}
+		r, err := f.Open()
+		if err != nil {
+			return nil, err
+		}
+		content, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		tree[e.path] = patch.Entry{Mode: e.mode, Content: content}
+	}
+	return tree, nil
+}
+
+// Remove deletes the snapshot; it must not be used after that.
+func (s *Snapshot) Remove() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.taken {
+		return nil
+	}
+	s.taken = false
+	return os.Remove(s.file)
+}

@@ -1,0 +1,217 @@
+package tools_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
+	"github.com/firebase/genkit/go/ai/exp/localstore"
+	genkitx "github.com/firebase/genkit/go/genkit/exp"
+	middlewarex "github.com/firebase/genkit/go/plugins/middleware/exp"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// chat defines a Genkit agent with a sandbox, and more middleware, whose model plays turns.
+func (r *rig) chat(name string, s tools.Sandbox, more []ai.Middleware, turns ...turn) (*aix.Agent[any], *requests) {
+	r.t.Helper()
+	model, seen := r.model(turns...)
+	use := append([]ai.Middleware{r.plugin.Use(s)}, more...)
+	return genkitx.DefineAgent(r.g, name, aix.InlinePrompt{ai.WithModelName(model), ai.WithUse(use...)},
+		aix.WithSessionStore(localstore.NewInMemorySessionStore[any]())), seen
+}
+
+// ask runs one turn of a conversation and returns the answer; without the id of a session it begins one.
+func ask(t *testing.T, a *aix.Agent[any], id string) (text, session string) {
+	t.Helper()
+	var opts []aix.InvocationOption[any]
+	if id != "" {
+		opts = append(opts, aix.WithSessionID[any](id))
+	}
+	out, err := a.RunText(context.Background(), "go on", opts...)
+	if err != nil || out.FinishReason != aix.AgentFinishReasonStop {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	return out.Message.Text(), out.SessionID
+}
+
+// tell answers with what the latest command wrote, or with the code of its failure.
+func tell(req *ai.ModelRequest) ([]*ai.Part, error) {
+	outs := outputsOf(req)
+	last := outs[len(outs)-1]
+	return say(str(last["stdout"]) + code(last))(req)
+}
+
+// TestChatKeepsItsSandbox: a conversation of a Genkit agent finds the files of its earlier turns, another one does not. When
+// nobody used its sandbox for too long, the model is told that it has a new one.
+func TestChatKeepsItsSandbox(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"", "isolated"} {
+		t.Run("session: "+kind, func(t *testing.T) {
+			t.Parallel()
+			r, s := newRig(t), codeMode()
+			s.Session = kind
+			look := call("sandbox_exec", obj{"command": "cat note || echo nothing"})
+			a, seen := r.chat("chat", s, nil,
+				call("sandbox_fs_write", obj{"path": "note", "contents": "of the first turn"}), tell,
+				look, tell, look, tell, look, tell, look, tell)
+			_, first := ask(t, a, "")
+			if text, _ := ask(t, a, first); text != "of the first turn" {
+				t.Errorf("the second turn finds %q", text)
+			}
+			if text, second := ask(t, a, ""); text != "nothing\n" || second == first {
+				t.Errorf("another conversation finds %q", text)
+			}
+			infos := r.engine.all()
+			if len(infos) != 2 {
+				t.Fatalf("%d sandboxes", len(infos))
+			}
+			for _, info := range infos {
+				key, err := session.ParseKey(info.Key)
+				if err != nil || key.Namespace != session.NamespaceUser || strings.Contains(info.Key, first) {
+					t.Errorf("key %s, %v", info.Key, err)
+				}
+				if err := r.manager.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil { // as idleness does
+					t.Error(err)
+				}
+			}
+			for turn, want := range []int{1, 1} { // the second of these finds the new one
+				if text, _ := ask(t, a, first); text != "nothing\n" {
+					t.Errorf("in a new sandbox it finds %q", text)
+				}
+				notices := 0
+				for _, m := range seen.list[len(seen.list)-1].Messages {
+					if strings.HasPrefix(m.Text(), "Your sandbox of earlier turns is gone") {
+						notices++
+					}
+				}
+				if notices != want {
+					t.Errorf("turn %d: %d notices", turn, notices)
+				}
+			}
+		})
+	}
+}
+
+// TestToolsOfAChat: tools without the middleware, and agents that a Genkit agent runs by itself, work in the sandbox of the
+// conversation too.
+func TestToolsOfAChat(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	model, _ := r.model(call("sandbox_fs_write", obj{"path": "note", "contents": "by the agent"}), say("done"))
+	inner := r.agent("inner", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash}\n---\nWrite.")
+	set := r.tools(codeMode())
+	outer := genkitx.DefineCustomAgent(r.g, "outer", func(ctx context.Context, _ aix.Responder, sess *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		text := ""
+		err := sess.Run(ctx, func(ctx context.Context, _ *aix.AgentInput) (*aix.TurnResult, error) {
+			if _, err := inner.Run(ctx, nil, nil); err != nil {
+				return nil, err
+			}
+			text = str(set.call(ctx, "sandbox_fs_read", obj{"path": "note"})["contents"])
+			return &aix.TurnResult{FinishReason: aix.AgentFinishReasonStop}, nil
+		})
+		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
+	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	if text, _ := ask(t, outer, ""); text != "by the agent" || r.engine.open() != 1 {
+		t.Errorf("%q, %d sandboxes", text, r.engine.open())
+	}
+}
+
+// task returns the handle that the latest delegation returned.
+func task(req *ai.ModelRequest) string {
+	outs := outputsOf(req)
+	return str(outs[len(outs)-1]["taskId"])
+}
+
+// with calls a background task tool for the task of the latest delegation.
+func with(tool string) turn {
+	return func(req *ai.ModelRequest) ([]*ai.Part, error) {
+		return call(tool, obj{"taskIds": []string{task(req)}})(req)
+	}
+}
+
+// TestBackgroundAgents: sub-agents that Genkit runs in the background work in the sandbox of who asked them, and alone with
+// session: isolated.
+func TestBackgroundAgents(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	alone := codeMode()
+	alone.Session = "isolated"
+	work := []turn{call("sandbox_exec", obj{"command": "cat plan 2>/dev/null; echo written > result"}), tell}
+	_, sharer := r.chat("sharer", codeMode(), nil, work...)
+	_, loner := r.chat("loner", alone, nil, work...)
+	boss, _ := r.chat("boss", codeMode(), []ai.Middleware{middlewarex.Agents{
+		Async: true, Agents: []aix.AgentRef{{Name: "sharer"}, {Name: "loner"}},
+	}},
+		call("sandbox_fs_write", obj{"path": "plan", "contents": "the plan"}),
+		call("delegate_to_loner", obj{"task": "Work.", "background": true}), with("wait_for_background_tasks"),
+		call("sandbox_exec", obj{"command": "test ! -e result && echo untouched"}),
+		call("delegate_to_sharer", obj{"task": "Work.", "background": true}), with("wait_for_background_tasks"),
+		call("sandbox_exec", obj{"command": "cat result"}),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			outs := outputsOf(req)
+			return say(fmt.Sprint(outs[3]["stdout"], outs[6]["stdout"]))(req)
+		})
+	if text, _ := ask(t, boss, ""); text != "untouched\nwritten\n" {
+		t.Errorf("%q", text)
+	}
+	if out := sharer.outputs()[0]; out["stdout"] != "the plan" {
+		t.Errorf("who shares the sandbox reads %v", out)
+	}
+	if out := loner.outputs()[0]; out["stdout"] != "" {
+		t.Errorf("who is alone reads %v", out)
+	}
+	if n := r.engine.open(); n != 2 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
+// TestAbortedAgent: the end of a sub-agent in the background ends all that it had started, and nothing else: not what the one
+// who asked it runs in the same sandbox.
+func TestAbortedAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.chat("worker", codeMode(), nil,
+		call("sandbox_exec", obj{"command": "sleep 1000 & echo $! >> theirs; exec sleep 1000", "yield_ms": 200}),
+		call("sandbox_exec", obj{"command": "setsid sleep 1000 & echo $! >> theirs; echo $$ >> theirs; echo > ready; sleep 1000", "yield_ms": 600_000}),
+		say("never"))
+	boss, _ := r.chat("boss", codeMode(), []ai.Middleware{middlewarex.Agents{Async: true, Agents: []aix.AgentRef{{Name: "worker"}}}},
+		call("sandbox_exec", obj{"command": "echo $$ > mine; exec sleep 1000", "yield_ms": 200}),
+		call("delegate_to_worker", obj{"task": "Work.", "background": true}),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			return call("sandbox_exec", obj{"command": "while [ ! -e ready ]; do sleep 0.05; done; echo " + task(req)})(req)
+		},
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			outs := outputsOf(req)
+			return call("abort_background_tasks", obj{"taskIds": []string{str(outs[1]["taskId"])}})(req)
+		},
+		call("sandbox_exec", obj{"command": "cat mine theirs"}), tell)
+	text, _ := ask(t, boss, "")
+	pids := strings.Fields(text)
+	if len(pids) != 4 {
+		t.Fatalf("processes: %q", text)
+	}
+	for _, pid := range pids[1:] {
+		eventually(t, "process "+pid+" of the aborted agent ends", func() bool { return !lives(t, pid) })
+	}
+	if !lives(t, pids[0]) {
+		t.Error("what was started by the agent that goes on has ended too")
+	}
+}
+
+// lives reports whether a process runs. The sandboxes of a rig are processes of this machine.
+func lives(t *testing.T, pid string) bool {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.FindProcess(n)
+	return err == nil && p.Signal(syscall.Signal(0)) == nil
+}

@@ -1,0 +1,130 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"image"
+	_ "image/gif"  // reads its header
+	_ "image/jpeg" // likewise
+	_ "image/png"  // likewise
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/api"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Bounds of images that models are shown: what Anthropic's API takes, which takes least of the large providers. It counts 5 MiB
+// in base64.
+const (
+	maxImage = 5 << 20 / 4 * 3 // bytes
+	maxSide  = 8000            // pixels
+)
+
+// imageType returns the media type of what a file holds, by its first bytes, and the size of the picture; empty when it is no
+// image that models are shown, or a damaged one. The size of WebP is not known.
+func imageType(data []byte) (media string, width, height int) {
+	media = http.DetectContentType(data)
+	switch media {
+	case "image/webp":
+		return media, 0, 0
+	case "image/png", "image/jpeg", "image/gif":
+		if config, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil {
+			return media, config.Width, config.Height
+		}
+	}
+	return "", 0, 0
+}
+
+// asImage turns what was read from the beginning of a file into an image when it is one.
+func (b *binding) asImage(ctx context.Context, s *session.Session, name string, out *fsReadOutput) (err error) {
+	data := out.data
+	if !strings.HasPrefix(http.DetectContentType(data), "image/") {
+		return nil
+	}
+	info := session.FileInfo{Size: out.SizeBytes}
+	if out.Truncated && out.SizeBytes <= maxImage {
+		if data, info, err = s.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxImage}); err != nil {
+			return err
+		}
+	}
+	media, width, height := imageType(data)
+	switch {
+	case media == "":
+		return nil
+	case info.Size > maxImage || width > maxSide || height > maxSide:
+		return toolspec.Failf(toolspec.CodeTooLarge, "the image has %d bytes and %d x %d pixels, the limits are %d bytes and %d pixels a side", info.Size, width, height, maxImage, maxSide).
+			WithRemediation("Make a smaller copy with a program in the sandbox and read that, or pass max_bytes for a part of its bytes.")
+	}
+	*out = fsReadOutput{SizeBytes: info.Size, Width: width, Height: height, Image: toolspec.Image{MediaType: media, Data: data}}
+	if !b.box.seesImages(ctx) {
+		out.Image.Data = nil
+		out.Note = "you cannot be shown images; look at it with a program in the sandbox"
+	}
+	return nil
+}
+
+// modelKey holds the name of the model that a Generate call asks.
+type modelKey struct{}
+
+// seesImages reports whether the model that ctx belongs to takes images. One that nobody describes does.
+func (t *toolbox) seesImages(ctx context.Context) bool {
+	name, _ := ctx.Value(modelKey{}).(string)
+	r := t.registry.Load()
+	if name == "" || r == nil {
+		return true
+	}
+	action := (*r).ResolveAction(api.KeyFromName(api.ActionTypeModel, name))
+	if action == nil {
+		return true
+	}
+	model, _ := action.Desc().Metadata["model"].(map[string]any)
+	supports, known := model["supports"].(map[string]any)
+	media, _ := supports["media"].(bool)
+	return media || !known
+}
+
+// imageParts returns the image of an output as Genkit's parts.
+func imageParts(out any) []*ai.Part {
+	img := toolspec.ImageOf(out)
+	if len(img.Data) == 0 {
+		return nil
+	}
+	return []*ai.Part{ai.NewMediaPart(img.MediaType, "data:"+img.MediaType+";base64,"+base64.StdEncoding.EncodeToString(img.Data))}
+}
+
+// imagesApart returns messages in which the images of sandbox_fs_read follow their tool message as one of the user. Of
+// Genkit's plugins Anthropic's sends parts of a tool's answer to every model; those of OpenAI's protocol and of Ollama drop
+// them, Gemini before 3 refuses them. Every model that takes images takes a user's.
+func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
+	if name, _ := ctx.Value(modelKey{}).(string); provider(name) == "anthropic" {
+		return messages
+	}
+	var out []*ai.Message
+	for _, m := range messages {
+		plain := *m
+		plain.Content = slices.Clone(m.Content)
+		var images []*ai.Part
+		for i, p := range m.Content {
+			if p == nil || !p.IsToolResponse() || p.ToolResponse.Name != toolspec.ToolFSRead || len(p.ToolResponse.Content) == 0 {
+				continue
+			}
+			images = append(images, ai.NewTextPart(fmt.Sprintf("The image of the answer of %s:", toolspec.ToolFSRead)))
+			images = append(images, p.ToolResponse.Content...)
+			part, response := *p, *p.ToolResponse
+			response.Content = nil
+			part.ToolResponse = &response
+			plain.Content[i] = &part
+		}
+		if out = append(out, &plain); len(images) > 0 {
+			out = append(out, ai.NewUserMessage(images...))
+		}
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package tools_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"image"
+	"image/color"
+	"image/gif"
+	"image/jpeg"
+	"image/png"
+	"strings"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// webp is a picture of one pixel.
+const webp = "UklGRiIAAABXRUJQVlA4IBYAAAAwAQCdASoBAAEADsD+JaQAA3AAAAAA"
+
+// pictures returns an image of 3 x 2 pixels in each form, in base64, by media type.
+func pictures(t *testing.T) map[string]string {
+	t.Helper()
+	img := image.NewPaletted(image.Rect(0, 0, 3, 2), color.Palette{color.Black, color.White})
+	out := map[string]string{"image/webp": webp}
+	for media, encode := range map[string]func(*bytes.Buffer) error{
+		"image/png":  func(b *bytes.Buffer) error { return png.Encode(b, img) },
+		"image/jpeg": func(b *bytes.Buffer) error { return jpeg.Encode(b, img, nil) },
+		"image/gif":  func(b *bytes.Buffer) error { return gif.Encode(b, img, nil) },
+	} {
+		var b bytes.Buffer
+		if err := encode(&b); err != nil {
+			t.Fatal(err)
+		}
+		out[media] = base64.StdEncoding.EncodeToString(b.Bytes())
+	}
+	return out
+}
+
+// TestReadImage: an image is a part of the answer, whatever its name; a part of its bytes is bytes.
+func TestReadImage(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	for media, data := range pictures(t) {
+		set.ok("sandbox_fs_write", obj{"path": "picture.txt", "contents_b64": data, "overwrite": true})
+		resp, err := set.tools["sandbox_fs_read"].RunRawMultipart(context.Background(), obj{"path": "picture.txt"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := plain(resp.Output)
+		if out["media_type"] != media || out["contents"] != nil || out["contents_b64"] != nil || media != "image/webp" && (out["width"] != 3.0 || out["height"] != 2.0) {
+			t.Errorf("%s: %v", media, out)
+		}
+		if len(resp.Content) != 1 || !resp.Content[0].IsMedia() || resp.Content[0].ContentType != media || resp.Content[0].Text != "data:"+media+";base64,"+data {
+			t.Errorf("%s: parts %+v", media, resp.Content)
+		}
+		for _, part := range []obj{{"max_bytes": 1 << 20}, {"offset": 1}, {"line_limit": 1}} {
+			part["path"] = "picture.txt"
+			resp, err := set.tools["sandbox_fs_read"].RunRawMultipart(context.Background(), part)
+			if err != nil || len(resp.Content) != 0 || plain(resp.Output)["media_type"] != nil {
+				t.Errorf("%s by %v: %+v, %v", media, part, resp, err)
+			}
+		}
+	}
+	// What only begins like an image would be refused by a provider, which would end the run.
+	set.ok("sandbox_fs_write", obj{"path": "broken.png", "contents_b64": base64.StdEncoding.EncodeToString([]byte("\x89PNG\r\n\x1a\n\xff"))})
+	if out := set.ok("sandbox_fs_read", obj{"path": "broken.png"}); out["contents_b64"] == nil || out["media_type"] != nil {
+		t.Errorf("no image: %v", out)
+	}
+	set.ok("sandbox_fs_write", obj{"path": "page.svg", "contents": "<svg/>"})
+	if out := set.ok("sandbox_fs_read", obj{"path": "page.svg"}); out["contents"] != "<svg/>" {
+		t.Errorf("text: %v", out)
+	}
+	set.ok("sandbox_exec", obj{"command": "base64 -d picture.txt.b64 2>/dev/null; cp picture.txt padded; head -c 1000000 /dev/zero >>padded; cp picture.txt large; head -c 5000000 /dev/zero >>large"})
+	if out := set.ok("sandbox_fs_read", obj{"path": "padded"}); out["media_type"] == nil || num(out["size_bytes"]) < 1e6 {
+		t.Errorf("larger than what is read of other files: %v", out)
+	}
+	if out := set.fails(toolspec.CodeTooLarge, "sandbox_fs_read", obj{"path": "large"}); !strings.Contains(message(out), "the limits are 3932160 bytes") {
+		t.Errorf("too large: %s", message(out))
+	}
+}
+
+// TestModelsSeeImages asks each provider with an image that was read: it is in the request, in a form that the plugin sends.
+func TestModelsSeeImages(t *testing.T) {
+	picture := pictures(t)["image/png"]
+	for _, v := range vendors() {
+		t.Run(v.name, func(t *testing.T) {
+			f := newFake(t, v, []toolCall{{"sandbox_fs_write", obj{"path": "p", "contents_b64": picture}}}, []toolCall{{"sandbox_fs_read", obj{"path": "p"}}})
+			r := newRig(t, v.plugin(t, f.URL))
+			resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(v.model), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(codeMode())))
+			if err != nil || resp.Text() != "done" {
+				t.Fatalf("%v: %v", resp, err)
+			}
+			last := f.requests[2]
+			answers := results(last)
+			shown := strings.Count(text(last), picture) - 1 // the model itself wrote it once
+			if shown < 1 ||                                 // Ollama's plugin sends it twice
+				!strings.Contains(answers[1], "image/png") {
+				t.Errorf("%d images: %s", shown, answers[1])
+			}
+			// Genkit's own messages keep the image where it belongs.
+			var parts int
+			for _, m := range resp.History() {
+				for _, p := range m.Content {
+					if p.IsToolResponse() {
+						parts += len(p.ToolResponse.Content)
+					}
+					if p.IsMedia() {
+						t.Error("a message of the user is left in the history")
+					}
+				}
+			}
+			if parts != 1 {
+				t.Errorf("%d parts of tools in the history", parts)
+			}
+		})
+	}
+}
+
+// TestBlindModel: a model that takes no images is told so; Genkit would end the run with the request.
+func TestBlindModel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	picture := pictures(t)["image/png"]
+	_, seen, err := r.generate(context.Background(), codeMode(), call("sandbox_fs_write", obj{"path": "p", "contents_b64": picture}), call("sandbox_fs_read", obj{"path": "p"}), say("done"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := seen.outputs()[1]; out["media_type"] != "image/png" || !strings.Contains(str(out["note"]), "you cannot be shown images") || strings.Contains(text(out), picture) {
+		t.Errorf("%v", out)
+	}
+}

@@ -1,0 +1,80 @@
+package tools
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"maps"
+	"mime"
+	"path"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
+
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
+)
+
+// maxArtifact is the largest output that becomes an artifact: a store writes all of them with every turn.
+const maxArtifact = 8 << 20
+
+// outputs reads the files that the agent's `outputs:` names from the sandbox of a run.
+func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error) {
+	p := pluginOf(a.g)
+	if p == nil || a.doc.Outputs() == nil {
+		return nil, nil
+	}
+	box := transfer.Shared(p.Manager, run)
+	if box == nil {
+		return nil, errors.New("it has no outputs: it used no sandbox")
+	}
+	made, err := transfer.Collect(ctx, box, a.doc.Outputs(), nil)
+	return made.Outputs, err
+}
+
+// keepingArtifacts returns a generation at whose end the outputs that are there become artifacts of the Genkit agent's
+// session that it is part of. In a conversation they need not be there yet.
+func (b *binding) keepingArtifacts(next ai.GenerateNext) ai.GenerateNext {
+	return func(ctx context.Context, p *ai.GenerateParams) (*ai.ModelResponse, error) {
+		resp, err := next(ctx, p)
+		run, bound := session.RunFromContext(ctx)
+		store := aix.ArtifactStoreFromContext(ctx)
+		if err != nil || b.cfg.Outputs == nil || store == nil || !bound {
+			return resp, err
+		}
+		if box := transfer.Shared(b.box.manager, run); box != nil {
+			b.keepArtifacts(ctx, box, store)
+		}
+		return resp, nil
+	}
+}
+
+func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store aix.ArtifactStore) {
+	made, err := transfer.Collect(ctx, box, b.cfg.Outputs, nil)
+	if err != nil && !errors.As(err, new(*transfer.MissingError)) {
+		b.box.log.WarnContext(ctx, "not all outputs became artifacts", "sandbox", box.ID(), "error", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(made.Outputs)) {
+		if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
+			store.AddArtifacts(artifact(name, e.Content))
+		} else {
+			b.box.log.WarnContext(ctx, "an output is no artifact: it is a link or too large", "sandbox", box.ID(), "bytes", len(e.Content))
+		}
+	}
+}
+
+// artifact returns an output as Genkit keeps it.
+func artifact(name string, content []byte) *aix.Artifact {
+	kind := mime.TypeByExtension(path.Ext(name))
+	part := ai.NewTextPart(string(content))
+	if !utf8.Valid(content) || slices.Contains(content, 0) {
+		if kind == "" {
+			kind = "application/octet-stream"
+		}
+		part = ai.NewMediaPart(kind, "data:"+kind+";base64,"+base64.StdEncoding.EncodeToString(content))
+	}
+	return &aix.Artifact{Name: name, Parts: []*ai.Part{part}, Metadata: map[string]any{"mimeType": kind, "sizeBytes": len(content)}}
+}

@@ -1,0 +1,250 @@
+package tools_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// errDied is the end of a process.
+var errDied = errors.New("the process died")
+
+// tape keeps the parts of a conversation, of which it takes no more than it has room for: as if the process died there.
+type tape struct {
+	parts []json.RawMessage
+	room  int
+}
+
+func (r *tape) write(_ context.Context, part json.RawMessage) error {
+	if r.room == 0 {
+		return errDied
+	}
+	r.room--
+	r.parts = append(r.parts, part)
+	return nil
+}
+
+// past returns what is on the tape.
+func (r *tape) past(t *testing.T) *transcript.Conversation {
+	t.Helper()
+	c := &transcript.Conversation{}
+	for _, part := range r.parts {
+		if err := c.Add(part, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// byTurn registers a model that answers by the number of turns that the conversation has, as a model does that remembers
+// nothing, and returns its name and the requests that it got. Its tool calls have no references of their own.
+func (r *rig) byTurn(turns ...turn) (string, *requests) {
+	name, seen := fmt.Sprintf("test/script-%d", r.models.Add(1)), &requests{}
+	genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
+		func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			seen.add(req)
+			n := 0
+			for _, m := range req.Messages {
+				if m.Role == ai.RoleTool {
+					n++
+				}
+			}
+			parts, err := turns[n](req)
+			return &ai.ModelResponse{
+				Request: req, Message: &ai.Message{Role: ai.RoleModel, Content: parts}, FinishReason: ai.FinishReasonStop,
+				Usage: &ai.GenerationUsage{InputTokens: 10, OutputTokens: 3},
+			}, err
+		})
+	return name, seen
+}
+
+// marks is a conversation of three turns with four calls, each of which leaves a mark, and an answer that has all their
+// outputs.
+func marks() []turn {
+	mark := func(name string) obj { return obj{"command": "echo " + name + " >> marks; echo " + name} }
+	return []turn{
+		call("sandbox_exec", mark("a"), "sandbox_exec", mark("b")),
+		call("sandbox_exec", mark("c")),
+		call("no_such_tool", obj{}, "sandbox_exec", mark("d")),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			var text string
+			for _, out := range outputsOf(req) {
+				text += str(out["stdout"]) + code(out)
+			}
+			return say(text)(req)
+		},
+	}
+}
+
+const marking = "---\nmodel: %s\nmaxTurns: 3\nsandbox: {mode: code, runtime: bash%s}\n---\nLeave marks."
+
+// TestContinueAnywhere ends an agent behind each part of its conversation and continues it: it answers as one that was not
+// disturbed, in as many turns, is not asked again for an answer that is recorded, and makes no call again that has a result.
+func TestContinueAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, session := range []string{"", ", session: isolated"} {
+		for cut := 0; ; cut++ {
+			if done := t.Run(fmt.Sprintf("cut %d%s", cut, session), func(t *testing.T) { continueAt(t, session, cut) }); !done || cut == 8 {
+				break
+			}
+		}
+	}
+}
+
+func continueAt(t *testing.T, isolation string, cut int) {
+	r := newRig(t)
+	model, seen := r.byTurn(marks()...)
+	a := r.agent("marker", fmt.Sprintf(marking, model, isolation))
+	ctx := r.within(session.NewRunID(), session.Request{})
+	kept := &tape{room: cut}
+	rec := transcript.New("marker", "isolated.mine", nil, kept.write)
+	_, err := a.Run(transcript.With(ctx, rec), nil, nil)
+	if cut < 8 && (!errors.Is(err, errDied) || !errors.Is(rec.Close(), errDied)) || cut == 8 && err != nil {
+		t.Fatalf("the first process: %v", err)
+	}
+	past := kept.past(t)
+	asked, turns := len(seen.list), past.Turns()
+	var marksNow func() string
+	if isolation == "" {
+		look := r.tools(codeMode())
+		marksNow = func() string {
+			return str(look.call(ctx, "sandbox_exec", obj{"command": "cat marks 2>/dev/null"})["stdout"])
+		}
+	}
+	kept.room = -1
+	rec = transcript.New("marker", "isolated.mine", past, kept.write)
+	res, err := a.Run(transcript.With(ctx, rec), nil, nil)
+	if err != nil || rec.Close() != nil {
+		t.Fatalf("the second process: %v", err)
+	}
+	if res.Text != "a\nb\nc\nnot_foundd\n" || res.Turns != 4 || res.ToolCalls != 5 || res.InputTokens != 40 || res.OutputTokens != 12 {
+		t.Errorf("cut %d: %+v", cut, res)
+	}
+	if again := len(seen.list) - asked; again != 4-turns {
+		t.Errorf("cut %d: the model was asked %d times, %d turns were recorded", cut, again, turns)
+	}
+	if len(kept.parts) != 8 {
+		t.Errorf("cut %d: %d parts are recorded", cut, len(kept.parts))
+	}
+	if kept.past(t).Turns() != 3 {
+		t.Errorf("cut %d: the record is another one", cut)
+	}
+	if marksNow == nil {
+		return
+	}
+	// What was recorded as done by the first process was not done by the second: only calls of the part that was cut off can
+	// have been made twice, one where the record ended and those of its turn.
+	for _, mark := range []string{"a", "b", "c", "d"} {
+		n := strings.Count(marksNow(), mark)
+		if n == 0 || n > 1 && recordedMark(kept.parts[:cut], mark) {
+			t.Errorf("cut %d: mark %s was left %d times", cut, mark, n)
+		}
+	}
+}
+
+// recordedMark reports whether parts have the result of the call that leaves a mark.
+func recordedMark(parts []json.RawMessage, mark string) bool {
+	for _, part := range parts {
+		if strings.Contains(string(part), `"stdout":"`+mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestContinueElsewhere: an agent that continues learns that its sandbox is not the one it worked in, once, and only when it
+// is another.
+func TestContinueElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]bool{"the same sandbox": false, "another sandbox": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			model, seen := r.byTurn(marks()...)
+			a := r.agent("marker", fmt.Sprintf(marking, model, ""))
+			ctx := r.within(session.NewRunID(), session.Request{})
+			kept := &tape{room: 4}
+			if _, err := a.Run(transcript.With(ctx, transcript.New("marker", "", nil, kept.write)), nil, nil); !errors.Is(err, errDied) {
+				t.Fatal(err)
+			}
+			run, _ := session.RunFromContext(ctx)
+			if lose {
+				if err := r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept.room = -1
+			if _, err := a.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			notices := 0
+			for _, m := range seen.list[len(seen.list)-1].Messages {
+				if transcript.IsNotice(m) && strings.Contains(m.Text(), "files that you made are gone") {
+					notices++
+				}
+			}
+			if lose != (notices == 1) || notices > 1 {
+				t.Errorf("%d notices", notices)
+			}
+			if past := kept.past(t); past.Turns() != 3 { // the record has the notice too
+				t.Errorf("%d turns", past.Turns())
+			}
+		})
+	}
+}
+
+// TestConversationTooLarge: an agent whose conversation finds no room works on, and the record says that it has no end.
+func TestConversationTooLarge(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	model, _ := r.byTurn(marks()...)
+	a := r.agent("marker", fmt.Sprintf(marking, model, ""))
+	kept := &tape{room: -1}
+	full := func(ctx context.Context, part json.RawMessage) error {
+		if len(kept.parts) == 3 && !strings.Contains(string(part), `"lost"`) {
+			return transcript.ErrFull
+		}
+		return kept.write(ctx, part)
+	}
+	ctx := r.within(session.NewRunID(), session.Request{})
+	rec := transcript.New("marker", "", nil, full)
+	if res, err := a.Run(transcript.With(ctx, rec), nil, nil); err != nil || rec.Close() != nil || res.Turns != 4 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if past := kept.past(t); past.Lost() == "" || len(kept.parts) != 4 {
+		t.Errorf("%d parts, lost: %q", len(kept.parts), past.Lost())
+	}
+}
+
+// TestNestedConversation: what the tool of an agent runs is no part of its conversation, also not when it is the same agent.
+func TestNestedConversation(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var inner *tools.Agent
+	genkit.DefineTool(r.g, "ask", "Asks the same agent.", func(tc *ai.ToolContext, _ struct{}) (string, error) {
+		res, err := inner.Run(tc, obj{"deep": true}, nil)
+		return res.Text, err
+	})
+	model, _ := r.byTurn(func(req *ai.ModelRequest) ([]*ai.Part, error) {
+		if strings.Contains(req.Messages[0].Text(), "deep") {
+			return say("inside")(req)
+		}
+		return call("ask", obj{})(req)
+	}, say("outside"))
+	inner = r.agent("asker", "---\nmodel: "+model+"\ntools: [ask]\ninput: {schema: {\"deep?\": boolean}}\n---\n{{#if deep}}deep{{else}}flat{{/if}}")
+	kept := &tape{room: -1}
+	res, err := inner.Run(transcript.With(context.Background(), transcript.New("asker", "", nil, kept.write)), nil, nil)
+	if err != nil || res.Text != "outside" || len(kept.parts) != 2 || !strings.Contains(string(kept.parts[1]), "inside") {
+		t.Errorf("%+v, %v, %s", res, err, kept.parts)
+	}
+}

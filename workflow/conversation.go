@@ -1,0 +1,54 @@
+package workflow
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/transcript"
+)
+
+// maxConversations bounds what is recorded of the conversations of a run that are under way, in bytes. One that finds no
+// room is not recorded.
+const maxConversations = 64 << 20
+
+// record returns a context in which the step's agent records its conversation in the journal, and continues the one of the
+// attempt that was under way when the run was interrupted. The function ends the recording; it returns the failure of the
+// journal.
+func (ex *execution) record(ctx context.Context) (context.Context, func() error) {
+	if ex.run.opts.Journal == nil && ex.past == nil {
+		return ctx, func() error { return nil }
+	}
+	held := int64(0) // only the recorder calls write, one part after the other, and not after Close
+	if ex.past != nil {
+		held = int64(ex.past.Bytes())
+		ex.run.conversations.Add(held)
+	}
+	write := func(ctx context.Context, part json.RawMessage) error {
+		size := int64(len(part))
+		if ex.run.conversations.Add(size) > maxConversations && size > smallPart {
+			ex.run.conversations.Add(-size)
+			return transcript.ErrFull
+		}
+		held += size
+		return ex.run.record(ctx, ex.entry(Entry{Kind: EventStepProgress, Attempt: ex.attempts, Conversation: part}))
+	}
+	rec := transcript.New(ex.agent(), ex.isolatedName(), ex.past, write)
+	return transcript.With(ctx, rec), func() error {
+		err := rec.Close()
+		ex.run.conversations.Add(-held)
+		return err
+	}
+}
+
+// smallPart is the size of a part for which there is always room, such as the one that says that there is none for others.
+const smallPart = 1 << 10
+
+// isolatedName returns the name of the sandbox of an agent that has its own, in this attempt, in whichever process.
+func (ex *execution) isolatedName() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", ex.path, ex.visit, ex.attempts))
+	return isolated.Name("agent-" + hex.EncodeToString(sum[:10]))
+}

@@ -1,0 +1,255 @@
+package workflow_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// talkers are agents that answer by what their tools returned, in two rounds of two calls. They count the calls that were
+// made, by agent, round and call, over all processes.
+type talkers struct {
+	mu    sync.Mutex
+	calls map[string]int
+	fails map[string]int // how many times an agent fails at the end of its conversation
+	large int            // bytes that every result of a tool has more
+}
+
+func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	rec := transcript.Claim(ctx, name)
+	if rec == nil {
+		return workflow.AgentOutput{}, errors.New("no recorder")
+	}
+	past, err := rec.Progress()
+	if err != nil {
+		return workflow.AgentOutput{}, err
+	}
+	hooks, messages := rec.Hooks(), past.Messages
+	if messages == nil {
+		messages = []*ai.Message{ai.NewUserTextMessage(fmt.Sprint(name, input["it"]))}
+	}
+	for {
+		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages}}, twoRounds)
+		if err != nil {
+			return workflow.AgentOutput{}, err
+		}
+		if len(resp.ToolRequests()) == 0 {
+			return workflow.AgentOutput{Text: resp.Text()}, a.failure(name)
+		}
+		answers := &ai.Message{Role: ai.RoleTool}
+		for i, p := range resp.ToolRequests() {
+			made := func(context.Context, *ai.ToolParams) (*ai.MultipartToolResponse, error) {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				call := fmt.Sprint(messages[0].Text(), " ", len(messages), " ", i)
+				a.calls[call]++
+				return &ai.MultipartToolResponse{Output: call + strings.Repeat("x", a.large)}, nil
+			}
+			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, made)
+			if err != nil {
+				return workflow.AgentOutput{}, err
+			}
+			answers.Content = append(answers.Content, ai.NewToolResponsePart(&ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}))
+		}
+		messages = append(messages[:len(messages):len(messages)], resp.Message, answers)
+	}
+}
+
+func (a *talkers) failure(name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fails[name]--; a.fails[name] >= 0 {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
+// twoRounds is a model that calls two tools twice, and then answers with all that they returned.
+func twoRounds(_ context.Context, p *ai.ModelParams) (*ai.ModelResponse, error) {
+	var text []string
+	for _, m := range p.Request.Messages {
+		for _, part := range m.Content {
+			if part.IsToolResponse() {
+				text = append(text, fmt.Sprint(part.ToolResponse.Output))
+			}
+		}
+	}
+	m := ai.NewModelTextMessage(strings.Join(text, ", "))
+	if len(text) < 4 {
+		m = ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "x"}), ai.NewToolRequestPart(&ai.ToolRequest{Name: "y"}))
+	}
+	return &ai.ModelResponse{Request: p.Request, Message: m}, nil
+}
+
+// talks has agents with conversations wherever a step can be: alone, tried again, and for items side by side.
+const talks = `
+  - {id: flaky, type: agent, agent: flaky, retry: {max_attempts: 2, backoff: 0s}}
+  - id: each
+    type: for_each
+    items: "${ [1, 2] }"
+    as: it
+    max_concurrency: 2
+    steps:
+      - {id: talk, type: agent, agent: talk, input: {it: "${ it }"}}
+    output: "${ steps.talk.output }"
+  - {id: done, type: end, output: {flaky: "${ steps.flaky.output }", each: "${ steps.each.output }"}}
+`
+
+// TestConversationsContinue interrupts a run behind each of its journal entries. Resumed, its agents make each call once but
+// for the one whose result was not recorded, in an attempt that failed and in one that followed it as often as there were
+// attempts, and come to the same answers.
+func TestConversationsContinue(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, talks)
+	whole, full := &talkers{calls: map[string]int{}, fails: map[string]int{"flaky": 1}}, &cutJournal{room: -1}
+	want, err := workflow.NewEngine(nil, whole, &workflow.Options{Journal: full}).Run(t.Context(), wf, nil)
+	if err != nil || len(whole.calls) != 12 || whole.calls["flaky<nil> 1 0"] != 2 {
+		t.Fatalf("%v, %v", err, whole.calls)
+	}
+	continued := 0
+	for cut := 1; cut < len(full.lines); cut++ {
+		a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{"flaky": 1}}, &cutJournal{room: cut}
+		var turns int
+		engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) { turns += ev.Turns }})
+		if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+			t.Fatalf("cut %d: the first process: %v", cut, err)
+		}
+		before := journal.entries(t)
+		unrecorded := map[string]int{}
+		for call, n := range a.calls {
+			unrecorded[call] = n
+		}
+		for _, line := range journal.lines {
+			for call := range unrecorded {
+				unrecorded[call] -= bytes.Count(line, []byte(`{"output":"`+call+`"}`))
+			}
+		}
+		a.fails["flaky"] = 1 // the failure that was recorded is not made again, another one is
+		for _, e := range before {
+			if e.Retry {
+				a.fails["flaky"] = 0
+			}
+		}
+		journal.room = -1
+		got, err := engine.Resume(t.Context(), wf, before)
+		if err != nil || fmt.Sprint(got.Output) != fmt.Sprint(want.Output) {
+			t.Fatalf("cut %d: %v, %v", cut, got, err)
+		}
+		continued += turns
+		for call, n := range a.calls {
+			if n > whole.calls[call]+unrecorded[call] {
+				t.Errorf("cut %d: %s was made %d times, %d of them not recorded, want %d", cut, call, n, unrecorded[call], whole.calls[call])
+			}
+		}
+	}
+	if continued == 0 {
+		t.Error("no conversation was continued")
+	}
+}
+
+// TestContinueWithoutJournal: a run that is resumed without a journal continues its conversations all the same.
+func TestContinueWithoutJournal(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 4} // with the first result
+	if _, err := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	if _, err := workflow.NewEngine(nil, a, nil).Resume(t.Context(), wf, journal.entries(t)); err != nil {
+		t.Fatal(err)
+	}
+	if a.calls["talk<nil> 1 0"] != 1 || a.calls["talk<nil> 1 1"] != 2 || a.calls["talk<nil> 3 0"] != 1 {
+		t.Errorf("calls: %v", a.calls)
+	}
+}
+
+// TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says so.
+func TestLargeConversation(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}, large: 3 * transcript.MaxBytes / 4}, &cutJournal{room: 5}
+	var lost string
+	turns := 0
+	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
+		lost, turns = lost+ev.Lost, turns+ev.Turns
+	}})
+	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	before := journal.entries(t)
+	if last := string(before[len(before)-1].Conversation); !strings.Contains(last, `"lost":`) {
+		t.Fatalf("the record ends with %.100s", last)
+	}
+	journal.room, a.large = -1, 0
+	got, err := engine.Resume(t.Context(), wf, before)
+	if err != nil || !strings.Contains(lost, "16 MiB") || turns != 0 {
+		t.Errorf("%v, %v, lost: %q, behind turn %d", got, err, lost, turns)
+	}
+	if a.calls["talk<nil> 1 0"] != 2 {
+		t.Errorf("calls: %v", a.calls)
+	}
+}
+
+// TestSpoiledConversations: a journal whose conversations are not as they were written is refused.
+func TestSpoiledConversations(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	journal := &cutJournal{room: 6} // both rounds, but for the last result
+	engine := workflow.NewEngine(nil, &talkers{calls: map[string]int{}}, &workflow.Options{Journal: journal})
+	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatalf("as it is: %v", err) // for there is no room
+	}
+	for name, spoil := range map[string]func([]workflow.Entry) []workflow.Entry{
+		"a part is missing":       func(e []workflow.Entry) []workflow.Entry { return append(e[:2:2], renumber(e[3:])...) },
+		"a part is empty":         func(e []workflow.Entry) []workflow.Entry { e[3].Conversation = nil; return e },
+		"a part is another":       func(e []workflow.Entry) []workflow.Entry { e[3].Conversation = e[2].Conversation; return e },
+		"a part is cut":           func(e []workflow.Entry) []workflow.Entry { e[3].Conversation = e[3].Conversation[:9]; return e },
+		"of a step that is over":  func(e []workflow.Entry) []workflow.Entry { e[3].Path = "b"; return e },
+		"of another attempt":      func(e []workflow.Entry) []workflow.Entry { e[3].Attempt = 2; return e },
+		"of a step without agent": func(e []workflow.Entry) []workflow.Entry { e[3].Type = workflow.TypeExec; return e },
+		"continues another": func(e []workflow.Entry) []workflow.Entry {
+			again := e[1]
+			again.Seq, again.Repeats, again.Turns = int64(len(e)+1), true, 7
+			return append(e, again)
+		},
+	} {
+		_, err := engine.Resume(t.Context(), wf, spoil(journal.entries(t)))
+		if !errors.Is(err, workflow.ErrBadJournal) || !strings.Contains(err.Error(), "step ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func renumber(entries []workflow.Entry) []workflow.Entry {
+	for i := range entries {
+		entries[i].Seq--
+	}
+	return entries
+}
+
+// TestConversationEntry: what was recorded of a conversation is read as it was written.
+func TestConversationEntry(t *testing.T) {
+	t.Parallel()
+	in := workflow.Entry{Kind: workflow.EventStepProgress, Conversation: json.RawMessage(`{"lost":"1.0"}`)}
+	raw, err := json.Marshal(in)
+	var out workflow.Entry
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	if err != nil || !bytes.Equal(out.Conversation, in.Conversation) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}

@@ -1,0 +1,83 @@
+package workflow_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// TestOutputsAndPatch: what a run made is in its result, however the run ended, and nothing of it stays on the host.
+func TestOutputsAndPatch(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	dir := t.TempDir()
+	for name, content := range map[string]string{"a.txt": "old\n", "gone": "x\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ end, outcome, where, message string }{
+		{"exit 0", "succeeded", "", ""},
+		{"exit 3", "failed", "", "the command exited with code 3"},
+		{"rm r.csv", "failed", "test.yaml:2:11", "outputs that were not made: nothing in the work directory is named r.csv"},
+	} {
+		wf := parse(t, `id: w
+outputs: [r.csv, "d/**", "none?"]
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: make, type: exec, command: "echo new > a.txt; rm gone; mkdir d; echo csv > r.csv; echo y > d/f"}
+  - {id: other, type: exec, command: "echo other > r.csv", sandbox: other}
+  - {id: end, type: exec, command: "`+c.end+`"}
+`)
+		results := t.TempDir()
+		res, err := workflow.NewEngine(m, nil, &workflow.Options{Workspace: dir, Results: results}).Run(t.Context(), wf, nil)
+		if res == nil || string(res.Outcome) != c.outcome || (err == nil) != (c.outcome == "succeeded") {
+			t.Fatalf("%s: %+v, %v", c.end, res, err)
+		}
+		var we *workflow.Error
+		if errors.As(err, &we) && (we.Where != c.where || !strings.HasPrefix(we.Message, c.message)) {
+			t.Errorf("%s: %v", c.end, err)
+		}
+		want := patch.Tree{"r.csv": {Mode: 0o644, Content: []byte("csv\n")}, "d/f": {Mode: 0o644, Content: []byte("y\n")}}
+		changed := "4 files changed, 3 insertions(+), 2 deletions(-)"
+		if c.end == "rm r.csv" {
+			delete(want, "r.csv")
+		}
+		if diff := cmp.Diff(want, res.Outputs); diff != "" {
+			t.Errorf("%s: outputs (-want +got):\n%s", c.end, diff)
+		}
+		if !slices.Equal(res.Missing, []string{"none"}) || res.Workspace != dir {
+			t.Errorf("%s: missing %v, of %s", c.end, res.Missing, res.Workspace)
+		}
+		if got := res.Patch.Stat().String(); c.outcome == "succeeded" && got != changed {
+			t.Errorf("%s: %s", c.end, got)
+		}
+		raw, err := json.Marshal(res)
+		if err != nil || c.outcome == "succeeded" && !strings.Contains(string(raw), `"outputs":["d/f","r.csv"],"patch":{"files":`) {
+			t.Errorf("%s, %v", raw, err)
+		}
+		kept, err := filepath.Glob(filepath.Join(results, res.RunID, "*"))
+		if err != nil || len(kept) != 1 || filepath.Base(kept[0]) != "made.zip" {
+			t.Errorf("%s: kept is %v, %v", c.end, kept, err)
+		}
+	}
+}
+
+func TestOutputsAreChecked(t *testing.T) {
+	t.Parallel()
+	_, err := workflow.Parse("w.yaml", []byte("id: w\noutputs: [ok, 7, /etc]\nsteps: [{id: a, type: end}]\n"), nil)
+	var list frontmatter.Errors
+	if !errors.As(err, &list) || len(list) != 1 || list[0].Line != 2 || !strings.Contains(list[0].Message, "outputs[1] of the workflow must be text") {
+		t.Errorf("%v", err)
+	}
+}
