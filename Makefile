@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test engine images jaeger build guest bench soak lint fuzz cross release clean
+.PHONY: help demo demo-code demo-cli test engine gvisor images agents contract jaeger build guest bench soak lint fuzz cross release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,14 +10,29 @@ help: ## list the targets
 demo: ## three agents fix a bug in one sandbox, and their trace; BACKEND=docker|containerd installs that engine
 	@hack/demo.sh
 
+demo-code: ## a program in a sandbox without a network calls tools of the host, and asks before it pays
+	@DEMO=code hack/demo.sh
+
+demo-cli: ## a CLI coding agent in a sandbox without network and key fixes a bug; needs an engine, builds its image
+	@DEMO=cli hack/demo.sh
+
 test: ## every check and every test; sets everything up
 	@hack/test.sh
 
-engine: ## make sure that Docker, and containerd where it can be had, answer
+engine: ## make sure that Docker, and containerd and gVisor where they can be had, are there
 	@hack/engine.sh
+
+gvisor: engine images ## the suites of drivers, sessions, promises and host tools, with every sandbox on gVisor
+	@hack/gvisor.sh test
 
 images: engine ## build the test images and load them into the engines
 	@hack/images.sh
+
+agents: engine ## build the images of the CLI coding agents and load them into the engines
+	@hack/images.sh -agents
+
+contract: engine ## try the drivers of the CLI coding agents with their newest versions; warns, and breaks nothing
+	@hack/agents-contract.sh $(AGENTS)
 
 jaeger: ## build Jaeger from its Go module, once
 	@hack/jaeger.sh path

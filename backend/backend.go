@@ -114,15 +114,15 @@ type OOMReporter interface {
 
 // EngineInfo describes the engine behind a driver, for people.
 type EngineInfo struct {
-	Name     string            `json:"name"`               // "docker", "containerd", …
-	Version  string            `json:"version"`            // engine version
-	API      string            `json:"api,omitempty"`      // negotiated API version
-	Kernel   string            `json:"kernel,omitempty"`   // kernel release of the engine's machine
-	OS       string            `json:"os,omitempty"`       // operating system of the engine's machine
-	Arch     string            `json:"arch,omitempty"`     // architecture of the engine's machine
-	Cgroup   string            `json:"cgroup,omitempty"`   // "1" or "2"
-	Runtimes []string          `json:"runtimes,omitempty"` // OCI runtimes
-	Details  map[string]string `json:"details,omitempty"`  // anything else worth showing
+	Name        string            `json:"name"`                   // "docker", "containerd", …
+	Version     string            `json:"version"`                // engine version
+	API         string            `json:"api,omitempty"`          // negotiated API version
+	Kernel      string            `json:"kernel,omitempty"`       // kernel release of the engine's machine
+	OS          string            `json:"os,omitempty"`           // operating system of the engine's machine
+	Arch        string            `json:"arch,omitempty"`         // architecture of the engine's machine
+	Cgroup      string            `json:"cgroup,omitempty"`       // "1" or "2"
+	OCIRuntimes []string          `json:"oci_runtimes,omitempty"` // programs that make containers: runc, crun, …
+	Details     map[string]string `json:"details,omitempty"`      // anything else worth showing
 }
 
 // RemoveOptions refine Remove.
@@ -136,18 +136,19 @@ type Capabilities struct {
 	Memory          bool          // Limits.MemoryBytes, swap included
 	CPU             bool          // Limits.CPUMillis
 	PIDs            bool          // Limits.PIDs
-	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default runtime; empty: nothing can
+	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default OCI runtime; empty: nothing can
 	Networks        []NetworkMode // network modes that can be asked for
-	Runtimes        []string      // OCI runtimes that can be asked for
+	OCIRuntimes     []string      // OCI runtimes that can be asked for
 	WritableRoot    bool          // RootWritable
 	RootEnforcement Enforcement   // what holds Info.RootBytes
 	Persistent      bool          // files survive Stop
 }
 
-// ImageChecker is implemented by drivers whose engine can be asked whether it has an image. HasImage fetches nothing;
-// a malformed reference is ErrInvalid.
+// ImageChecker is implemented by drivers whose engine can be asked which image a reference names. ImageID must return what
+// Info.ImageID of a sandbox is that is created from it now, empty when the engine does not have it, and must fetch nothing; a
+// malformed reference is ErrInvalid.
 type ImageChecker interface {
-	HasImage(ctx context.Context, ref string) (bool, error)
+	ImageID(ctx context.Context, ref string) (id string, err error)
 }
 
 // Usage is what a sandbox has used and uses now, by its engine's count. Zero is unknown.
@@ -162,10 +163,21 @@ type UsageReporter interface {
 	Usage(ctx context.Context, id string) (Usage, error)
 }
 
+// Watcher is implemented by drivers whose engine reports what becomes of its sandboxes.
+type Watcher interface {
+	// Watch must call changed once it listens, and from then on soon after something has changed what List returns for filter;
+	// further calls do no harm. It must return when ctx ends, and when it can listen no longer: an error of its own then wraps
+	// ErrUnavailable.
+	Watch(ctx context.Context, filter Filter, changed func()) error
+}
+
 // Guest is the program that runs as the main process of every sandbox.
 type Guest struct {
 	// Version names the program's content: two programs must never share a version.
 	Version string
 	// Binary returns the static Linux executable for "amd64" or "arm64".
 	Binary func(arch string) ([]byte, error)
+	// Readable: its file may be read in sandboxes, not only executed, as kernels need that load programs with the rights of
+	// their user. Such a guest is a Version of its own.
+	Readable bool
 }

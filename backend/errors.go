@@ -36,6 +36,8 @@ var (
 	ErrTimeout = errors.New("timed out")
 	// ErrImage: the image is missing, refused by the registry or does not match its digest.
 	ErrImage = errors.New("image unavailable")
+	// ErrEnvironment: what the sandbox is to find installed is not there, and must be installed first.
+	ErrEnvironment = errors.New("environment not built")
 	// ErrProtocol: host and guest did not understand each other.
 	ErrProtocol = errors.New("guest protocol error")
 )

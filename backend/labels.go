@@ -13,6 +13,8 @@ const (
 	LabelCreated  = LabelPrefix + "created"  // RFC 3339 with nanoseconds, UTC
 	LabelGuest    = LabelPrefix + "guest"    // version of the guest inside
 	LabelRole     = LabelPrefix + "role"     // what the object is for, see Role constants
+	LabelRecipe   = LabelPrefix + "recipe"   // Spec.Environment
+	LabelImage    = LabelPrefix + "image"    // reference of the image that an environment belongs to
 )
 
 // Values of LabelRole.
@@ -22,4 +24,6 @@ const (
 	RoleGuest     = "guest"     // holds the guest binary, shared by all sandboxes of one guest version
 	RoleInit      = "init"      // prepares a volume or a network and is removed at once
 	RoleNetwork   = "network"   // the network of bridged sandboxes, shared by all of an engine
+
+	RoleEnvironment = "environment" // what was installed for sandboxes
 )

@@ -61,15 +61,22 @@ type Spec struct {
 	Run      string // run that owns the sandbox; empty for named sessions
 	Hash     string // hash of what the user asked for, to notice a changed request
 
-	Image    string      // image reference
-	Pull     PullPolicy  // when to fetch it
-	Platform string      // "linux/amd64"; empty is the engine's own
-	User     string      // "uid:gid" in numbers; empty is DefaultUser
-	Root     RootMode    //
-	Env      []string    // "NAME=value", the base environment of every command
-	Limits   Limits      //
-	Network  NetworkMode //
-	Runtime  string      // OCI runtime; empty is the engine's default
+	Image      string      // image reference
+	Pull       PullPolicy  // when to fetch it
+	Platform   string      // "linux/amd64"; empty is the engine's own
+	User       string      // "uid:gid" in numbers; empty is DefaultUser
+	Root       RootMode    //
+	Env        []string    // "NAME=value", the base environment of every command
+	Limits     Limits      //
+	Network    NetworkMode //
+	OCIRuntime string      // OCI runtime; empty is the engine's default
+	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
+
+	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with ErrEnvironment
+	// when the driver keeps none of that for the image (EnvironmentKeeper), and with ErrUnsupported when it keeps none at all.
+	Environment string
+	// Building makes the sandbox in which Environment is to be installed: EnvironmentDir belongs to its user.
+	Building bool
 
 	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends itself,
 	// and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its machine lost
@@ -82,6 +89,14 @@ type Spec struct {
 	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
 	OnPull  func(PullProgress) // called while an image is fetched, never concurrently; may be nil
 	Created time.Time          // creation time to record; zero is now
+}
+
+// Mount is a directory of the engine's machine in a sandbox, without what is mounted below it. Drivers must refuse, with ErrInvalid or
+// ErrPermission, one that would hide what a sandbox consists of or show it what the engine's machine is run with.
+type Mount struct {
+	Source   string `json:"source"`             // absolute path of a directory on the engine's machine
+	Target   string `json:"target"`             // absolute path in the sandbox
+	Writable bool   `json:"writable,omitempty"` // else it is read-only
 }
 
 // PullProgress is how far the fetch of an image is.
@@ -118,6 +133,7 @@ type Info struct {
 	ImageEnv        []string // "NAME=value" as the image declares it, of Create and Get; List leaves it nil
 	User            string
 	Network         NetworkMode
+	Mounts          []Mount
 	Root            RootMode
 	Limits          Limits
 	Workspace       Enforcement // what holds Limits.WorkspaceBytes

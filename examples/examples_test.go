@@ -2,6 +2,7 @@
 package examples_test
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -99,6 +100,7 @@ func workflows() map[string]map[string]any {
 			"python_tests": 1.0, "changed_files": []any{"node/slug.js"},
 			"node": "slug() dropped letters with accents. It now takes the accents off first, as the Python version does; 5 tests pass.",
 		},
+		"cli-debug-and-fix": {"attempts": 1.0, "tests": 5.0, "fix": "slug() dropped letters with accents. It now takes the accents off first."},
 	}
 }
 
@@ -111,8 +113,14 @@ func TestWorkflows(t *testing.T) {
 	for name, output := range want {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			stdout, stderr := workcell(t, nil, "run", "examples/workflows/"+name+".yaml", "-o", "json",
-				"--model", "scripted/examples/workflows/scripts/"+name+".yaml")
+			args, vars := []string{"run", "examples/workflows/" + name + ".yaml", "-o", "json"}, []string(nil)
+			coding := name == "cli-debug-and-fix" // asks its model over HTTP
+			if coding {
+				vars = []string{"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL=" + mockModel(t, "examples/workflows/scripts/"+name+".json")}
+			} else {
+				args = append(args, "--model", "scripted/examples/workflows/scripts/"+name+".yaml")
+			}
+			stdout, stderr := workcell(t, vars, args...)
 			result := decode(t, stdout)
 			if result["outcome"] != "succeeded" {
 				t.Errorf("outcome = %v", result["outcome"])
@@ -120,7 +128,7 @@ func TestWorkflows(t *testing.T) {
 			if diff := cmp.Diff(output, result["output"]); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
-			if !strings.Contains(stderr, "no model is asked") {
+			if !coding && !strings.Contains(stderr, "no model is asked") {
 				t.Error("it does not say that the answers are recorded")
 			}
 			// The first fix is not enough: the loop is gone through twice, in one sandbox.
@@ -130,6 +138,26 @@ func TestWorkflows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// mockModel serves a model that plays a script, until the test ends, and returns its address.
+func mockModel(t *testing.T, script string) string {
+	t.Helper()
+	cmd := exec.Command(command, "dev", "mockmodel", "--script", script)
+	cmd.Dir = ".."
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // which says that it was killed
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(address)
 }
 
 // TestFixComesHome: a project stays as it was until what the run changed is applied.
@@ -173,6 +201,10 @@ func agents() map[string]agentCase {
 		"test-runner":      {calculator, []string{`"all_passed":false`, `"tests":7`, "ZeroDivisionError"}},
 		"python-developer": {[]string{"print the first primes"}, []string{"2 3 5 7 11 13 17 19 23 29 31 37 41 43 47 53 59 61 67 71", "Ran 3 tests", "OK"}},
 		"node-developer":   {[]string{"write a counter of words"}, []string{`"tests_passed":true`, "2 tests pass"}},
+		"order-desk": {
+			[]string{"--host-tools", "examples/host-tools.yaml", "What do the orders come to?"},
+			[]string{"The orders come to 530 euros, the largest is 7.", "orders.refund needs an approval with these arguments, and nobody can be asked here."},
+		},
 		"data-analyst": {
 			[]string{"question=Which region sold most?", "csv=@examples/projects/sales/sales.csv"},
 			[]string{"South sold most, for 1682.30 of 4285.60 in all."},

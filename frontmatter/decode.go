@@ -8,6 +8,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // field is a key of a mapping and what to do with its value.
@@ -112,6 +113,19 @@ func (d *decoder) integer(p *int64) func(*yaml.Node, string) {
 	}
 }
 
+func (d *decoder) duration(p *Duration) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		v, hint, ok := yamlnode.Duration(n)
+		switch {
+		case !ok:
+			d.refuse(n, path, hint, "%s must be a duration, it is %s", path, kind(n))
+		case v == 0:
+			d.refuse(n, path, "leave it out for the default", "%s is 0", path)
+		}
+		*p = Duration(v)
+	}
+}
+
 // boolean sets a pointer, so that a file's false differs from nothing said.
 func (d *decoder) boolean(p **bool) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
@@ -153,6 +167,25 @@ func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
 				continue
 			}
 			(*p)[key.Value] = value.Value
+		}
+	}
+}
+
+// ports reads names of ports.
+func (d *decoder) ports(p *map[string]int64) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.MappingNode {
+			d.refuse(n, path, "write {web: 8080}", "%s must be a mapping of names to ports, it is %s", path, kind(n))
+			return
+		}
+		*p = make(map[string]int64, len(n.Content)/2)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], follow(n.Content[i+1])
+			sub, port := join(path, key.Value), int64(0)
+			d.at[sub] = key
+			if d.integer(&port)(value, sub); !d.bad[sub] {
+				(*p)[key.Value] = port
+			}
 		}
 	}
 }
@@ -209,7 +242,7 @@ type RunSandbox struct {
 func DecodeRun(file string, n *yaml.Node, own ...string) (RunSandbox, Errors) {
 	d := (&reporter{file: file, line: 1}).decoder()
 	s := RunSandbox{Sandbox: Sandbox{Mode: ModeCode}, At: map[string]*yaml.Node{}}
-	fields := d.sharedFields(&s.Sandbox)
+	fields := d.sharedFields(&s.Sandbox, nil)
 	for _, key := range own {
 		fields = append(fields, field{key, func(*yaml.Node, string) {}})
 	}
@@ -234,7 +267,7 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 		switch n.Value {
 		case "":
 			d.fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
-		case string(ModeCompute), string(ModeCode):
+		case string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor):
 			d.refuse(n, path+".runtime", fmt.Sprintf("write `sandbox: {mode: %s, runtime: python}`", n.Value),
 				"the short form names a runtime, %q is a mode", n.Value)
 		}
@@ -245,19 +278,34 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 
 // sandboxFields returns the fields of an agent's sandbox.
 func (d *decoder) sandboxFields(s *Sandbox) []field {
-	return slices.Concat([]field{{"mode", enum(d, &s.Mode)}}, d.sharedFields(s), []field{
+	return slices.Concat([]field{{"mode", enum(d, &s.Mode)}}, d.sharedFields(s, s.Limits.older()), []field{
 		{"session", d.text(&s.Session)},
+		{"keep", d.text(&s.Keep)},
 		{"outputs", d.list(&s.Outputs)},
+		{"ports", d.ports(&s.Ports)},
+		{"host_tools", func(n *yaml.Node, path string) { s.HostTools = d.hostTools(n, path) }},
+		{"executor", d.executor(&s.Executor)},
+		{"command", d.shortExecutor(s, func(x *Executor) func(*yaml.Node, string) { return d.text(&x.Command) })},
+		{"arguments", d.shortExecutor(s, func(x *Executor) func(*yaml.Node, string) { return d.env(&x.Args) })},
 		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
 		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
 		{"allow_network", d.boolean(&s.AllowNetwork)},
-		{"pip_packages", d.list(&s.PipPackages)},
-		{"npm_packages", d.list(&s.NpmPackages)},
 	})
 }
 
-// sharedFields returns the fields that agents and workflows have.
-func (d *decoder) sharedFields(s *Sandbox) []field {
+// setup reads `setup:`.
+func (d *decoder) setup(p **Setup) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		s := &Setup{}
+		d.object(n, path, []field{{"run", d.list(&s.Run)}, {"network", func(n *yaml.Node, path string) {
+			d.object(n, path, []field{{"allow", d.list(&s.Network.Allow)}, {"deny", d.list(&s.Network.Deny)}})
+		}}})
+		*p = s
+	}
+}
+
+// sharedFields returns the fields that agents and workflows have, with more limits.
+func (d *decoder) sharedFields(s *Sandbox, limits []limitField) []field {
 	return []field{
 		{"runtime", enum(d, &s.Runtime)},
 		{"image", d.text(&s.Image)},
@@ -270,11 +318,22 @@ func (d *decoder) sharedFields(s *Sandbox) []field {
 			for _, f := range s.Limits.fields() {
 				fields = append(fields, field{f.name, d.integer(f.value)})
 			}
+			for _, t := range s.Limits.timeouts() {
+				fields = append(fields, field{t.name, d.duration(t.value)})
+			}
+			for _, f := range limits {
+				fields = append(fields, field{f.name, d.integer(f.value)})
+			}
 			d.object(n, path, fields)
 		}},
 		{"network", func(n *yaml.Node, path string) {
-			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})
+			d.object(n, path, []field{
+				{"enabled", d.boolean(&s.Network.Enabled)}, {"allow", d.list(&s.Network.Allow)}, {"deny", d.list(&s.Network.Deny)},
+			})
 		}},
+		{"pip_packages", d.list(&s.PipPackages)},
+		{"npm_packages", d.list(&s.NpmPackages)},
+		{"setup", d.setup(&s.Setup)},
 	}
 }
 
@@ -282,7 +341,12 @@ func (d *decoder) sharedFields(s *Sandbox) []field {
 func (d *decoder) conflicts(path string) {
 	for _, pair := range [][2]string{
 		{"allow_network", "network.enabled"},
+		{"timeout_seconds", "limits.exec_timeout"},
 		{"timeout_seconds", "limits.exec_timeout_seconds"},
+		{"limits.timeout_seconds", "limits.idle_timeout"},
+		{"limits.exec_timeout_seconds", "limits.exec_timeout"},
+		{"command", "executor"},
+		{"arguments", "executor"},
 	} {
 		if old := join(path, pair[0]); d.has(old) && d.has(join(path, pair[1])) {
 			d.fail(d.at[old], "remove "+pair[0], "%s and %s say the same thing", pair[0], pair[1])

@@ -166,7 +166,7 @@ func (doc *Document) outputs(d *decoder, n *yaml.Node) {
 func (doc *Document) placeOutputs(d *decoder) {
 	switch {
 	case doc.named == nil:
-	case doc.Sandbox == nil || doc.Sandbox.Mode != ModeCode:
+	case doc.Sandbox == nil || !doc.Sandbox.Mode.Lasting():
 		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs need a sandbox that lasts")
 	case doc.Sandbox.Outputs != nil:
 		d.fail(d.at["outputs"], "remove one of the two", "the outputs are declared twice")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,16 +36,18 @@ func TestParse(t *testing.T) {
     cpu_millicores: 1000
     memory_mb: 2048
     pids: 256
-    timeout_seconds: 900
-    exec_timeout_seconds: 120
+    idle_timeout: 15m
+    exec_timeout: 120s
     workspace_mb: 500
   network: {enabled: false}
 `, &frontmatter.Sandbox{
 			Mode: "code", Runtime: "python", Image: "python:3.11-slim", Session: "default", User: "1000:1000", Root: "readonly",
 			Env:     map[string]string{"LANG": "C.UTF-8", "PORT": "8080", "EMPTY": "", "ON": "yes", "RATE": "1.10", "HOME": "${HOME}"},
-			Limits:  frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, TimeoutSeconds: 900, ExecTimeoutSeconds: 120, WorkspaceMB: 500},
+			Limits:  frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, IdleTimeout: frontmatter.Duration(15 * time.Minute), ExecTimeout: frontmatter.Duration(2 * time.Minute), WorkspaceMB: 500},
 			Network: frontmatter.Network{Enabled: new(false)},
 		}},
+		{"times in seconds", "sandbox: {mode: code, limits: {timeout_seconds: 900, exec_timeout_seconds: 120}}\n",
+			&frontmatter.Sandbox{Mode: "code", Limits: frontmatter.Limits{TimeoutSeconds: 900, ExecTimeoutSeconds: 120}}},
 		{"user unquoted", "sandbox: {user: 1000}\n", &frontmatter.Sandbox{User: "1000"}},
 		{"user with group unquoted", "sandbox: {user: 1000:1000}\n", &frontmatter.Sandbox{User: "1000:1000"}},
 		{"first generation", `sandbox:
@@ -139,12 +142,23 @@ func TestParseErrors(t *testing.T) {
 		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb is -1, it must be 16 to"},
 		{"zero", "---\nsandbox: {limits: {pids: 0}}\n---\n", "a.prompt:2:26: sandbox.limits.pids is 0; leave it out for the default"},
 		{"huge number", "---\nsandbox: {limits: {pids: 99999999999999999999}}\n---\n", "a.prompt:2:26: "},
-		{"exec timeout", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be 1 to 3600"},
+		{"exec timeout in seconds", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be 1 to 3600"},
+		{"exec timeout", "---\nsandbox: {limits: {exec_timeout: 3601s}}\n---\n", "a.prompt:2:34: limits.exec_timeout is 1h0m1s, it must be 1s to 1h"},
+		{"no unit", "---\nsandbox: {limits: {idle_timeout: 900}}\n---\n", "2:34: sandbox.limits.idle_timeout must be a duration, it is the number 900; add a unit, as in 900s"},
+		{"neither word", "---\nsandbox: {limits: {timeout: 15m}}\n---\n", `2:20: unknown key "timeout" in sandbox.limits; did you mean "idle_timeout"?`},
+		{"idle time twice", "---\nsandbox: {limits: {timeout_seconds: 9, idle_timeout: 9s}}\n---\n", "2:37: limits.timeout_seconds and limits.idle_timeout say the same thing"},
 		{"null value", "---\nsandbox:\n  image:\n---\n", "a.prompt:3:9: sandbox.image is empty; give a value or remove the key"},
 		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, it is text"},
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
 		{"yield in compute mode", "---\nsandbox: {yield_ms: 500}\n---\n", "yield_ms belongs to code mode"},
+		{"a port in compute mode", "---\nsandbox: {ports: {web: 8080}}\n---\n", "ports belong to code mode"},
+		{"port out of range", "---\nsandbox: {mode: code, ports: {web: 65536}}\n---\n", "ports.web is 65536, it must be 1 to 65535"},
+		{"port by name", "---\nsandbox: {mode: code, ports: {web: http}}\n---\n", "sandbox.ports.web must be a whole number"},
+		{"port zero", "---\nsandbox: {mode: code, ports: {web: 0}}\n---\n", "sandbox.ports.web is 0"},
+		{"name of a port", "---\nsandbox: {mode: code, ports: {\"../web\": 80}}\n---\n", "is not the name of a port"},
+		{"list of ports", "---\nsandbox: {mode: code, ports: [8080]}\n---\n", "must be a mapping of names to ports"},
+		{"port twice", "---\nsandbox: {mode: code, ports: {web: 80, web: 81}}\n---\n", "web"},
 		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms is 3600001, it must be 1 to 3600000"},
 		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is the name of an isolated sandbox; write session: isolated`},
 		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session belongs to code mode"},
@@ -152,7 +166,15 @@ func TestParseErrors(t *testing.T) {
 		{"env name", "---\nsandbox: {env: {\"A B\": x}}\n---\n", `a.prompt:2:17: "A B" is not the name of an environment variable`},
 		{"env value", "---\nsandbox: {env: {A: [x]}}\n---\n", "sandbox.env.A must be text, it is a list"},
 		{"env null", "---\nsandbox: {env: {A: }}\n---\n", "sandbox.env.A must be text, it is nothing"},
-		{"first generation in code mode", "---\nsandbox:\n  mode: code\n  pip_packages: [x]\n---\n", "a.prompt:4:17: pip_packages belongs to compute mode; use an image"},
+		{"option for pip", "---\nsandbox:\n  mode: code\n  pip_packages: [requests, --pre]\n---\n", `a.prompt:4:28: "--pre" is not a package name; write a name with or without versions`},
+		{"address for npm", "---\nsandbox:\n  npm_packages:\n    - lodash\n    - git+ssh://a/b\n---\n", `a.prompt:5:7: "git+ssh://a/b" is not a package name; write a name with or without a version`},
+		{"host of a setup", "---\nsandbox: {setup: {run: [make], network: {allow: ['a/b']}}}\n---\n", `a.prompt:2:50: "a/b" is not a host`},
+		{"setup without lines", "---\nsandbox: {setup: {network: {allow: [a.org]}}}\n---\n", "setup.network is for an installation, and nothing is installed"},
+		{"empty line of a setup", "---\nsandbox: {setup: {run: [' ']}}\n---\n", "a.prompt:2:25: a line of setup.run is empty"},
+		{"preset of the network", "---\nsandbox:\n  network:\n    allow: [pypi.org, registry:nmp]\n---\n", `a.prompt:4:23: unknown preset "registry:nmp"; did you mean "registry:npm"?`},
+		{"host of the network", "---\nsandbox: {network: {allow: ['https://a.org/x']}}\n---\n", `a.prompt:2:29: "https://a.org/x" is not a host; write the name alone, without scheme and path`},
+		{"hosts and a network", "---\nsandbox: {network: {enabled: true, allow: [a.org]}}\n---\n", "a.prompt:2:43: network.allow is for a sandbox without a network"},
+		{"nothing to deny", "---\nsandbox: {network: {deny: [a.org]}}\n---\n", "a.prompt:2:27: there is nothing to deny"},
 		{"first generation flag in code mode", "---\nsandbox:\n  mode: code\n  allow_network: false\n---\n", "a.prompt:4:18: allow_network belongs to compute mode; use network.enabled"},
 		{"two spellings", "---\nsandbox: {allow_network: true, network: {enabled: false}}\n---\n", "allow_network and network.enabled say the same thing"},
 		{"declared twice", "---\nuse: [workcell/sandbox]\nsandbox: python\n---\n", "a.prompt:3:1: the sandbox is declared twice"},
@@ -289,7 +311,8 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("WithDefaults = %+v, want the image %s", got, want)
 		}
 	}
-	if s := (frontmatter.Sandbox{AllowNetwork: new(true), TimeoutSeconds: 5}).WithDefaults(); !s.Network.Allowed() || s.Limits.ExecTimeoutSeconds != 5 {
+	if s := (frontmatter.Sandbox{AllowNetwork: new(true), TimeoutSeconds: 5, Limits: frontmatter.Limits{TimeoutSeconds: 60}}).WithDefaults(); !s.Network.Allowed() ||
+		s.Limits.ExecTimeout.String() != "5s" || s.Limits.IdleTimeout.String() != "1m" {
 		t.Errorf("WithDefaults = %+v", s)
 	}
 	if s := (frontmatter.Sandbox{AllowNetwork: new(false)}).WithDefaults(); s.Network.Allowed() || s.Network.Enabled == nil {

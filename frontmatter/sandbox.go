@@ -1,6 +1,7 @@
 package frontmatter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -13,7 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/recipe"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -24,7 +27,16 @@ type Mode string
 const (
 	ModeCompute Mode = "compute" // sandbox_run: one fresh sandbox per call
 	ModeCode    Mode = "code"    // one sandbox that keeps its files between calls
+	ModeScript  Mode = "script"  // sandbox_run in one sandbox that keeps its files between calls
+	// ModeExecutor: a coding agent in one sandbox that keeps its files, in the place of the model.
+	ModeExecutor Mode = "executor"
 )
+
+// Modes lists the modes.
+func Modes() []Mode { return []Mode{ModeCompute, ModeCode, ModeScript, ModeExecutor} }
+
+// Lasting reports whether the sandbox of the mode keeps its files between calls.
+func (m Mode) Lasting() bool { return m == ModeCode || m == ModeScript || m == ModeExecutor }
 
 // Runtime is the language a sandbox is for; it picks the default image. The zero value means RuntimePython.
 type Runtime string
@@ -69,47 +81,98 @@ const (
 	SessionUser     = "user"     // the sandbox of the person whom the run serves (session.WithUser), which outlives runs and reaches no other
 )
 
+// KeepWorkspace is the value of `keep:` by which a person's sandbox is removed at the end of each run of the agent, and made anew
+// round its workspace for the next one.
+const KeepWorkspace = "workspace"
+
 // Bounds of the values in a file, beside those of backend.LimitTable.
 const (
+	minTimeout     = Duration(time.Second)
+	maxIdle        = Duration(30 * 24 * time.Hour)
+	maxExec        = Duration(bound.ExecTimeout)
 	maxExecSeconds = int64(bound.ExecTimeout / time.Second)
 	maxYieldMS     = int64(bound.ExecTimeout / time.Millisecond)
 	maxIdleSeconds = int64(30 * 24 * time.Hour / time.Second)
 	maxStdoutBytes = 1 << 20
+	maxPorts       = 16
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
 // refused; in a value made by Go code a zero field means the default. The descriptions are what Genkit's Dev UI shows.
 type Sandbox struct {
-	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls"`
+	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code,enum=script,enum=executor" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls; script: programs in one such sandbox; executor: a coding agent in one"`
 	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which picks the default image; python when left out"`
 	Image   string            `json:"image,omitempty" jsonschema_description:"container image; that of the runtime when left out"`
-	Session string            `json:"session,omitempty" jsonschema_description:"code mode: default is the sandbox that the agents of a run share, isolated one of this agent alone, any other name one for those who name it"`
+	Session string            `json:"session,omitempty" jsonschema_description:"modes code and script: default is the sandbox that the agents of a run share, isolated one of this agent alone, any other name one for those who name it"`
+	Keep    string            `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is left when a run of the agent ends; the whole sandbox when left out"`
 	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for the end of a command when a call does not say; 10000 when left out"`
 	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; 1000:1000 when left out"`
 	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system can be written to; readonly when left out"`
 	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment of every command, over the image's own"`
 	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
 	Network Network           `json:"network,omitzero" jsonschema_description:"what the sandbox can reach; nothing when left out"`
+	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
+	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"packages of Python's index that programs find, with or without versions, as requests>=2.31; wheels only"`
+	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"packages of npm's registry that programs find, with or without versions, as lodash@^4; their scripts do not run"`
+	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"lines of shell that install what programs find in /opt/workcell"`
 	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent makes, as patterns; ? at the end: may be missing"`
+	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sessions forward`; code mode.
+	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open tells them"`
+	// HostTools are the tools of the host that code inside may call; nil for none. Modes code and script.
+	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script and executor: the tools of the host that code inside may call"`
+	// Executor is the coding agent that does the work; mode executor.
+	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
 
 	// First-generation fields, compute mode only.
 
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"compute mode: time limit of one program; 120 when left out"`
-	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty" jsonschema_description:"compute mode: how much output a call returns, per stream"`
-	AllowNetwork   *bool    `json:"allow_network,omitempty" jsonschema_description:"compute mode: older spelling of network.enabled"`
-	PipPackages    []string `json:"pip_packages,omitzero" jsonschema_description:"compute mode: accepted and answered with unsupported; use an image that has the packages"`
-	NpmPackages    []string `json:"npm_packages,omitzero" jsonschema_description:"compute mode: accepted and answered with unsupported; use an image that has the packages"`
+	TimeoutSeconds int64 `json:"timeout_seconds,omitempty" jsonschema_description:"compute mode: older spelling of limits.exec_timeout, in seconds"`
+	MaxStdoutBytes int64 `json:"max_stdout_bytes,omitempty" jsonschema_description:"compute mode: how much output a call returns, per stream"`
+	AllowNetwork   *bool `json:"allow_network,omitempty" jsonschema_description:"compute mode: older spelling of network.enabled"`
 }
 
 // Limits bound the sandbox. A zero field means the default: for those of an engine see [backend.LimitTable].
 type Limits struct {
-	CPUMillicores      int64 `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
-	MemoryMB           int64 `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
-	PIDs               int64 `json:"pids,omitempty" jsonschema_description:"processes and threads"`
-	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
-	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
-	WorkspaceMB        int64 `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
+	CPUMillicores int64    `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
+	MemoryMB      int64    `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
+	PIDs          int64    `json:"pids,omitempty" jsonschema_description:"processes and threads"`
+	IdleTimeout   Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, as 15m"`
+	ExecTimeout   Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, as 90s"`
+	WorkspaceMB   int64    `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
+
+	// First-generation fields, which an agent's file may have.
+
+	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"older spelling of idle_timeout, in seconds"`
+	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"older spelling of exec_timeout, in seconds"`
+}
+
+// Duration is a time that files and JSON write as 90s, 15m or 1h30m.
+type Duration time.Duration
+
+func seconds(n int64) Duration { return Duration(time.Duration(n) * time.Second) }
+
+// String returns the shortest text of d: 15m, not 15m0s.
+func (d Duration) String() string {
+	text := time.Duration(d).String()
+	for _, zero := range []struct{ after, unit string }{{"m", "0s"}, {"h", "0m"}} {
+		if rest, ok := strings.CutSuffix(text, zero.unit); ok && strings.HasSuffix(rest, zero.after) {
+			text = rest
+		}
+	}
+	return text
+}
+
+// MarshalText returns String.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what time.ParseDuration does.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return err
+	}
+	*d = Duration(v)
+	return nil
 }
 
 // limitField is a field of Limits with its bounds.
@@ -117,35 +180,48 @@ type limitField struct {
 	name        string
 	value       *int64
 	least, most int64
-	engine      bool // it is a row of backend.LimitTable
 }
 
-// fields returns the fields as files name them.
+// fields returns the rows of backend.LimitTable as files name them.
 func (l *Limits) fields() []limitField {
 	list := []limitField{
-		{"cpu_millicores", &l.CPUMillicores, 0, 0, true},
-		{"memory_mb", &l.MemoryMB, 0, 0, true},
-		{"pids", &l.PIDs, 0, 0, true},
-		{"timeout_seconds", &l.TimeoutSeconds, 1, maxIdleSeconds, false},
-		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, maxExecSeconds, false},
-		{"workspace_mb", &l.WorkspaceMB, 0, 0, true},
+		{"cpu_millicores", &l.CPUMillicores, 0, 0},
+		{"memory_mb", &l.MemoryMB, 0, 0},
+		{"pids", &l.PIDs, 0, 0},
+		{"workspace_mb", &l.WorkspaceMB, 0, 0},
 	}
 	for i, f := range list {
-		if f.engine {
-			list[i].least, list[i].most = backend.LimitNamed(f.name).Bounds()
-		}
+		list[i].least, list[i].most = backend.LimitNamed(f.name).Bounds()
 	}
 	return list
+}
+
+// older returns the first-generation fields.
+func (l *Limits) older() []limitField {
+	return []limitField{
+		{"timeout_seconds", &l.TimeoutSeconds, 1, maxIdleSeconds},
+		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, maxExecSeconds},
+	}
+}
+
+// timeout is a time among Limits with its bound.
+type timeout struct {
+	name  string
+	value *Duration
+	most  Duration
+}
+
+// timeouts returns the times as files name them.
+func (l *Limits) timeouts() []timeout {
+	return []timeout{{"idle_timeout", &l.IdleTimeout, maxIdle}, {"exec_timeout", &l.ExecTimeout, maxExec}}
 }
 
 // Backend returns those of the limits that an engine enforces.
 func (l Limits) Backend() backend.Limits {
 	var out backend.Limits
 	for _, f := range l.fields() {
-		if f.engine {
-			row := backend.LimitNamed(f.name)
-			*row.Of(&out) = *f.value * row.Scale
-		}
+		row := backend.LimitNamed(f.name)
+		*row.Of(&out) = *f.value * row.Scale
 	}
 	return out
 }
@@ -154,10 +230,8 @@ func (l Limits) Backend() backend.Limits {
 func LimitsOf(enforced backend.Limits) Limits {
 	var l Limits
 	for _, f := range l.fields() {
-		if f.engine {
-			row := backend.LimitNamed(f.name)
-			*f.value = *row.Of(&enforced) / row.Scale
-		}
+		row := backend.LimitNamed(f.name)
+		*f.value = *row.Of(&enforced) / row.Scale
 	}
 	return l
 }
@@ -166,10 +240,32 @@ func LimitsOf(enforced backend.Limits) Limits {
 type Network struct {
 	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
 	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false also in a workflow that has one"`
+	// Allow are the hosts that a sandbox without a network reaches through the host; Deny are exceptions to them.
+	Allow []string `json:"allow,omitzero" jsonschema_description:"hosts that are reached though there is no network: names, *.name, name:port, or registry:pypi and the like"`
+	Deny  []string `json:"deny,omitzero" jsonschema_description:"exceptions to allow"`
 }
+
+// Hosts returns the hosts that are reached without a network.
+func (n Network) Hosts() netrule.List { return netrule.List{Allow: n.Allow, Deny: n.Deny} }
 
 // Allowed reports whether the sandbox is to reach the network.
 func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
+
+// Setup is the value of `setup:`.
+type Setup struct {
+	Run []string `json:"run,omitzero" jsonschema_description:"lines of shell, which run once"`
+	// Network are the hosts that they reach, and pip and npm beside their registries.
+	Network netrule.List `json:"network,omitzero" jsonschema_description:"hosts that the installation reaches, beside the registries of packages"`
+}
+
+// Environment returns what is to be installed.
+func (s Sandbox) Environment() recipe.Environment {
+	e := recipe.Environment{Pip: s.PipPackages, Npm: s.NpmPackages}
+	if s.Setup != nil {
+		e.Setup, e.Network = s.Setup.Run, s.Setup.Network
+	}
+	return e
+}
 
 // WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
 // replaced them (which stay set only where they were set).
@@ -192,9 +288,9 @@ func (s Sandbox) WithDefaults() Sandbox {
 	if s.AllowNetwork != nil {
 		s.Network.Enabled = s.AllowNetwork
 	}
-	if s.TimeoutSeconds > 0 && s.Limits.ExecTimeoutSeconds == 0 {
-		s.Limits.ExecTimeoutSeconds = s.TimeoutSeconds
-	}
+	l := &s.Limits
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, seconds(l.TimeoutSeconds))
+	l.ExecTimeout = cmp.Or(l.ExecTimeout, seconds(l.ExecTimeoutSeconds), seconds(s.TimeoutSeconds))
 	return s
 }
 
@@ -223,24 +319,28 @@ func (p Problem) String() string {
 var (
 	userPattern    = regexp.MustCompile(`^[0-9]{1,10}(:[0-9]{1,10})?$`)
 	sessionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$`)
+	portPattern    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Problems lists everything that is wrong with s, nothing when it is valid.
 func (s Sandbox) Problems() []Problem {
 	var c checker
-	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode))
+	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor))
 	c.oneOf("runtime", string(s.Runtime), string(RuntimePython), string(RuntimeNode), string(RuntimeBash))
 	c.oneOf("root", string(s.Root), string(RootReadonly), string(RootWritable))
 	c.names(s)
 	c.env(s.Env)
 	c.limits(s.Limits)
+	c.network(s)
 	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
 	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
-	c.packages("pip_packages", s.PipPackages)
-	c.packages("npm_packages", s.NpmPackages)
+	c.environment(s)
 	c.outputs(s)
+	c.ports(s)
+	c.hostTools(s)
+	c.executor(s)
 	c.modes(s)
 	return c.found
 }
@@ -301,16 +401,28 @@ func (c *checker) env(env map[string]string) {
 }
 
 func (c *checker) limits(l Limits) {
-	for _, f := range l.fields() {
+	for _, f := range append(l.fields(), l.older()...) {
 		c.within("limits."+f.name, *f.value, f.least, f.most)
+	}
+	for _, t := range l.timeouts() {
+		if d := *t.value; d != 0 && (d < minTimeout || d > t.most) {
+			c.add("limits."+t.name, "", "limits.%s is %s, it must be %s to %s", t.name, d, minTimeout, t.most)
+		}
 	}
 }
 
-func (c *checker) packages(field string, names []string) {
-	for i, name := range names {
-		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			c.add(fmt.Sprintf("%s[%d]", field, i), "", "%q is not a package name", clip(name))
-		}
+func (c *checker) network(s Sandbox) {
+	for _, p := range s.Network.Hosts().Problems() {
+		c.add("network."+p.Field, p.Hint, "%s", p.Message)
+	}
+	if s.Network.Allow != nil && s.WithDefaults().Network.Enabled != nil {
+		c.add("network.allow", "remove one of the two", "network.allow is for a sandbox without a network, and network.enabled says whether it has one")
+	}
+}
+
+func (c *checker) environment(s Sandbox) {
+	for _, p := range s.Environment().Problems() {
+		c.add(p.Field, p.Hint, "%s", p.Message)
 	}
 }
 
@@ -322,28 +434,65 @@ func (c *checker) outputs(s Sandbox) {
 		}
 		c.add(field, p.Hint, "%s", p.Message)
 	}
-	if s.Outputs != nil && s.Mode != ModeCode {
+	if s.Outputs != nil && !s.Mode.Lasting() {
 		c.add("outputs", "add mode: code, or remove it", "outputs belong to code mode; in compute mode every call has a fresh sandbox")
+	}
+}
+
+func (c *checker) ports(s Sandbox) {
+	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
+		if !portPattern.MatchString(name) {
+			c.add("ports."+name, "a name has lower case letters, digits and '-', at most 32", "%q is not the name of a port", clip(name))
+		}
+		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
+			c.add("ports."+name, "", "ports.%s is %d, it must be 1 to %d", clip(name), n, math.MaxUint16)
+		}
+	}
+	if len(s.Ports) > maxPorts {
+		c.add("ports", "", "%d ports are named, at most %d may be", len(s.Ports), maxPorts)
+	}
+	if s.Ports != nil && s.Mode != ModeCode {
+		c.add("ports", "add mode: code, or remove it", "ports belong to code mode, whose sandbox_open tells them")
+	}
+}
+
+func (c *checker) hostTools(s Sandbox) {
+	if s.HostTools == nil {
+		return
+	}
+	if s.Mode == ModeCompute || s.Mode == "" {
+		c.add("host_tools", "add mode: script, or remove it", "host_tools belong to modes code, script and executor; in compute mode every call has a fresh sandbox")
+	}
+	for _, p := range s.HostTools.Problems() {
+		c.add("host_tools."+p.Field, p.Hint, "%s", p.Message)
 	}
 }
 
 // modes refuses what the mode would ignore.
 func (c *checker) modes(s Sandbox) {
-	if s.Mode == ModeCode {
+	c.oneOf("keep", s.Keep, KeepWorkspace)
+	if s.Keep != "" && s.Session != SessionUser {
+		c.add("keep", "add session: user, or remove it", "keep belongs to session: user; other sandboxes end with their run")
+	}
+	if s.Mode.Lasting() {
 		for _, f := range []struct {
 			name string
 			set  bool
 			use  string
 		}{
-			{"timeout_seconds", s.TimeoutSeconds != 0, "use limits.exec_timeout_seconds"},
+			{"timeout_seconds", s.TimeoutSeconds != 0, "use limits.exec_timeout"},
 			{"max_stdout_bytes", s.MaxStdoutBytes != 0, "remove it"},
 			{"allow_network", s.AllowNetwork != nil, "use network.enabled"},
-			{"pip_packages", s.PipPackages != nil, "use an image that has them"},
-			{"npm_packages", s.NpmPackages != nil, "use an image that has them"},
 		} {
 			if f.set {
 				c.add(f.name, f.use, "%s belongs to compute mode", f.name)
 			}
+		}
+		if s.Mode != ModeCode && s.YieldMS != 0 {
+			c.add("yield_ms", "add mode: code, or remove it", "yield_ms belongs to code mode; in mode %s every call waits for the end", s.Mode)
+		}
+		if s.Mode == ModeExecutor && s.Runtime != "" {
+			c.add("runtime", "remove it, or name an image", "runtime does not belong to mode executor, whose image is that of the coding agent")
 		}
 		return
 	}

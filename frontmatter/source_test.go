@@ -127,10 +127,20 @@ func TestSource(t *testing.T) {
 func TestEveryValueSurvives(t *testing.T) {
 	t.Parallel()
 	values := map[string][]string{
-		"mode": {"compute", "code"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
-		"image": {"x"}, "session": {"default", "isolated", "mine"}, "user": {"0", `"5:6"`},
-		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"}, "network": {"{}"},
+		"mode": {"compute", "code", "script", "executor, executor: claude"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
+		"image": {"x"}, "session": {"default", "isolated", "mine"}, "keep": {"workspace, mode: code, session: user"}, "user": {"0", `"5:6"`},
+		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"},
+		"network":       {"{}", `{allow: [a.b, "*.c.d:80", "registry:pypi"], deny: [x.c.d]}`},
+		"network.allow": {"[]", "[a.b]"}, "network.deny": {}, // it says nothing by itself
 		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"}, "outputs": {"[]", `[a, "b?"]`},
+		"ports":      {"{}", "{web: 8080, api-2: 65535}"},
+		"setup":      {"{run: [a, b]}", `{run: ["c: d"], network: {allow: [a.b, "registry:go"], deny: [x.a.b]}}`},
+		"host_tools": {"{allow: [a.b, {tool: a.c, when: 'args.x == 1', ask: true, max_calls: 3}], limits: {calls: 5}, index: full}"},
+		"executor": {
+			"claude", "{command: codex, max_turns: 3, budget: {usd: 0.5, output_tokens: 9}, timeout_seconds: 60, stall_seconds: 5, resume: session}",
+			"{command: gemini, skills: [skills/*], web: true, before: [a], after: [b, c], args: {effort: high}}",
+			"{command: acp, argv: [a, \"{model}\"], args: {permissions: deny}}", "{command: custom, argv: [a, \"{prompt}\"], events: json}",
+		},
 	}
 	for path, typ := range leaves("", reflect.TypeFor[frontmatter.Sandbox]()) {
 		if values[path] != nil {
@@ -139,6 +149,8 @@ func TestEveryValueSurvives(t *testing.T) {
 		switch typ {
 		case reflect.TypeFor[*bool]():
 			values[path] = []string{"true", "false"}
+		case reflect.TypeFor[frontmatter.Duration]():
+			values[path] = []string{"17s", "1m30s"}
 		case reflect.TypeFor[int64]():
 			values[path] = []string{"17"}
 		default:
@@ -151,8 +163,11 @@ func TestEveryValueSurvives(t *testing.T) {
 			if outer, inner, ok := strings.Cut(path, "."); ok {
 				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
 			}
-			if path == "session" || path == "yield_ms" || path == "outputs" {
+			if path == "session" || path == "yield_ms" || path == "outputs" || path == "ports" || path == "host_tools" {
 				text += ", mode: code"
+			}
+			if path == "executor" {
+				text += ", mode: executor"
 			}
 			doc, err := frontmatter.Parse("a.prompt", []byte("---\nsandbox: {"+text+"}\n---\nbody\n"))
 			if err != nil {

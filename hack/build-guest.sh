@@ -18,7 +18,7 @@ if [ "$(go env GOVERSION)" != "$GOTOOLCHAIN" ]; then
 	exit 1
 fi
 
-# The content version: a hash over everything that goes into the binary.
+# The content version: a hash over everything that goes into the binary, and over the library that lies beside it.
 version() {
 	{
 		echo "$GOTOOLCHAIN $1"
@@ -26,6 +26,7 @@ version() {
 		for arch in $arches; do
 			GOARCH=$arch go list -deps -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .SFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}' $pkg
 		done | sed "s|^$PWD/||" | grep -v '^$' | sort -u | xargs sha256sum
+		go list -f '{{$d := .Dir}}{{range .EmbedFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}' ./internal/guest/lib | sed "s|^$PWD/||" | grep -v '^$' | sort | xargs sha256sum
 	} | sha256sum | cut -c1-12
 }
 flags="-trimpath -buildvcs=false"

@@ -7,19 +7,42 @@
 #   BACKEND=docker make demo       (or containerd) installs and starts that engine where it is missing
 #   MODEL=googleai/gemini-2.5-flash make demo   lets a real model do it, with the vendor's key in the environment
 #   JAEGER=off make demo           ends with the trace in the terminal
+#   make demo-cli                  a CLI coding agent does it, with a model of the demo's; MODEL=googleai/… and GEMINI_API_KEY for Google's
+#   make demo-code                 an agent's program calls tools of the host, twenty times and once with a question
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-workflow=examples/workflows/debug-and-fix.yaml
-script=examples/workflows/scripts/debug-and-fix.yaml
+case ${DEMO:-fix} in
+  fix)
+    what=(run examples/workflows/debug-and-fix.yaml)
+    script=examples/workflows/scripts/debug-and-fix.yaml
+    ;;
+  code)
+    what=(agent run examples/agents/order-desk.prompt --host-tools examples/host-tools.yaml
+      'What do the orders 1 to 20 come to? Pay 30 euros of the largest back.')
+    script=examples/agents/scripts/order-desk.yaml
+    JAEGER=${JAEGER:-off}
+    ;;
+  cli)
+    what=(run examples/workflows/cli-debug-and-fix.yaml)
+    script=examples/workflows/scripts/cli-debug-and-fix.json # of a model that the coding agent asks over HTTP
+    JAEGER=${JAEGER:-off}
+    ;;
+  *) printf 'DEMO is fix, code or cli\n' >&2 && exit 2 ;;
+esac
 model=${MODEL:-scripted/$script}
 began=$SECONDS
 work=$(mktemp -d)
-jobs=() # process groups that an interrupt ends
+export GOTMPDIR=$work # what an interrupted compiler leaves goes with it
 
+# finish ends the jobs of this demo that still run.
 finish() {
   local j
-  for j in ${jobs[@]+"${jobs[@]}"}; do kill -- "-$j" 2>/dev/null || true; done
+  for j in $(jobs -rp); do kill -- "-$j" 2>/dev/null || true; done
+  for _ in $(seq 50); do
+    [ -n "$(jobs -rp)" ] || break
+    sleep 0.1
+  done
   rm -rf "$work"
 }
 trap finish EXIT
@@ -29,8 +52,14 @@ trap 'exit 143' TERM
 main() {
   need_go
   cd "$root"
+  lock "$cache/demo.lock" -n || die "another demo of yours runs" "wait for its end"
   use_docker_context
   choose_backend
+  local images=(-official)
+  if [ "${DEMO:-}" = cli ]; then
+    [ "$backend" != local ] || die "the coding agent lies in an image" "BACKEND=docker make demo-cli"
+    images=(-agents -only gemini)
+  fi
   # The longest part of a first run, beside those that wait for the network.
   begin build compile
   if [ "$backend" = local ]; then
@@ -41,22 +70,29 @@ main() {
   await setup "$([ "$backend" = local ] && echo "Python" || echo "$backend")"
   if [ "$backend" != local ]; then
     await_file build "$work/mkimages" "what makes the images"
-    begin images "$work/mkimages" -official -cache "$cache/images" -engine "$backend" -address "$containerd_socket"
+    begin images "$work/mkimages" "${images[@]}" -cache "$cache/images" -engine "$backend" -address "$containerd_socket"
     await images "images"
   fi
   await build "workcell"
   if [ "${JAEGER:-}" != off ] && ! hack/jaeger.sh status 2>/dev/null; then begin jaeger nice -n 19 hack/jaeger.sh up; fi
-  say "== $workflow on $backend with $model"
-  case $model in
-    scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
+  say "== ${what[*]} on $backend with $model"
+  local flags=(--backend "$backend" --model "$model")
+  case ${DEMO:-}/$model in
+    cli/scripted/*)
+      say "   (a model that plays a script answers; the coding agent, its sandbox and the project are real)"
+      begin mock "$work/workcell" dev mockmodel --script "$script"
+      follow mock "the model" silent mock
+      GOOGLE_GEMINI_BASE_URL=$(head -n 1 "$work/mock.log")
+      export GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY=none
+      flags=(--backend "$backend")
+      ;;
+    */scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
   esac
-  local code=0 run
-  "$work/workcell" run "$workflow" --backend "$backend" --model "$model" || code=$?
-  run=$("$work/workcell" runs ls -o json | grep -o '"id": *"run_[^"]*' | head -n 1 | grep -o 'run_.*') || true
-  if [ -n "$run" ]; then
-    say "== the trace of $run, $((SECONDS - began)) s after the start of this demo"
-    "$work/workcell" runs trace "$run" || true
-    if [ "${JAEGER:-}" != off ]; then hand_to_jaeger "$run"; fi
+  local code=0
+  "$work/workcell" "${what[@]}" "${flags[@]}" 8>&- || code=$?
+  say "== the trace, $((SECONDS - began)) s after the start of this demo"
+  if "$work/workcell" runs trace; then
+    if [ "${JAEGER:-}" != off ]; then hand_to_jaeger || say "(Jaeger did not get the trace; the demo is none the worse)"; fi
   fi
   exit $code
 }
@@ -115,7 +151,10 @@ compile() {
 
 demo_tags() {
   local tags=()
-  case $model in scripted/*) tags+=(no_models) ;; esac
+  case ${DEMO:-}/$model in
+    cli/*) ;;
+    */scripted/*) tags+=(no_models) ;;
+  esac
   if [ "$backend" != docker ]; then tags+=(no_docker); fi
   if [ "$backend" != containerd ]; then tags+=(no_containerd); fi
   local IFS=,
@@ -128,21 +167,23 @@ begin() {
   local name=$1
   shift
   set -m
-  "$@" >"$work/$name.log" 2>&1 </dev/null &
+  "$@" >"$work/$name.log" 2>&1 </dev/null 8>&- &
   set +m
-  jobs+=($!)
   printf '%s\n' $! >"$work/$name.pid"
 }
 
-# await NAME WHAT: waits for a command of begin and shows how far it is; one
-# that fails ends the demo.
-await() {
+# await NAME WHAT: ends the demo when a command of begin fails.
+await() { ready "$@" || exit 1; }
+
+# ready NAME WHAT: waits for a command of begin and shows how far it is.
+ready() {
   local pid start=$SECONDS
   pid=$(cat "$work/$1.pid")
   follow "$1" "$2" running "$pid"
   if ! wait "$pid"; then
     cat "$work/$1.log" >&2
-    die "$2: failed after $((SECONDS - start)) s"
+    say "error: $2: failed after $((SECONDS - start)) s"
+    return 1
   fi
   say "== $2: ready ($((SECONDS - began)) s)"
 }
@@ -152,10 +193,13 @@ await_file() {
   local pid
   pid=$(cat "$work/$1.pid")
   follow "$1" "$3" missing "$2" "$pid"
+  [ -x "$2" ] || await "$1" "$3" # which says why there is none
 }
 
 running() { kill -0 "$1" 2>/dev/null; }
 missing() { [ ! -x "$1" ] && running "$2"; }
+
+silent() { [ ! -s "$work/$1.log" ] && running "$(cat "$work/$1.pid")"; }
 
 # follow NAME WHAT CONDITION...: shows what is waited for while a condition
 # holds: on a terminal each second in one line, else a line every ten.
@@ -186,17 +230,17 @@ how_far() {
   fi
 }
 
-# hand_to_jaeger RUN: what is kept of it. Of a Jaeger that had it live it is the address that matters; spans that it has
+# hand_to_jaeger: what is kept of the run. Of a Jaeger that had it live it is the address that matters; spans that it has
 # already change nothing.
 hand_to_jaeger() {
-  "$work/workcell" runs trace "$1" -o json >"$work/trace.json"
+  "$work/workcell" runs trace -o json >"$work/trace.json" || return 1
   if [ -e "$work/jaeger.pid" ]; then
     say "Jaeger is fetched, or built, which takes some minutes the first time. The run is over: Ctrl-C takes nothing away,"
     say "the trace is kept."
-    await jaeger "Jaeger"
+    ready jaeger "Jaeger" || return 1
     tail -n 1 "$work/jaeger.log" >&2
   fi
-  hack/jaeger.sh send "$work/trace.json"
+  hack/jaeger.sh send "$work/trace.json" || return 1
   say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API, but not the pages.)"
 }
 

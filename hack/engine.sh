@@ -3,8 +3,9 @@
 # Without one: on Debian, as root, it comes from Debian's packages and is
 # started, by systemd where that runs and else by hand.
 #
-#   engine.sh [docker] [containerd]   default: Docker, and containerd where it
-#                                     can be had without asking for more
+#   engine.sh [docker] [containerd] [gvisor]   default: Docker, and the others
+#                                              where they can be had without
+#                                              asking for more
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -17,8 +18,8 @@ main() {
   local engine
   for engine in "$@"; do
     case $engine in
-      docker | containerd) ;;
-      *) die "usage: engine.sh [docker] [containerd]" ;;
+      docker | containerd | gvisor) ;;
+      *) die "usage: engine.sh [docker] [containerd] [gvisor]" ;;
     esac
   done
   if [ $# -gt 0 ]; then
@@ -29,7 +30,14 @@ main() {
   if containerd_answers || { [ "$(uname -s)" = Linux ] && is_debian && [ "$(id -u)" = 0 ]; }; then
     ensure_containerd
   fi
+  if [ "$(uname -s)" = Linux ] && is_debian && [ "$(id -u)" = 0 ]; then
+    # A wall that nobody asked for by name: the engines are of use without it.
+    ensure_gvisor || say "warning: gVisor is not installed; sandboxes with --oci-runtime runsc are refused"
+  fi
 }
+
+# ensure_gvisor: another OCI runtime for those engines, built from its module.
+ensure_gvisor() { "$root/hack/gvisor.sh" install; }
 
 ensure_docker() {
   use_docker_context

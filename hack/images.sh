@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings the sandbox images into the engines: those that ENGINES names, else
 # those that answer.
-# usage: [ENGINES=docker,containerd] images.sh [-official] [-force]   (see e2e/images/cmd/mkimages)
+# usage: [ENGINES=docker,containerd] images.sh [-official | -agents] [-force]   (see e2e/images/cmd/mkimages)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -22,9 +22,9 @@ container=workcell-jaeger # of up
 main() {
   case ${1:-} in
     path) binary ;;
-    start) start ;;
-    up) answers || start_image || start ;;
-    stop) stop ;;
+    start) lock "$run/lock" && start ;; # of two at once the second finds the Jaeger of the first
+    up) lock "$run/lock" && { answers || start_image || start; } ;;
+    stop) lock "$run/lock" && stop ;;
     status) status ;;
     send) send "${2:?usage: jaeger.sh send FILE}" ;;
     *) die "usage: jaeger.sh path|start|up|stop|status|send FILE" ;;
@@ -42,14 +42,10 @@ binary() {
 }
 
 compile() {
-  local version=$1 file=$2 new=$2.new.$$
+  local version=$1 file=$2
   say "building Jaeger $version from its Go module: takes some minutes, once"
-  build_module "$module" -ldflags "-s -w -X github.com/jaegertracing/jaeger/internal/version.latestVersion=$version" \
-    -o "$new" github.com/jaegertracing/jaeger/cmd/jaeger || {
-    rm -f "$new"
-    die "Jaeger could not be built"
-  }
-  mv "$new" "$file"
+  build_module "$module" "$file" -ldflags "-s -w -X github.com/jaegertracing/jaeger/internal/version.latestVersion=$version" \
+    github.com/jaegertracing/jaeger/cmd/jaeger || die "Jaeger could not be built"
 }
 
 start() {
@@ -62,12 +58,14 @@ start() {
   local session=()
   if command -v setsid >/dev/null 2>&1; then session=(setsid); fi
   ${session[@]+"${session[@]}"} nohup "$bin" --config "$module/config.yaml" \
-    >"$log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
+    >"$log" 2>&1 </dev/null 3>&- 4>&- 8>&- 9>&- &
   pid=$!
   echo $pid >"$pidfile"
   until answers; do
     if ! kill -0 $pid 2>/dev/null || [ $SECONDS -ge $deadline ]; then
       tail -n 10 "$log" >&2
+      kill $pid 2>/dev/null || true
+      rm -f "$pidfile"
       die "Jaeger did not start" "its log is $log; are the ports 4317, 4318, 13133, 16685 and 16686 free?"
     fi
     sleep 0.1
@@ -86,7 +84,10 @@ start_image() {
     bounded 120 "$docker" pull -q "$image" >/dev/null 2>&1 || return 1
   fi
   "$docker" rm -f "$container" >/dev/null 2>&1 || true
-  "$docker" run -d --name "$container" -p 127.0.0.1:4317:4317 -p 127.0.0.1:4318:4318 -p 127.0.0.1:16686:16686 "$image" >/dev/null || return 1
+  if ! "$docker" run -d --name "$container" -p 127.0.0.1:4317:4317 -p 127.0.0.1:4318:4318 -p 127.0.0.1:16686:16686 "$image" >/dev/null; then
+    "$docker" rm -f "$container" >/dev/null 2>&1 || true # made, but a port is taken
+    return 1
+  fi
   deadline=$((SECONDS + 30))
   until answers; do
     if [ $SECONDS -ge $deadline ]; then

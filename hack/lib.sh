@@ -127,9 +127,25 @@ once() {
   [ -e "$path" ] || "$@"
 }
 
-# build_module DIR ARGUMENT...: go build in a module of its own.
-build_module() {
-  (cd "$1" && shift && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build "$@") >&2
+# build_module DIR FILE ARGUMENT...: go build in a module of its own. A FILE that ends with a slash is a directory for
+# several programs. It is there whole or not at all; an interrupt leaves nothing.
+build_module() (
+  file=${2%/} new=${2%/}.new.$$ out=${2%/}.new.$$${2#"${2%/}"}
+  trap 'rm -rf "$new"' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  cd "$1" || exit
+  shift 2
+  CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build -o "$out" "$@" >&2 && mv "$new" "$file"
+)
+
+# lock FILE [-n]: holds a lock until this shell ends; with -n it fails when
+# another has it. What outlives the shell must be started with 8>&-.
+lock() {
+  command -v flock >/dev/null 2>&1 || return 0
+  mkdir -p "${1%/*}"
+  exec 8>"$1"
+  flock "${@:2}" 8
 }
 
 # runs PIDFILE WORD: the process of the file is the one whose command line has the word, not one that got an old number.

@@ -12,8 +12,7 @@ version=$(module_version github.com/golangci/golangci-lint/v2 "$module/go.mod")
 bin=$cache/lint/golangci-lint-$version-$(go env GOVERSION)-$(go env GOOS)-$(go env GOARCH)
 build() {
   say "building golangci-lint $version: takes some minutes, once"
-  build_module "$module" -ldflags '-s -w' -o "$bin.new.$$" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-  mv "$bin.new.$$" "$bin"
+  build_module "$module" "$bin" -ldflags '-s -w' github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 }
 once "$bin" build
 cd "$root"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The MCP clients that the end-to-end tests run against the server: the official conformance suite, the Inspector and a
-# coding agent, from npm, in the versions of hack/mcp/package-lock.json. Nothing of them is part of what is published.
+# What the end-to-end tests run from npm, in the versions of hack/mcp/package-lock.json: MCP clients, which are the official
+# conformance suite, the Inspector and coding agents, and MCP servers. Nothing of them is part of what is published.
 #
 #   mcp-tools.sh path    install them once (1-3 minutes), print the folder with node_modules
 #   mcp-tools.sh node    print the path of a Node.js that they run on
@@ -30,16 +30,16 @@ install_tools() {
   local dir=$1 log
   if ! command -v npm >/dev/null 2>&1; then
     is_debian || die "npm is not installed" "install Node.js with npm"
-    need_packages "the MCP clients of the tests" npm >&2
+    need_packages "the MCP clients and servers of the tests" npm >&2
   fi
-  say "installing the MCP clients of the tests from npm: takes some minutes, once"
+  say "installing the MCP clients and servers of the tests from npm: takes some minutes, once"
   cp "$root/hack/mcp/package.json" "$root/hack/mcp/package-lock.json" "$dir"
   log=$(mktemp)
   # Scripts of packages are not run. The lock names what each archive must hash to.
   if ! (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=5 </dev/null) >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
-    die "npm could not install the MCP clients"
+    die "npm could not install the MCP clients and servers"
   fi
   rm -f "$log"
   touch "$dir/complete"

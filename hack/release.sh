@@ -18,11 +18,29 @@ main() {
   case ${1:-} in
     check) goreleaser check && install_from_proxy ;;
     install) install_from_proxy ;;
-    snapshot) goreleaser release --snapshot --clean && verify ;;
-    publish) goreleaser release --clean ;;
+    snapshot) snapshot ;;
+    publish) clean_tree && goreleaser release --clean ;;
     extras) extras ;;
     *) die "usage: release.sh check|install|snapshot|publish|extras" ;;
   esac
+}
+
+# clean_tree: a version names a commit, so nothing else may go into it.
+clean_tree() {
+  [ -z "$(git status --porcelain)" ] || die "the tree has changes that are in no commit" "git status"
+}
+
+# snapshot replaces dist/ when all of the new one is made and looked at.
+snapshot() {
+  clean_tree
+  local new=$root/.cache/dist
+  mkdir -p "$root/.cache"
+  { cat .goreleaser.yaml && printf 'dist: .cache/dist\n'; } >"$root/.cache/goreleaser.yaml"
+  goreleaser release --snapshot --clean --config "$root/.cache/goreleaser.yaml"
+  verify "$new"
+  rm -rf "$root/dist"
+  mv "$new" "$root/dist"
+  say "dist/ is whole: $(find dist -maxdepth 1 -name 'workcell_*' | wc -l) files"
 }
 
 # goreleaser ARGUMENT...: with the SBOM tool on its PATH. It builds one target at a time: each keeps all processors busy.
@@ -45,8 +63,7 @@ tool() {
 
 build_tool() {
   say "building $(basename "$2") $1: takes some minutes, once"
-  build_module "$module" -ldflags "-s -w" -o "$2.new.$$" "$3"
-  mv "$2.new.$$" "$2"
+  build_module "$module" "$2" -ldflags "-s -w" "$3"
 }
 
 # install_from_proxy installs the command as a user does, from what a proxy would serve of HEAD. The other modules come from
@@ -83,29 +100,36 @@ extras() {
   "$dir/workcell" man "$dir/man"
 }
 
-# verify looks at a snapshot as one who downloads it does.
+# verify DIST looks at a snapshot as one who downloads it does.
 verify() {
-  local os arch file tmp
+  local dist=$1 os arch file tmp said
   tmp=$(mktemp -d)
   # shellcheck disable=SC2064 # of now
   trap "rm -rf '$tmp'" EXIT
-  (cd dist && sha256sum --check --quiet checksums.txt)
+  (cd "$dist" && sha256sum --check --quiet checksums.txt) || die "checksums.txt is not of these files"
   for os in linux darwin windows; do
     for arch in amd64 arm64; do
-      file=$(echo dist/workcell_*_"${os}_$arch".tar.gz)
-      if [ "$os" = windows ]; then file=$(echo dist/workcell_*_"${os}_$arch".zip); fi
+      file=$(echo "$dist"/workcell_*_"${os}_$arch".tar.gz)
+      if [ "$os" = windows ]; then file=$(echo "$dist"/workcell_*_"${os}_$arch".zip); fi
       [ -s "$file" ] || die "there is no archive for $os/$arch"
-      grep -q " $(basename "$file")\$" dist/checksums.txt || die "$file has no checksum"
-      grep -q '"bomFormat": *"CycloneDX"' dist/workcell_*_"${os}_$arch".cdx.json || die "there is no SBOM for $os/$arch"
+      grep -q " $(basename "$file")\$" "$dist/checksums.txt" || die "$file has no checksum"
+      grep -q '"bomFormat": *"CycloneDX"' "$dist"/workcell_*_"${os}_$arch".cdx.json || die "there is no SBOM for $os/$arch"
     done
   done
-  tar -xzf dist/workcell_*_"$(go env GOHOSTOS)_$(go env GOHOSTARCH)".tar.gz -C "$tmp"
-  "$tmp/workcell" version
+  # What is built here must be what is built elsewhere.
+  for file in "$dist"/workcell_*/workcell*; do
+    if grep -qaF -e "$root/" -e "$(go env GOMODCACHE)/" -e "$(go env GOROOT)/src" "$file"; then die "$file has paths of this machine"; fi
+  done
+  file=$(echo "$dist"/workcell_*_"$(go env GOHOSTOS)_$(go env GOHOSTARCH)".tar.gz)
+  tar -xzf "$file" -C "$tmp"
+  said=$("$tmp/workcell" version)
+  say "$said"
+  file=${file##*/workcell_}
+  case $said in *"v${file%%_*}"*) ;; *) die "the command does not know its version: $said" ;; esac
   for file in bash zsh fish; do
     [ -s "$tmp/completions/workcell.$file" ] || die "the archive has no completion script for $file"
   done
   [ -s "$tmp/man/workcell.1" ] || die "the archive has no manual page"
-  say "dist/ is whole: $(find dist -maxdepth 1 -name 'workcell_*' | wc -l) files"
 }
 
 main "$@"

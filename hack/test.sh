@@ -23,7 +23,7 @@ main() {
   section "sources" sources
   section "embedded guest" guest
   section "vet" vet
-  section "Jaeger, containerd 2, MCP clients" tools
+  section "Jaeger, containerd 2, MCP clients, gVisor" tools
   local before
   before=$(leftovers)
   section "tests" lanes
@@ -71,13 +71,14 @@ setup() {
   # Take longest and need nothing: beside everything else until they are
   # needed, in a process group of its own so that all of it can be ended.
   set -m
-  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path' >"$tools_log" 2>&1 </dev/null &
+  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path && hack/gvisor.sh path' >"$tools_log" 2>&1 </dev/null &
   tools_pid=$!
   set +m
   hack/engine.sh docker containerd
   use_docker_context
   PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
   ENGINES=docker,containerd hack/images.sh
+  ENGINES=docker,containerd hack/images.sh -agents
   # What the local backend's sandboxes run is the system's own.
   local program
   for program in python3:python3 node:nodejs; do
@@ -115,7 +116,8 @@ tools() {
     return 1
   fi
   tools_pid=
-  tail -n 3 "$tools_log"
+  tail -n 4 "$tools_log"
+  hack/gvisor.sh install
   if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
   containerd2=$(hack/containerd2.sh start)
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
@@ -199,7 +201,7 @@ binary() {
 packages() {
   # The time includes that spent waiting for a place.
   TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 80m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
-    grep --line-buffered -v '\[no test files\]'
+    grep -a --line-buffered -v '\[no test files\]'
 }
 
 # Promises to which the engine adds nothing, and which the cheapest one shows: files that users write, clocks of the host, the

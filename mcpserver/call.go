@@ -56,8 +56,23 @@ func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition
 	})
 }
 
-// do runs a call within the bounds of its scope.
-func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (res *mcp.CallToolResult, err error) {
+// do runs a call, or goes on with one that asked something.
+func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
+	report, end := startProgress(ctx, req)
+	defer end() // none follows the answer
+	c.report = report
+	if req.Params.RequestState != "" {
+		return s.resume(ctx, c, req.Params)
+	}
+	perform := func(ctx context.Context, c call) (*mcp.CallToolResult, error) { return s.perform(ctx, c, do) }
+	if can, byAnswer := canAsk(req); can && byAnswer {
+		return s.begin(ctx, c, perform)
+	}
+	return perform(withApprover(ctx, req), c)
+}
+
+// perform runs a call within the bounds of its scope.
+func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.CallToolResult, err error) {
 	select {
 	case c.scope.slots <- struct{}{}:
 		defer func() { <-c.scope.slots }()
@@ -70,23 +85,24 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	// The SDK lets calls end by themselves when a server or session closes; ours may take an hour.
 	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
 	defer stop()
-	report, end := startProgress(ctx, req)
-	defer end() // none follows the answer
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			res, err = result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeInternal, c.tool+" failed unexpectedly", "")})
 		}
 	}()
-	c.report = report
 	out, err := do(ctx, c)
 	switch {
 	case err == nil:
 		return result(out)
 	case ctx.Err() != nil:
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
+		return nil, errCancelled()
 	}
 	return result(toolspec.Result{Error: s.failure(ctx, c.tool, err)})
+}
+
+func errCancelled() error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
 }
 
 // failure returns what the caller is told of an error. An operator is told of one that says nothing to the caller.
@@ -139,7 +155,7 @@ func result(out any) (*mcp.CallToolResult, error) {
 	}
 	raw := bytes.TrimRight(buf.Bytes(), "\n")
 	content := []mcp.Content{&mcp.TextContent{Text: string(raw)}}
-	if img := toolspec.ImageOf(out); len(img.Data) > 0 {
+	for _, img := range toolspec.ImagesOf(out) {
 		content = append(content, &mcp.ImageContent{MIMEType: img.MediaType, Data: img.Data})
 	}
 	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil

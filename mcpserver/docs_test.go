@@ -31,7 +31,7 @@ func TestDocumentation(t *testing.T) {
 				t.Errorf("the documented policy refuses by %q", rule)
 			}
 			want := mcpserver.DefaultPolicy().Limits
-			if p.Limits.FileMB != want.FileMB || p.Limits.WorkspaceMB != want.WorkspaceMB || p.Limits.ExecutionSeconds != want.ExecutionSeconds {
+			if p.Limits.FileMB != want.FileMB || p.Limits.WorkspaceMB != want.WorkspaceMB || p.Limits.ExecTimeout != want.ExecTimeout {
 				t.Errorf("the documented limits %+v are not the defaults %+v", p.Limits, want)
 			}
 			continue

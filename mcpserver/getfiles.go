@@ -81,12 +81,12 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 		g.skip(o.Path, o.Reason)
 	}
 	p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool { return !among(paths, c) || g.withholds(c) })
-	var b bytes.Buffer
-	if err := p.Format(&b); err != nil {
+	var b shortBuffer
+	switch err := p.Format(&b); {
+	case errors.Is(err, errTooLong):
+		return g.out, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("the patch has more than %d bytes", maxGotBytes), "Name paths.")
+	case err != nil:
 		return g.out, err
-	}
-	if b.Len() > maxGotBytes {
-		return g.out, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("the patch has %d bytes, the limit is %d", b.Len(), maxGotBytes), "Name paths.")
 	}
 	g.out.Count, g.out.TotalBytes = len(p.Changes), int64(b.Len())
 	if utf8.Valid(b.Bytes()) {
@@ -96,6 +96,20 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	}
 	return g.out, nil
 }
+
+// shortBuffer holds as much as one answer may have: a sandbox may make any patch.
+type shortBuffer struct{ bytes.Buffer }
+
+var errTooLong = errors.New("too long")
+
+func (b *shortBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > maxGotBytes {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}
+
+func (b *shortBuffer) WriteString(s string) (int, error) { return b.Write([]byte(s)) }
 
 // among reports whether a change is at one of the paths or below it.
 func among(paths []string, c patch.Change) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -23,9 +24,10 @@ func refusedBy(rule, format string, args ...any) *toolspec.Error {
 
 // execTimeout returns the default time of a command, which is no longer than what the policy allows; zero is
 // session.DefaultExecTimeout.
-func (s *Server) execTimeout() int64 {
-	bound, own := s.policy.Limits.ExecutionSeconds, s.opts.Sandbox.Limits.ExecTimeoutSeconds
-	if bound > 0 && bound < cmp.Or(own, int64(session.DefaultExecTimeout.Seconds())) {
+func (s *Server) execTimeout() frontmatter.Duration {
+	bound := frontmatter.Duration(s.policy.Limits.ExecTimeout)
+	own := s.opts.Sandbox.WithDefaults().Limits.ExecTimeout
+	if bound > 0 && bound < cmp.Or(own, frontmatter.Duration(session.DefaultExecTimeout)) {
 		return bound
 	}
 	return own
@@ -33,11 +35,7 @@ func (s *Server) execTimeout() int64 {
 
 // ceiling is what the policy lets a sandbox have.
 func (s *Server) ceiling() backend.Limits {
-	var c backend.Limits
-	for name, value := range s.policy.Limits.sandbox() {
-		row := backend.LimitNamed(name)
-		*row.Of(&c) = *value * row.Scale
-	}
+	c := s.policy.Limits.Ceiling()
 	if s.manager.Backend().Capabilities().Workspace == "" {
 		c.WorkspaceBytes = 0
 	}
@@ -105,11 +103,11 @@ func (s *Server) checkSize(name string, size int64) *toolspec.Error {
 }
 
 func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
-	bound, seconds := s.policy.Limits.ExecutionSeconds, args.TimeoutSeconds
+	bound, seconds := int64(s.policy.Limits.ExecTimeout/time.Second), args.TimeoutSeconds
 	switch {
 	case bound == 0 || seconds == nil:
 	case *seconds > bound:
-		e := refusedBy("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", *seconds, bound)
+		e := refusedBy("limits.exec_timeout", "timeout_seconds is %d, the limit is %d", *seconds, bound)
 		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
 		return e
 	case *seconds == 0 && args.Code != "":

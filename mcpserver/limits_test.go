@@ -172,7 +172,7 @@ func TestNoteNamesTheGuard(t *testing.T) {
 	m := newManager(t)
 	for seconds, want := range map[int64]string{0: "(at most 3600)", 20: "(at most 20)", 300: "(at most 300)", 7200: "(at most 3600)"} {
 		policy := mcpserver.DefaultPolicy()
-		policy.Limits.ExecutionSeconds = seconds
+		policy.Limits.ExecTimeout = time.Duration(seconds) * time.Second
 		cs := connect(t, newServer(t, m, &mcpserver.Options{Policy: &policy}), nil)
 		if note := must(t, cs, "sandbox_open", nil).text("note"); !strings.Contains(note, want) {
 			t.Errorf("with %d seconds: %s", seconds, note)

@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -53,18 +54,18 @@ type FileRules struct {
 // PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound of the policy; what DefaultPolicy sets holds
 // unless a file says otherwise.
 type PolicyLimits struct {
-	FileMB           int64 `yaml:"file_mb"`           // one file through the file tools, either way
-	WorkspaceMB      int64 `yaml:"workspace_mb"`      // all files of a sandbox
-	ExecutionSeconds int64 `yaml:"execution_seconds"` // a command, a program, a task
-	MemoryMB         int64 `yaml:"memory_mb"`
-	CPUMillicores    int64 `yaml:"cpu_millicores"`
+	FileMB        int64         `yaml:"file_mb"`      // one file through the file tools, either way
+	WorkspaceMB   int64         `yaml:"workspace_mb"` // all files of a sandbox
+	ExecTimeout   time.Duration `yaml:"exec_timeout"` // the longest of a command, a program, a task, in whole seconds
+	MemoryMB      int64         `yaml:"memory_mb"`
+	CPUMillicores int64         `yaml:"cpu_millicores"`
 }
 
 // DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to the default of
 // backend.LimitTable, which the disk of the host sets aside for each sandbox, and an execution to 5 minutes.
 func DefaultPolicy() Policy {
 	workspace := backend.LimitNamed("workspace_mb")
-	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecutionSeconds: 300}}
+	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecTimeout: 5 * time.Minute}}
 }
 
 // compile checks the policy and splits its patterns. It reports all that is wrong.
@@ -90,7 +91,9 @@ func (p *Policy) compile() error {
 		}
 	}
 	bounded("file_mb", p.Limits.FileMB, 1, 1<<30)
-	bounded("execution_seconds", p.Limits.ExecutionSeconds, 1, 1<<30)
+	if d := p.Limits.ExecTimeout; d < 0 || d%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s, it must be whole seconds, 0s for no bound", d))
+	}
 	for name, value := range p.Limits.sandbox() {
 		least, most := backend.LimitNamed(name).Bounds()
 		bounded(name, *value, least, most)
@@ -100,6 +103,16 @@ func (p *Policy) compile() error {
 }
 
 // sandbox returns the limits that are rows of backend.LimitTable.
+// Ceiling returns the limits as those that no request of a client exceeds.
+func (l *PolicyLimits) Ceiling() backend.Limits {
+	var c backend.Limits
+	for name, value := range l.sandbox() {
+		row := backend.LimitNamed(name)
+		*row.Of(&c) = *value * row.Scale
+	}
+	return c
+}
+
 func (l *PolicyLimits) sandbox() map[string]*int64 {
 	return map[string]*int64{"cpu_millicores": &l.CPUMillicores, "memory_mb": &l.MemoryMB, "workspace_mb": &l.WorkspaceMB}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // maxPolicyBytes bounds a policy file.
@@ -34,20 +36,43 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 	// The decoder below would make 0, which is no bound, of 0.5 and of what is empty.
 	limits, _ := doc["limits"].(map[string]any)
 	for name, value := range limits {
+		want, ok := "a whole number", false
 		switch value.(type) {
 		case uint64, int64:
-		default:
-			return Policy{}, fmt.Errorf("limits.%s is %v, it must be a whole number", name, cmp.Or[any](value, "empty"))
+			ok = name != execTimeoutKey
+		case string:
+			ok = name == execTimeoutKey
+		}
+		if name == execTimeoutKey {
+			want = "a time such as 5m"
+		}
+		if !ok {
+			return Policy{}, fmt.Errorf("limits.%s is %v, it must be %s", name, cmp.Or[any](value, "empty"), want)
 		}
 	}
 	p := DefaultPolicy()
 	if doc != nil {
 		if err := yaml.UnmarshalWithOptions(raw, &p, yaml.Strict()); err != nil {
-			return Policy{}, err
+			return Policy{}, renamed(err)
 		}
 	}
 	if limits == nil {
 		p.Limits = DefaultPolicy().Limits
 	}
 	return p, p.compile()
+}
+
+// execTimeoutKey is the only limit that is a time.
+const execTimeoutKey = "exec_timeout"
+
+// renamed names the new word in the error of an old one.
+func renamed(err error) error {
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) {
+		if now, ok := suggest.Renamed(unknown.Token.Value, []string{execTimeoutKey}); ok {
+			at := unknown.Token.Position
+			return fmt.Errorf("[%d:%d] %s; did you mean %q?", at.Line, at.Column, unknown.Message, now)
+		}
+	}
+	return err
 }

@@ -74,11 +74,20 @@ func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	errs := []error{s.manager.CloseScope(ctx, sc.run.Scope())}
+	errs := []error{s.closeRun(ctx, sc.run)}
 	for _, t := range sc.takeTasks(func(*taskSession) bool { return true }) {
-		errs = append(errs, s.manager.CloseScope(ctx, t.run.Scope()))
+		errs = append(errs, s.closeRun(ctx, t.run))
 	}
 	return errors.Join(errs...)
+}
+
+// closeRun closes the sandboxes of a run.
+func (s *Server) closeRun(ctx context.Context, run session.Run) error {
+	err := s.manager.CloseScope(ctx, run.Scope())
+	if s.opts.OnClose != nil {
+		s.opts.OnClose(run)
+	}
+	return err
 }
 
 // always returns a resolver of one scope: that of a single client.
@@ -176,7 +185,7 @@ func (s *Server) sweep(now time.Time) {
 		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
 			ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
-			s.logClose(t.run, s.manager.CloseScope(ctx, t.run.Scope()))
+			s.logClose(t.run, s.closeRun(ctx, t.run))
 			cancel()
 		}
 	}

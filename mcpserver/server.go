@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
@@ -50,6 +51,8 @@ type Options struct {
 	// Diff returns what changed in a sandbox since it began with a copy of a directory; nil when it began with none. Nil
 	// stands for a function that always returns that.
 	Diff func(ctx context.Context, sandbox *session.Session) (*patch.Patch, error)
+	// OnClose is called when the sandboxes of a run were closed: that of a session, or of a task. Nil does nothing.
+	OnClose func(session.Run)
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
@@ -72,6 +75,8 @@ type Server struct {
 
 	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
 	spareAfter time.Duration // the constant, but in tests
+
+	rounds interrupt.Rounds[job] // questions to users whose clients make a call again with the answers
 
 	// ctx ends with the server. It is kept because it is the life of the server's goroutines.
 	ctx    context.Context
@@ -105,7 +110,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 		return nil, err
 	}
 	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}
-	s.opts.Sandbox.Limits.ExecTimeoutSeconds = s.execTimeout()
+	s.opts.Sandbox.Limits.ExecTimeout = s.execTimeout()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, s.callOptions(nil))
 	if err != nil {
@@ -120,7 +125,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 // callOptions returns the options of the calls of a scope.
 func (s *Server) callOptions(sc *scope) *tools.CallOptions {
 	return &tools.CallOptions{
-		Check: s.checker(sc), MaxSeconds: s.policy.Limits.ExecutionSeconds, ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
+		Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second), ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
 	}
 }
 
@@ -179,7 +184,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 		// What one client sees is nothing for another, nor for a cache between them.
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
-	network := s.opts.Sandbox.Network.Allowed()
+	network := s.opts.Sandbox.Network.Allowed() || len(s.opts.Sandbox.Network.Allow) > 0
 	for _, def := range s.defs {
 		s.addTool(srv, find, def, network && def.Network, s.callSandboxTool)
 	}

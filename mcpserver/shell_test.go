@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -162,7 +163,7 @@ files:
   refuse: ["*.exe", ".env"]
 limits:
   file_mb: 1
-  execution_seconds: 60
+  exec_timeout: 60s
 `
 
 func TestPolicyOnCommands(t *testing.T) {
@@ -242,7 +243,7 @@ commands:
 func TestParsePolicy(t *testing.T) {
 	t.Parallel()
 	p := parsePolicy(t, "limits: {file_mb: 3}\n")
-	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 500, ExecutionSeconds: 300}
+	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 500, ExecTimeout: 5 * time.Minute}
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
@@ -258,6 +259,10 @@ func TestParsePolicy(t *testing.T) {
 		{"limits:\n  memory_mb: 0.5", "limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
 		{"limits:\n  memory_mb:", "limits.memory_mb is empty, it must be a whole number"},
 		{"limits:\n  file_mb: 10MB", "limits.file_mb is 10MB, it must be a whole number"},
+		{"limits:\n  execution_seconds: 300", `[2:3] unknown field "execution_seconds"; did you mean "exec_timeout"?`},
+		{"limits:\n  exec_timeout: 300", "limits.exec_timeout is 300, it must be a time such as 5m"},
+		{"limits:\n  exec_timeout: 1500ms", "limits.exec_timeout is 1.5s, it must be whole seconds"},
+		{"limits:\n  exec_timeout: soon", `time: invalid duration "soon"`},
 		{"limits:\n  workspace: 1", `[2:3] unknown field "workspace"`},
 		{"files: {refuse: x}", "[1:17] string was used where sequence is expected"},
 		{"- a", "[1:1] sequence was used where mapping is expected"},

@@ -114,10 +114,10 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 		return executeTaskOutput{}, err
 	}
 	defer leave()
-	seconds := s.policy.Limits.ExecutionSeconds
-	if seconds > 0 {
+	bound := s.policy.Limits.ExecTimeout
+	if bound > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(seconds)*time.Second, errTaskTime)
+		ctx, cancel = context.WithTimeoutCause(ctx, bound, errTaskTime)
 		defer cancel()
 	}
 	began := time.Now()
@@ -126,7 +126,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	})
 	out := executeTaskOutput{
 		Task: in.Task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
-		ToolCalls: res.ToolCalls, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
+		ToolCalls: res.ToolCalls, CostUSD: res.CostUSD, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
 	}
 	for _, o := range res.Outputs {
 		out.Outputs = append(out.Outputs, taskOutput{Path: o.Path, SizeBytes: o.Size, URI: resourceURI(o.Sandbox, o.Path)})
@@ -135,7 +135,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	case err == nil:
 		return out, nil
 	case errors.Is(context.Cause(ctx), errTaskTime):
-		out.Error = refusedBy("limits.execution_seconds", "the task was ended after %d seconds", seconds)
+		out.Error = refusedBy("limits.exec_timeout", "the task was ended after %s", bound)
 		out.Error.Code = toolspec.CodeTimeout
 	case ctx.Err() != nil:
 		return out, err
@@ -156,7 +156,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		return fresh, "", func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
-			s.logClose(fresh, s.manager.CloseScope(ctx, fresh.Scope()))
+			s.logClose(fresh, s.closeRun(ctx, fresh))
 		}, nil
 	case id == newSession:
 		id = fresh.ID
@@ -292,7 +292,7 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 	}
 	run, isSession := c.scope.taskRuns()[in.SessionID]
 	if isSession {
-		err = s.manager.CloseScope(ctx, run.Scope())
+		err = s.closeRun(ctx, run)
 	} else {
 		err = s.manager.CloseSession(ctx, list[0].session.Key(), session.CloseOptions{})
 	}

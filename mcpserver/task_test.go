@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -180,7 +181,7 @@ func TestTaskFailures(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	policy := mcpserver.DefaultPolicy()
-	policy.Limits.ExecutionSeconds = 1
+	policy.Limits.ExecTimeout = time.Second
 	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), Policy: &policy}), nil)
 	for _, tc := range []struct {
 		args map[string]any
@@ -190,7 +191,7 @@ func TestTaskFailures(t *testing.T) {
 		{map[string]any{"task": "none"}, "not_found", "the tasks are: fail, greedy, panic, shell, wait"},
 		{map[string]any{"task": "fail"}, "internal", "failed inside"},
 		{map[string]any{"task": "panic"}, "internal", "unexpectedly"},
-		{map[string]any{"task": "wait"}, "timeout", "limits.execution_seconds"},
+		{map[string]any{"task": "wait"}, "timeout", "limits.exec_timeout"},
 		{map[string]any{"task": "shell", "session_id": "../x"}, "invalid_argument", "session_id"},
 	} {
 		code, message := do(t, cs, "execute_task", tc.args).failure()
@@ -219,7 +220,7 @@ func TestGuard(t *testing.T) {
 		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stream": true}, "commands.allow_dynamic"},
 		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stdin": "echo x"}, "commands.allow_dynamic"},
 		{"sandbox_exec", map[string]any{"command": "ls"}, ""},
-		{"sandbox_exec", map[string]any{"command": "ls", "timeout_seconds": 61}, "limits.execution_seconds"},
+		{"sandbox_exec", map[string]any{"command": "ls", "timeout_seconds": 61}, "limits.exec_timeout"},
 		{"sandbox_run", map[string]any{"code": "curl x", "runtime": "bash"}, "curl"},
 		{"sandbox_run", map[string]any{"code": "x", "files": map[string]any{"a.exe": ""}}, "files.refuse *.exe"},
 		{"sandbox_fs_write", map[string]any{"path": "x.EXE", "contents": ""}, "files.refuse *.exe"},
@@ -303,6 +304,11 @@ func TestTaskOutputs(t *testing.T) {
 	}
 	if p, _ := get("r.csv"); !strings.Contains(p, "-0,0\n+1,2\n") {
 		t.Errorf("of a sandbox that began with a directory: %s", p)
+	}
+	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "head -c 9000000 /dev/urandom > noise", "session_id": out.SessionID})
+	code, message := do(t, cs, "get_files", map[string]any{"session_id": out.SessionID, "format": "patch"}).failure()
+	if code != "too_large" || message != "the patch has more than 10485760 bytes" {
+		t.Errorf("%s: %s", code, message)
 	}
 }
 

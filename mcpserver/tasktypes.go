@@ -24,12 +24,13 @@ type TaskRequest struct {
 
 // TaskResult is the result of a task.
 type TaskResult struct {
-	Outcome    string // "succeeded", "failed", …
-	Text       string // the answer
-	OutputJSON string // the answer as JSON, when it is more than text
-	Model      string // empty for workflows
-	Steps      int    // of workflows
-	ToolCalls  int    // of agents
+	Outcome    string   // "succeeded", "failed", …
+	Text       string   // the answer
+	OutputJSON string   // the answer as JSON, when it is more than text
+	Model      string   // empty for workflows
+	Steps      int      // of workflows
+	ToolCalls  int      // of agents
+	CostUSD    *float64 // of coding agents; nil when it is not known
 	Outputs    []TaskOutput
 }
 
@@ -51,15 +52,16 @@ type executeTaskInput struct {
 
 type executeTaskOutput struct {
 	toolspec.Result
-	Task       string `json:"task"`
-	Outcome    string `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
-	Text       string `json:"text" jsonschema_description:"the answer"`
-	OutputJSON string `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, when it is more than text"`
-	Model      string `json:"model,omitempty"`
-	Steps      int    `json:"steps,omitempty" jsonschema_description:"steps that a workflow ran"`
-	ToolCalls  int    `json:"tool_calls,omitempty"`
-	SessionID  string `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
-	DurationMS int64  `json:"duration_ms"`
+	Task       string   `json:"task"`
+	Outcome    string   `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
+	Text       string   `json:"text" jsonschema_description:"the answer"`
+	OutputJSON string   `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, when it is more than text"`
+	Model      string   `json:"model,omitempty"`
+	Steps      int      `json:"steps,omitempty" jsonschema_description:"steps that a workflow ran"`
+	ToolCalls  int      `json:"tool_calls,omitempty"`
+	CostUSD    *float64 `json:"cost_usd,omitempty" jsonschema_description:"of a coding agent's requests to its model"`
+	SessionID  string   `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
+	DurationMS int64    `json:"duration_ms"`
 
 	Outputs []taskOutput `json:"outputs,omitempty" jsonschema_description:"the files that the task was to make, each a resource"`
 }

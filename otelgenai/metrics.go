@@ -15,10 +15,11 @@ import (
 const scope = "github.com/workcell-dev/workcell/otelgenai"
 
 // NewMetrics returns an exporter that sends nothing and measures the spans it gets: how long models, tools, agents and
-// workflows take, and the tokens of models. Put it behind NewExporter, which names them, and beside another exporter or
+// workflows take, and the tokens of models. Put it behind NewProcessor, which names them, and beside another exporter or
 // alone:
 //
-//	sdktrace.WithBatcher(otelgenai.NewExporter(otelgenai.NewMetrics(provider), otelgenai.Options{}))
+//	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
+//		sdktrace.NewBatchSpanProcessor(otelgenai.NewMetrics(provider)), otelgenai.Options{}))
 //
 // Only spans that are sampled are measured.
 func NewMetrics(provider metric.MeterProvider) sdktrace.SpanExporter {

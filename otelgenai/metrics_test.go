@@ -19,7 +19,7 @@ import (
 func TestSpanAroundAFlow(t *testing.T) {
 	t.Parallel()
 	memory := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(otelgenai.NewExporter(memory, otelgenai.Options{})))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(memory), otelgenai.Options{})))
 	_, span := provider.Tracer("x").Start(t.Context(), "flow")
 	span.SetAttributes(attribute.String("genkit:name", "flow"), attribute.String("genkit:metadata:subtype", "flow"), otelgenai.OperationName.String(""))
 	span.End()
@@ -34,7 +34,7 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(otelgenai.NewExporter(otelgenai.NewMetrics(meters), otelgenai.Options{})))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(otelgenai.NewMetrics(meters)), otelgenai.Options{})))
 	for _, attrs := range [][]attribute.KeyValue{
 		{attribute.String("genkit:name", "openai/gpt"), attribute.String("genkit:metadata:subtype", "model"),
 			attribute.String("genkit:output", `{"usage":{"inputTokens":5,"outputTokens":2}}`)},

@@ -2,12 +2,13 @@
 // attributes of OpenTelemetry's conventions for generative AI, so that Jaeger,
 // and whatever else knows these, shows its models, tools and agents as such.
 //
-// Genkit for Go records spans with attributes of its own. [NewExporter] is put
-// before the exporter that a program has:
+// Genkit for Go records spans with attributes of its own. [NewProcessor] is put
+// before the processor that a program has, the one that exports for most:
 //
-//	sdktrace.WithBatcher(otelgenai.NewExporter(exporter, otelgenai.Options{}))
+//	sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), otelgenai.Options{}))
 //
-// Nothing else of the program changes. The spans that carry gen_ai.operation.name
+// Each processor that a provider has gets the spans as they are unless it is
+// behind one of these: wrap all of them. Nothing else of the program changes. The spans that carry gen_ai.operation.name
 // already are left as they are, but for contents: a program that has a span of
 // its own around a flow sets it on Genkit's span, empty, and there is one
 // workflow, not two.
@@ -18,7 +19,6 @@ package otelgenai
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -72,36 +72,33 @@ func CaptureContent(value string) bool {
 	return slices.Contains([]string{"true", "span_only", "span_and_event"}, strings.ToLower(value))
 }
 
-// Options refine NewExporter.
+// Options refine NewProcessor.
 type Options struct {
 	// Content keeps prompts, answers, the arguments and results of tools, and
 	// the texts of errors. They may hold secrets, and are dropped without it.
 	Content bool
 	// MaxLength is the longest text attribute in bytes; zero is 4,096. A
-	// provider's own limit cuts before the exporter can read tokens, so leave
-	// that without one.
+	// provider's own limit cuts before tokens can be read, so leave that without
+	// one.
 	MaxLength int
 }
 
-// NewExporter returns an exporter that hands spans on to next as the
-// conventions want them.
-func NewExporter(next sdktrace.SpanExporter, o Options) sdktrace.SpanExporter {
+// NewProcessor returns a processor that hands spans that end on to next as the
+// conventions want them. What they held before is in nobody's queue then. Of a
+// span that begins next gets the original, whose attributes it must not export.
+func NewProcessor(next sdktrace.SpanProcessor, o Options) sdktrace.SpanProcessor {
 	o.MaxLength = cmp.Or(o.MaxLength, 4096)
-	return &exporter{next, o}
+	return &processor{next, o}
 }
 
-type exporter struct {
-	sdktrace.SpanExporter // ends with it
-	options               Options
+type processor struct {
+	sdktrace.SpanProcessor // begins, flushes and ends with it
+	options                Options
 }
 
-// ExportSpans exports the spans as the conventions want them.
-func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	out := make([]sdktrace.ReadOnlySpan, len(spans))
-	for i, s := range spans {
-		out[i] = e.convert(s)
-	}
-	return e.SpanExporter.ExportSpans(ctx, out)
+// OnEnd hands on a span as the conventions want it.
+func (p *processor) OnEnd(s sdktrace.ReadOnlySpan) {
+	p.SpanProcessor.OnEnd(p.convert(s))
 }
 
 // span is another view of a span.
@@ -120,18 +117,18 @@ func (s *span) Attributes() []attribute.KeyValue { return s.attributes }
 func (s *span) Events() []sdktrace.Event         { return s.events }
 func (s *span) Status() sdktrace.Status          { return s.status }
 
-func (e *exporter) convert(in sdktrace.ReadOnlySpan) sdktrace.ReadOnlySpan {
+func (p *processor) convert(in sdktrace.ReadOnlySpan) sdktrace.ReadOnlySpan {
 	out := &span{ReadOnlySpan: in, name: in.Name(), kind: in.SpanKind(), status: in.Status()}
 	for _, ev := range in.Events() {
-		ev.Attributes = e.keep(ev.Attributes)
+		ev.Attributes = p.keep(ev.Attributes)
 		out.events = append(out.events, ev)
 	}
-	if !e.options.Content {
+	if !p.options.Content {
 		out.status.Description = ""
 	}
 	attributes := in.Attributes()
 	out.translate(attributes)
-	out.attributes = e.keep(append(out.attributes, attributes...))
+	out.attributes = p.keep(append(out.attributes, attributes...))
 	return out
 }
 
@@ -191,26 +188,7 @@ func (s *span) model(operation, name string) {
 	}
 	s.operation(operation, RequestModel, model)
 	s.kind = trace.SpanKindClient
-	s.set(ProviderName.String(provider(plugin)))
-}
-
-// provider returns the conventions' name for the provider behind a plugin of Genkit's.
-func provider(plugin string) string {
-	switch plugin {
-	case "googleai":
-		return "gcp.gemini"
-	case "vertexai":
-		return "gcp.vertex_ai"
-	case "bedrock", "amazon-bedrock":
-		return "aws.bedrock"
-	case "azureopenai", "azure-openai":
-		return "azure.ai.openai"
-	case "mistral":
-		return "mistral_ai"
-	case "xai":
-		return "x_ai"
-	}
-	return plugin // openai, anthropic, deepseek, ollama and others have the same
+	s.set(ProviderName.String(semconv.Provider(plugin)))
 }
 
 // response sets what a model's response says beside its contents.
@@ -265,18 +243,24 @@ func (s *span) messages(input, output string) {
 }
 
 // keep returns the attributes that may leave the process, cut to the longest.
-func (e *exporter) keep(in []attribute.KeyValue) []attribute.KeyValue {
+func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
-		if !e.options.Content && holdsContent(kv.Key) || kv.Key == OperationName && kv.Value.AsString() == "" {
+		if continues(kv.Key) || !p.options.Content && holdsContent(kv.Key) || kv.Key == OperationName && kv.Value.AsString() == "" {
 			continue
 		}
-		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > e.options.MaxLength {
-			kv = kv.Key.String(cut(v.AsString(), e.options.MaxLength))
+		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > p.options.MaxLength {
+			kv = kv.Key.String(cut(v.AsString(), p.options.MaxLength))
 		}
 		out = append(out, kv)
 	}
 	return out
+}
+
+// continues reports whether an attribute is an id of Genkit's by which a client
+// continues a conversation: it may have chosen it, and who else knows it can do so, too.
+func continues(key attribute.Key) bool {
+	return key == "genkit:metadata:agent:sessionId" || key == "genkit:metadata:agent:snapshotId"
 }
 
 // holdsContent reports whether an attribute quotes what went through a call: of

@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
+	"github.com/firebase/genkit/go/ai/exp/localstore"
 	"github.com/firebase/genkit/go/genkit"
+	genkitx "github.com/firebase/genkit/go/genkit/exp"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -24,8 +27,8 @@ import (
 func TestGenkit(t *testing.T) {
 	dropped, kept := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithSyncer(otelgenai.NewExporter(dropped, otelgenai.Options{})),
-		sdktrace.WithSyncer(otelgenai.NewExporter(kept, otelgenai.Options{Content: true, MaxLength: 300})))
+		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(dropped), otelgenai.Options{})),
+		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(kept), otelgenai.Options{Content: true, MaxLength: 300})))
 	before := otel.GetTracerProvider()
 	otel.SetTracerProvider(provider) // the one that Genkit takes
 	t.Cleanup(func() { otel.SetTracerProvider(before) })
@@ -133,7 +136,7 @@ func value(s tracetest.SpanStub, key attribute.Key) string {
 func TestOwnSpans(t *testing.T) {
 	t.Parallel()
 	memory := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(otelgenai.NewExporter(memory, otelgenai.Options{MaxLength: 5})))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(memory), otelgenai.Options{MaxLength: 5})))
 	_, s := provider.Tracer("x").Start(t.Context(), "mine")
 	s.SetAttributes(otelgenai.OperationName.String("chat"), attribute.String("genkit:name", "n"), attribute.String("genkit:metadata:subtype", "tool"), attribute.String("long", "ééé"))
 	s.RecordError(errors.New("secret"))
@@ -149,6 +152,59 @@ func TestOwnSpans(t *testing.T) {
 	}
 	if got[1].Name != "plain" || len(got[1].Attributes) != 0 {
 		t.Errorf("the other span became %+v", got[1])
+	}
+}
+
+// TestConversationIDs: the ids by which a client of a Genkit agent continues its conversation are in no span.
+func TestConversationIDs(t *testing.T) {
+	memory, raw := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(raw),
+		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(memory), otelgenai.Options{})))
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(provider)
+	t.Cleanup(func() { otel.SetTracerProvider(before) })
+	g := genkit.Init(t.Context(), genkit.WithExperimental())
+	agent := genkitx.DefineCustomAgent(g, "chat", func(ctx context.Context, _ aix.Responder, sess *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		return &aix.AgentResult{}, sess.Run(ctx, func(context.Context, *aix.AgentInput) (*aix.TurnResult, error) { return &aix.TurnResult{}, nil })
+	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	out, err := agent.RunText(t.Context(), "hello", aix.WithSessionID[any]("hunter2"))
+	if err != nil || out.SnapshotID == "" {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	for _, id := range []string{"hunter2", out.SnapshotID} {
+		if text := fmt.Sprintf("%+v", raw.GetSpans()); !strings.Contains(text, id) {
+			t.Errorf("Genkit does not record %s", id)
+		}
+		if text := fmt.Sprintf("%+v", memory.GetSpans()); strings.Contains(text, id) {
+			t.Errorf("%s left the process: %s", id, text)
+		}
+	}
+	if !slices.ContainsFunc(memory.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "invoke_agent chat" }) {
+		t.Error("there is no span of the agent")
+	}
+}
+
+// recorder is a processor that exports nothing. It keeps names.
+type recorder struct{ began, ended []string }
+
+func (r *recorder) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
+	r.began = append(r.began, s.Name())
+}
+func (r *recorder) OnEnd(s sdktrace.ReadOnlySpan)  { r.ended = append(r.ended, s.Name()) }
+func (*recorder) Shutdown(context.Context) error   { return nil }
+func (*recorder) ForceFlush(context.Context) error { return nil }
+
+// TestOwnProcessor: any processor can be behind ours, and one beside it gets the spans as they are.
+func TestOwnProcessor(t *testing.T) {
+	t.Parallel()
+	behind, beside := &recorder{}, &recorder{}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(behind, otelgenai.Options{})), sdktrace.WithSpanProcessor(beside))
+	_, s := provider.Tracer("x").Start(t.Context(), "look")
+	s.SetAttributes(attribute.String("genkit:name", "look"), attribute.String("genkit:metadata:subtype", "tool"))
+	s.End()
+	got := fmt.Sprint(behind.began, behind.ended, beside.began, beside.ended)
+	if want := "[look] [execute_tool look] [look] [look]"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -45,32 +45,59 @@ func (p *Patch) Apply(dir string) (Result, error) {
 		return result, err
 	}
 	defer root.Close()
+	a := &applier{root: root}
 	// Deletions first: a directory may become a file and the other way round.
+	// Links last: where they lead depends on everything else.
 	changes := slices.Clone(p.Changes)
-	slices.SortStableFunc(changes, func(a, b Change) int {
+	slices.SortStableFunc(changes, func(a, b Change) int { return a.turn() - b.turn() })
+	var links []pendingLink
+	for i := range changes {
+		c := &changes[i]
+		merged := false
+		s, err := a.plan(c)
 		switch {
-		case (a.New == nil) == (b.New == nil):
-			return 0
-		case a.New == nil:
-			return -1
-		}
-		return 1
-	})
-	for _, c := range changes {
-		merged, err := (&applier{root}).apply(&c)
-		var conflict conflictError
-		switch {
-		case errors.As(err, &conflict):
-			result.Conflicts = append(result.Conflicts, Conflict{c.Path, string(conflict)})
-		case err != nil:
-			return result, fmt.Errorf("apply the change of %s: %w", c.Path, err)
-		case merged:
-			result.Merged = append(result.Merged, c.Path)
+		case err != nil || s == nil:
+		case s.next != nil && s.next.isLink():
+			links = append(links, pendingLink{c.Path, s.next.Content, func() error {
+				_, err := a.take(c, s)
+				return err
+			}})
+			continue
 		default:
-			result.Applied = append(result.Applied, c.Path)
+			merged, err = a.take(c, s)
+		}
+		if err := result.add(c.Path, merged, err); err != nil {
+			return result, err
 		}
 	}
-	return result, nil
+	return result, a.makeLinks(links, &result)
+}
+
+// turn returns when the change is made: what is lower comes first.
+func (c *Change) turn() int {
+	switch {
+	case c.New == nil:
+		return 0
+	case !c.New.isLink():
+		return 1
+	}
+	return 2
+}
+
+// add notes what became of the change at a path, and returns the errors that are no conflicts.
+func (r *Result) add(name string, merged bool, err error) error {
+	var conflict conflictError
+	switch {
+	case errors.As(err, &conflict):
+		r.Conflicts = append(r.Conflicts, Conflict{name, string(conflict)})
+	case err != nil:
+		return fmt.Errorf("the change of %s: %w", name, err)
+	case merged:
+		r.Merged = append(r.Merged, name)
+	default:
+		r.Applied = append(r.Applied, name)
+	}
+	return nil
 }
 
 // conflictError is why a change is not made.
@@ -80,46 +107,57 @@ func (e conflictError) Error() string { return string(e) }
 
 type applier struct{ root *os.Root }
 
-// apply makes one change and reports whether it was merged with another.
-func (a *applier) apply(c *Change) (merged bool, err error) {
+// step is a change that can be made, with what is at its paths: nil is nothing.
+type step struct {
+	was, is *Entry // at the path before, and at the one after
+	next    *Entry // what comes there
+}
+
+// plan returns how a change is made: nil when it is there already.
+func (a *applier) plan(c *Change) (s *step, err error) {
 	if err := errors.Join(a.check(c.From), a.check(c.Path)); err != nil {
-		return false, err
+		return nil, err
 	}
 	if c.New != nil {
 		if err := checkLink(c.Path, c.New); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
-	was, err := a.read(c.From)
-	if err != nil {
-		return false, err
+	s = &step{}
+	if s.was, err = a.read(c.From); err != nil {
+		return nil, err
 	}
-	is := was
+	s.is = s.was
 	if c.From != c.Path {
-		if is, err = a.read(c.Path); err != nil {
-			return false, err
+		if s.is, err = a.read(c.Path); err != nil {
+			return nil, err
 		}
 	}
-	if done(c, was, is) {
-		return false, nil
+	if done(c, s.was, s.is) {
+		return nil, nil
 	}
-	next, err := merge(c, was)
-	if err != nil {
-		return false, err
+	if s.next, err = merge(c, s.was); err != nil {
+		return nil, err
 	}
-	if c.From != c.Path && is != nil {
-		return false, conflictError("the file exists already, with another content")
+	if c.From != c.Path && s.is != nil {
+		return nil, conflictError("the file exists already, with another content")
 	}
-	if next == nil {
-		return false, a.remove(c.From, was)
+	return s, nil
+}
+
+// take makes a change as planned.
+func (a *applier) take(c *Change, s *step) (merged bool, err error) {
+	if s.next == nil {
+		return false, a.remove(c.From, s.was)
 	}
-	if err := a.write(c.Path, is, next, was != nil); err != nil {
+	// A file keeps its permissions; those of what was none are the umask's.
+	if err := a.write(c.Path, s.is, s.next, s.was != nil && !s.was.isLink()); err != nil {
 		return false, err
 	}
 	if c.From != c.Path {
-		err = a.remove(c.From, was)
+		err = a.remove(c.From, s.was)
 	}
-	return !next.equal(c.New), err
+	return !s.next.equal(c.New), err
 }
 
 // done reports whether the change is there already: was is at the path before, is at the one after.
@@ -226,15 +264,6 @@ func isGitDir(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-// checkLink refuses a link out of the directory.
-func checkLink(at string, e *Entry) error {
-	target := string(e.Content)
-	if !e.isLink() || (!path.IsAbs(target) && filepath.IsLocal(path.Join(path.Dir(at), target))) {
-		return nil
-	}
-	return conflictError("the link to " + target + " leaves the directory")
-}
-
 // read returns what is at name: nil is nothing.
 func (a *applier) read(name string) (*Entry, error) {
 	name = filepath.FromSlash(name)
@@ -269,7 +298,7 @@ func kind(m fs.FileMode) string {
 // write puts e where was is, as a whole; with its very permissions when exact, else as a new file has them.
 func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	if dir := path.Dir(name); dir != "." {
-		if err := a.root.MkdirAll(filepath.FromSlash(dir), 0o755); err != nil {
+		if err := a.root.MkdirAll(filepath.FromSlash(dir), 0o777); err != nil { // the umask decides
 			return err
 		}
 	}

@@ -1,10 +1,12 @@
 package patch
 
 import (
-	"bytes"
+	"bufio"
 	"compress/zlib"
 	"crypto/sha1" //nolint:gosec // what Git names contents by
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 
@@ -15,14 +17,32 @@ import (
 // files, modes and renames.
 func (p *Patch) Format(w io.Writer) error {
 	for i := range p.Changes {
-		if _, err := io.WriteString(w, p.Changes[i].file().String()); err != nil {
-			return err
+		for _, c := range p.Changes[i].sections() {
+			f := c.file()
+			if _, err := io.WriteString(w, f.String()); err != nil {
+				return err
+			}
+			if c.isBinary() && f.NewOIDPrefix != "" {
+				if err := writeBinary(w, &c); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil
 }
 
-// file returns the change as the library has it.
+// sections returns the change as Git writes it: a file that becomes a link, and
+// the other way round, is deleted and created.
+func (c *Change) sections() []Change {
+	if c.Old == nil || c.New == nil || c.Old.isLink() == c.New.isLink() {
+		return []Change{*c}
+	}
+	return []Change{{From: c.From, Path: c.From, Old: c.Old}, {From: c.Path, Path: c.Path, New: c.New}}
+}
+
+// file returns the change as the library has it, but for binary contents: it
+// holds those in memory some ten times.
 func (c *Change) file() *gitdiff.File {
 	f := &gitdiff.File{
 		OldName:      c.From,
@@ -43,7 +63,7 @@ func (c *Change) file() *gitdiff.File {
 		f.NewName = ""
 	}
 	if c.From != c.Path {
-		f.IsRename, f.Score = true, similarity(c.Old, c.New, 0)
+		f.IsRename, f.Score = true, similarity(c.Old, c.New)
 	}
 	same := f.OldOIDPrefix == f.NewOIDPrefix
 	if same { // no index line when nothing but the mode or the name changed
@@ -52,12 +72,7 @@ func (c *Change) file() *gitdiff.File {
 	if f.OldMode == f.NewMode && f.OldMode != 0 {
 		f.NewMode = 0 // else it would be told as a change of mode
 	}
-	switch {
-	case same:
-	case c.isBinary():
-		f.IsBinary = true
-		f.BinaryFragment, f.ReverseBinaryFragment = c.New.literal(), c.Old.literal()
-	default:
+	if !same && !c.isBinary() {
 		for _, h := range c.hunks() {
 			f.TextFragments = append(f.TextFragments, h.fragment(splitLines(c.Old.text())))
 		}
@@ -76,16 +91,71 @@ func (e *Entry) objectID() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (e *Entry) literal() *gitdiff.BinaryFragment {
-	var content []byte
-	if e != nil {
-		content = e.Content
+// writeBinary writes the contents of both sides.
+func writeBinary(w io.Writer, c *Change) error {
+	if _, err := io.WriteString(w, "GIT binary patch\n"); err != nil {
+		return err
 	}
-	var b bytes.Buffer
-	z := zlib.NewWriter(&b)
-	z.Write(content) //nolint:errcheck // into memory
-	z.Close()        //nolint:errcheck // into memory
-	return &gitdiff.BinaryFragment{Method: gitdiff.BinaryPatchLiteral, Size: int64(len(content)), RawData: b.Bytes()}
+	for _, e := range []*Entry{c.New, c.Old} {
+		var content []byte
+		if e != nil {
+			content = e.Content
+		}
+		l := &literalWriter{w: bufio.NewWriter(w)}
+		fmt.Fprintf(l.w, "literal %d\n", len(content)) // the writer keeps its error
+		z := zlib.NewWriter(l)
+		_, err := z.Write(content)
+		if err := errors.Join(err, z.Close(), l.close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// literalWriter writes lines of 52 bytes in Git's base85, each behind a letter for its length.
+type literalWriter struct {
+	w    *bufio.Writer
+	line []byte
+	out  []byte // reused
+}
+
+const base85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+
+func (l *literalWriter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), 52-len(l.line))
+		l.line, rest = append(l.line, rest[:n]...), rest[n:]
+		if len(l.line) == 52 {
+			l.flush()
+		}
+	}
+	return len(p), nil
+}
+
+func (l *literalWriter) flush() {
+	n := len(l.line)
+	if n == 0 {
+		return
+	}
+	letter := byte('A' + n - 1)
+	if n > 26 {
+		letter = byte('a' + n - 27)
+	}
+	out := append(l.out[:0], letter)
+	l.line = append(l.line, 0, 0, 0) // the last four may be fewer
+	for i := 0; i < n; i += 4 {
+		v := binary.BigEndian.Uint32(l.line[i:])
+		out = append(out, base85[v/(85*85*85*85)], base85[v/(85*85*85)%85], base85[v/(85*85)%85], base85[v/85%85], base85[v%85])
+	}
+	l.out = append(out, '\n')
+	l.w.Write(l.out) //nolint:errcheck // the writer keeps its error
+	l.line = l.line[:0]
+}
+
+func (l *literalWriter) close() error {
+	l.flush()
+	l.w.WriteByte('\n') //nolint:errcheck // the writer keeps its error
+	return l.w.Flush()
 }
 
 // fragment returns the hunk as the library has it, with context from the old lines.

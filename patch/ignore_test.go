@@ -1,10 +1,12 @@
 package patch
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -14,13 +16,13 @@ import (
 func TestIgnoreAsGit(t *testing.T) {
 	t.Parallel()
 	tree := Tree{
-		".gitignore":       file("# comment\n*.log\n!keep.log\n/build\nnode_modules/\ndocs/*.txt\na/**/z\n**/tmp\nout/**\n!out/keep\ntrailing  \n\\#hash\n\\!bang\n[ab].c\n{x}\n?.h\ndeep/\n!deep/in\n"),
+		".gitignore":       file("# comment\n*.log\n!keep.log\n/build\nnode_modules/\ndocs/*.txt\na/**/z\n**/tmp\nout/**\n!out/keep\ntrailing  \n\\#hash\n\\!bang\n[ab].c\n{x}\n?.h\ndeep/\n!deep/in\n\\{q,r}\n[{]\n"),
 		"sub/.gitignore":   file("!*.log\n/only\nmore/\n"),
 		"sub/x/.gitignore": file("*\n!.gitignore\n"),
 	}
 	for _, name := range []string{
 		"a.log", "keep.log", "sub/a.log", "sub/only", "sub/y/only", "sub/more/f", "sub/x/f", "build/f", "src/build/f", "node_modules/m/f", "src/node_modules/f",
-		"docs/a.txt", "docs/b/a.txt", "a/z", "a/b/z", "a/b/c/z", "tmp/f", "w/tmp", "out/f", "out/keep", "out/d/f", "trailing", "#hash", "!bang", "a.c", "c.c", "{x}", "y.h", "yy.h", "deep/in", "é.log",
+		"docs/a.txt", "docs/b/a.txt", "a/z", "a/b/z", "a/b/c/z", "tmp/f", "w/tmp", "out/f", "out/keep", "out/d/f", "trailing", "#hash", "!bang", "a.c", "c.c", "{x}", "y.h", "yy.h", "deep/in", "é.log", "{q,r}", `\q`, "{",
 	} {
 		tree[name] = file("x")
 	}
@@ -68,9 +70,14 @@ func compareWithGit(t *testing.T, tree Tree) {
 	}
 	git("init", "-q")
 	untracked := strings.Split(git("ls-files", "--others", "--exclude-standard", "-z"), "\x00")
-	ignore := Ignore(tree)
+	var rules Ignorer
+	for name, e := range tree {
+		if path.Base(name) == IgnoreFile {
+			rules.Add(path.Dir(name), string(e.Content))
+		}
+	}
 	for name := range tree {
-		if got, want := ignore(name), !slices.Contains(untracked, name); got != want {
+		if got, want := rules.Ignores(name), !slices.Contains(untracked, name); got != want {
 			t.Errorf("%q is left out: %t, by Git: %t, with %q", name, got, want, rulesOf(tree))
 		}
 	}
@@ -84,4 +91,47 @@ func rulesOf(tree Tree) map[string]string {
 		}
 	}
 	return out
+}
+
+// TestIgnoreHasBounds: rules of a sandbox cost neither memory nor time without end, and a bound that is passed is told.
+func TestIgnoreHasBounds(t *testing.T) {
+	t.Parallel()
+	for name, fill := range map[string]func(*Ignorer){
+		"files": func(g *Ignorer) {
+			for i := range maxIgnoreFiles + 1 {
+				g.Add(fmt.Sprint("d", i), "*.log\n")
+			}
+		},
+		"bytes": func(g *Ignorer) { g.Add(".", strings.Repeat("# a comment\n", maxIgnoreBytes/12+1)) },
+		"rules": func(g *Ignorer) {
+			g.Add("a", strings.Repeat("x\n", maxIgnoreRules))
+			g.Add("b", "x\n")
+		},
+		"a long rule": func(g *Ignorer) { g.Add(".", strings.Repeat("*a", maxRuleBytes)) },
+		"matching": func(g *Ignorer) {
+			g.Add(".", strings.Repeat("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b\n", maxIgnoreRules))
+			for i := range 1000 {
+				g.Ignores(strings.Repeat("a/", 20) + strings.Repeat("a", 200) + fmt.Sprint(i))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var g Ignorer
+			if fill(&g); g.Err() == nil {
+				t.Error("nothing was said")
+			}
+			if len(g.rules) > maxIgnoreFiles {
+				t.Errorf("%d directories have rules", len(g.rules))
+			}
+		})
+	}
+	var g Ignorer // a large project, and all that is installed for it
+	g.Add(".", strings.Repeat("*.log\n/build/\nnode_modules/\n", 20))
+	for i := range 50_000 {
+		g.Ignores(fmt.Sprintf("src/some/package%d/directory/file%d.go", i%500, i))
+	}
+	if err := g.Err(); err != nil {
+		t.Error(err)
+	}
 }

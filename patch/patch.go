@@ -9,6 +9,7 @@ package patch
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -92,9 +93,17 @@ func Compare(before, after Tree) *Patch {
 
 func (e *Entry) isLink() bool { return e.Mode&fs.ModeSymlink != 0 }
 
+// Bounds of a text. What passes them is compared and written as a whole, as a
+// binary file is: lines need many times the memory of what is in them.
+const (
+	maxTextBytes = 16 << 20
+	maxTextLines = 200_000
+)
+
 func (e *Entry) isText() bool {
 	// Git's rule: no NUL among the first 8,000 bytes.
-	return !e.isLink() && !slices.Contains(e.Content[:min(len(e.Content), 8000)], 0)
+	return !e.isLink() && !slices.Contains(e.Content[:min(len(e.Content), 8000)], 0) &&
+		len(e.Content) <= maxTextBytes && bytes.Count(e.Content, []byte("\n")) <= maxTextLines
 }
 
 // gitMode returns the mode that Git has for e: it has three for what is not a directory.
@@ -113,40 +122,78 @@ func (e *Entry) equal(o *Entry) bool {
 }
 
 // Rename detection compares each pair of files, so that Git's own limits hold:
-// 50 % of the larger content in common, and not above 1,000 pairs for what is
-// not the same.
+// 50 % of the larger content in common, and not above 1,000 x 1,000 pairs. The
+// contents that are compared have a bound, too. Beyond these only files that
+// are the same are renames.
 const (
-	minSimilarity  = 50
-	maxComparisons = 1000 * 1000
+	minSimilarity    = 50
+	maxComparisons   = 1000 * 1000
+	maxComparedBytes = 256 << 20
 )
 
 // renames returns for paths that were created which deleted one they had been.
 func renames(before, after Tree, deleted, created []string) map[string]string {
-	from := map[string]string{}
+	from := sameContents(before, after, deleted, created)
 	taken := map[string]bool{}
-	match := func(least int) {
-		for _, now := range created {
-			if _, ok := from[now]; ok {
+	for _, was := range from {
+		taken[was] = true
+	}
+	alike := func(tree Tree, names []string, skip func(string) bool) []string {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			e := tree[name]
+			return skip(name) || len(e.Content) == 0 || !e.isText()
+		})
+	}
+	olds := alike(before, deleted, func(name string) bool { return taken[name] })
+	news := alike(after, created, func(name string) bool { return from[name] != "" })
+	if len(olds)*len(news) > maxComparisons {
+		return from
+	}
+	found, left := maps.Clone(from), maxComparedBytes
+	for _, now := range news {
+		e, best := after[now], minSimilarity-1
+		for _, was := range olds {
+			old := before[was]
+			if taken[was] || inside(was, now) || inside(now, was) || !old.maybeLike(&e, minSimilarity) {
 				continue
 			}
-			best := least - 1
-			for _, was := range deleted {
-				old, e := before[was], after[now]
-				if taken[was] || old.isLink() != e.isLink() || inside(was, now) || inside(now, was) {
-					continue
-				}
-				if s := similarity(&old, &e, least); s > best {
-					best, from[now] = s, was
-				}
+			if left -= len(old.Content) + len(e.Content); left < 0 {
+				return from
 			}
-			if was, ok := from[now]; ok {
-				taken[was] = true
+			if s := similarity(&old, &e); s > best {
+				best, found[now] = s, was
 			}
 		}
+		taken[found[now]] = true
 	}
-	match(100)
-	if len(deleted)*len(created) <= maxComparisons {
-		match(minSimilarity)
+	return found
+}
+
+// sameContents returns the renames of files that are as they were. Empty files are not alike.
+func sameContents(before, after Tree, deleted, created []string) map[string]string {
+	type id struct {
+		sum  [sha256.Size]byte
+		link bool
+	}
+	sizes, by := map[int]bool{}, map[id][]string{}
+	for _, was := range deleted {
+		if e := before[was]; len(e.Content) > 0 {
+			at := id{sha256.Sum256(e.Content), e.isLink()}
+			by[at] = append(by[at], was)
+			sizes[len(e.Content)] = true
+		}
+	}
+	from := map[string]string{}
+	for _, now := range created {
+		e := after[now]
+		if !sizes[len(e.Content)] {
+			continue
+		}
+		at := id{sha256.Sum256(e.Content), e.isLink()}
+		if i := slices.IndexFunc(by[at], func(was string) bool { return !inside(was, now) && !inside(now, was) }); i >= 0 {
+			from[now] = by[at][i]
+			by[at] = slices.Delete(by[at], i, i+1)
+		}
 	}
 	return from
 }
@@ -154,16 +201,18 @@ func renames(before, after Tree, deleted, created []string) map[string]string {
 // inside reports whether the path is below what would have to be a directory then.
 func inside(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
 
-// similarity returns how much of the larger content both have, in percent; or
-// 0 where it is below least. Empty files are not alike.
-func similarity(a, b *Entry, least int) int {
-	large, small := max(len(a.Content), len(b.Content)), min(len(a.Content), len(b.Content))
+// maybeLike reports whether the sizes let so much be the same.
+func (e *Entry) maybeLike(o *Entry, percent int) bool {
+	large, small := max(len(e.Content), len(o.Content)), min(len(e.Content), len(o.Content))
+	return small*100 >= large*percent
+}
+
+// similarity returns how much of the larger text both have, in percent: 100 for what is the same alone.
+func similarity(a, b *Entry) int {
 	switch {
-	case small == 0 || small*100 < large*least:
-		return 0
 	case bytes.Equal(a.Content, b.Content):
 		return 100
-	case least == 100 || !a.isText() || !b.isText():
+	case !a.isText() || !b.isText():
 		return 0
 	}
 	lines := map[string]int{}
@@ -177,10 +226,7 @@ func similarity(a, b *Entry, least int) int {
 			same += len(line)
 		}
 	}
-	if s := min(same*100/large, 99); s >= least {
-		return s
-	}
-	return 0
+	return min(same*100/max(len(a.Content), len(b.Content)), 99)
 }
 
 // Stat is the size of a change or of a patch, in lines as `git diff --stat` counts them.
@@ -286,7 +332,8 @@ func (e *Entry) text() string {
 	return string(e.Content)
 }
 
-// isBinary reports whether the change of contents has no lines. A link's target is a text in Git's format.
+// isBinary reports whether the change of contents has no lines: of files that are binary or too large. A link's target
+// is a text in Git's format.
 func (c *Change) isBinary() bool {
 	binary := func(e *Entry) bool { return e != nil && !e.isLink() && !e.isText() }
 	return binary(c.Old) || binary(c.New)

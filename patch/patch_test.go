@@ -3,12 +3,14 @@ package patch
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -109,6 +111,12 @@ func trees() map[string][2]Tree {
 		"CRLF":              {{"a": file("x\r\ny\r\n")}, {"a": file("x\r\nz\r\n")}},
 		"file to directory": {{"a": file("x\n")}, {"a/b": file("x\n")}},
 		"directory to file": {{"a/b": file("x\n"), "a/c": file("y\n")}, {"a": file("x\n")}},
+		"file to link":      {{"a": file(numbered(0, 9)), "b": script("\x00"), "r": file("x\n")}, {"a": link("b"), "b": link("r"), "r": file("x\n")}},
+		"link to file":      {{"a": link("r"), "b": link("a"), "r": file("x\n")}, {"a": script("r"), "b": file("\x00"), "r": file("x\n")}},
+		"directory to link": {{"a/b": file("x\n"), "a/c": file("y\n"), "r/b": file("x\n")}, {"a": link("r"), "r/b": file("x\n")}},
+		"link to directory": {{"a": link("r"), "r": file("x\n")}, {"a/b": file("x\n"), "a/c": link("../r"), "r": file("x\n")}},
+		"many lines":        {{"a": file(strings.Repeat("\n", maxTextLines)), "b": file("x\n")}, {"a": file(strings.Repeat("\n", maxTextLines+1)), "b": file(strings.Repeat("x\n", maxTextLines+1))}},
+		"large text":        {{"a": file(strings.Repeat("x", maxTextBytes) + "\n")}, {"a": file(strings.Repeat("x", maxTextBytes) + "\ny\n"), "new": file(strings.Repeat("y\n\n", maxTextBytes/3+1))}},
 		"to nothing":        {{"a": file("x\n")}, {"a": file("")}},
 	}
 }
@@ -275,6 +283,72 @@ func TestApplyStaysInside(t *testing.T) {
 		if r, err := p.Apply(t.TempDir()); err != nil || len(r.Conflicts) == 0 && target != "a/../../x" {
 			t.Errorf("a link to %s: %v %v", target, r, err)
 		}
+	}
+}
+
+// TestManyLines: what a sandbox fills with lines, or with noise, costs no more memory than its bytes. It is not merged.
+func TestManyLines(t *testing.T) { // not beside others: it counts what the process allocates
+	lines := bytes.Repeat([]byte("\n"), 100<<20)
+	now := Entry{Mode: 0o644, Content: lines}
+	noise := make([]byte, 16<<20)
+	r := rand.NewChaCha8([32]byte{})
+	r.Read(noise)                       //nolint:errcheck // never fails
+	noise = append([]byte{0}, noise...) // does not get smaller by compression
+	p := Compare(Tree{"a": file("1\n2\n3\n"), "gone": {Mode: 0o644, Content: lines[1:]}}, Tree{"a": now, "new": {Mode: 0o644, Content: lines[2:]}, "noise": {Mode: 0o644, Content: noise}})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	stat := p.Stat()
+	if err := p.Format(io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
+		t.Errorf("%d MiB were allocated", used>>20)
+	}
+	if want := (Stat{Files: 4}); stat != want {
+		t.Errorf("%+v, want %+v", stat, want)
+	}
+	dir := put(t, Tree{"a": file("1\n2\nmine\n")})
+	if r, err := p.Apply(dir); err != nil || len(r.Conflicts) != 1 || r.Conflicts[0].Path != "a" {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// TestRenamesHaveABound: past it only files that are as they were are renames.
+func TestRenamesHaveABound(t *testing.T) {
+	t.Parallel()
+	before, after := Tree{"same": file("the same")}, Tree{"moved": file("the same")}
+	half := numbered(0, 8000)
+	for i := range 60 {
+		before[fmt.Sprint("old", i)] = file(half + strings.Repeat(fmt.Sprintf("old %d\n", i), 8000))
+		after[fmt.Sprint("new", i)] = file(half + strings.Repeat(fmt.Sprintf("new %d\n", i), 8000))
+	}
+	renames := func(after Tree) (n int) {
+		for _, c := range Compare(before, after).Changes {
+			if c.Old != nil && c.New != nil && c.From != c.Path {
+				n++
+			}
+		}
+		return n
+	}
+	if n := renames(after); n != 1 {
+		t.Errorf("%d renames of 61 x 61 files, want 1", n)
+	}
+	few := Tree{"moved": after["moved"], "new0": after["new0"], "new1": after["new1"]}
+	if n := renames(few); n != 3 {
+		t.Errorf("%d renames of 61 x 3 files, want 3", n)
+	}
+}
+
+// TestTypeChange: a file that becomes a link is deleted and created, as Git writes it.
+func TestTypeChange(t *testing.T) {
+	t.Parallel()
+	text := format(t, Compare(Tree{"a": script("x\n")}, Tree{"a": link("b")}))
+	want := "diff --git a/a b/a\ndeleted file mode 100755\nindex " + (&Entry{Content: []byte("x\n")}).objectID() + ".." + strings.Repeat("0", 40) +
+		"\n--- a/a\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-x\ndiff --git a/a b/a\nnew file mode 120000\nindex " + strings.Repeat("0", 40) + ".." +
+		(&Entry{Content: []byte("b")}).objectID() + "\n--- /dev/null\n+++ b/a\n@@ -0,0 +1,1 @@\n+b\n\\ No newline at end of file\n"
+	if text != want {
+		t.Errorf("%s\nwant\n%s", text, want)
 	}
 }
 

@@ -2,7 +2,6 @@ package patch
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -41,37 +40,36 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	}
 	defer root.Close()
 	a := &applier{root}
+	var links []pendingLink
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		e := t[name]
-		var conflict conflictError
-		switch err := a.put(name, &e, before[name], force); {
-		case errors.As(err, &conflict):
-			result.Conflicts = append(result.Conflicts, Conflict{name, string(conflict)})
-		case err != nil:
-			return result, fmt.Errorf("write %s: %w", name, err)
+		was, err := a.before(name, &e, before[name], force)
+		put := func() error { return a.write(name, was, &e, false) }
+		switch {
+		case err != nil || was != nil && was.equal(&e):
+		case e.isLink():
+			links = append(links, pendingLink{name, e.Content, put})
+			continue
 		default:
-			result.Applied = append(result.Applied, name)
+			err = put()
+		}
+		if err := result.add(name, false, err); err != nil {
+			return result, err
 		}
 	}
-	return result, nil
+	return result, a.makeLinks(links, &result)
 }
 
-// put writes one file.
-func (a *applier) put(name string, e *Entry, before fs.FileInfo, force bool) error {
+// before returns what is at the place of a file that may be put there; nil is nothing.
+func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) (*Entry, error) {
 	if err := errors.Join(a.check(name), checkLink(name, e)); err != nil {
-		return err
+		return nil, err
 	}
 	was, err := a.read(name)
-	if err != nil {
-		return err
+	if err == nil && was != nil && !was.equal(e) && !force && !a.same(name, before) {
+		err = conflictError("the file exists already, with another content")
 	}
-	switch {
-	case was != nil && was.equal(e):
-		return nil
-	case was != nil && !force && !a.same(name, before):
-		return conflictError("the file exists already, with another content")
-	}
-	return a.write(name, was, e, false)
+	return was, err
 }
 
 // same reports whether the file at name is the one that before describes.

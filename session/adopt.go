@@ -19,7 +19,8 @@ const (
 
 // reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
 // returns its session.
-func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Session, error) {
+// put writes the record, and fails with backend.ErrExists when the key has another one.
+func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
 		if err := m.recordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
 			return nil, err
@@ -28,7 +29,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Sessio
 	start, logged := time.Now(), false
 	began := start
 	for {
-		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered)))
+		err := put()
 		if !errors.Is(err, backend.ErrExists) {
 			return nil, err
 		}
@@ -170,6 +171,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
+	engine = rec.identify(engine)
 	as, made := req, rec.Request
 	if req.Mode == OpenAsIs {
 		as = foundRequest(engine)
@@ -186,6 +188,9 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)
+	if err == nil {
+		err = s.openEgress(ctx)
+	}
 	if err == nil && req.OnAdopt != nil {
 		err = guarded(func() error { return req.OnAdopt(ctx, s) })
 	}
@@ -202,7 +207,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 // foundRequest returns the request that a sandbox was made for, as far as the engine knows.
 func foundRequest(engine backend.Info) Request {
 	return Request{
-		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
+		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network, Mounts: engine.Mounts,
 		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
 	}
 }

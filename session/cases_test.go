@@ -5,11 +5,15 @@ package session_test
 import (
 	"context"
 	"errors"
+	"path"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
@@ -37,10 +41,69 @@ func TestDiff(t *testing.T) {
 	sessiontest.Diff(t, mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default")))
 }
 
+// TestDiffHasBounds: of a work directory that was made to be too much a diff is not made, and says why; what lies too deep
+// is left out and never looks deleted. Only a guest of its own fills such directories without filling an engine's.
+func TestDiffHasBounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, script, err string }{
+		{"rules", "for i in 1 2 3 4 5 6; do mkdir $i; seq 2000 > $i/.gitignore; done", "more than 10000 rules in .gitignore files"},
+		{"a large file of rules", "head -c 2000000 /dev/zero | tr '\\0' '#' > .gitignore", ".gitignore has 2000000 bytes, at most 1048576 are read"},
+		{"long paths", `n=$(printf '%0250d' 0); for i in $(seq 14); do mkdir $n; cd $n; done
+for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in the work directory have more than 33554432 bytes"},
+		{"many files", "for i in $(seq 11); do mkdir $i; (cd $i; seq 9500 | xargs touch); done", "more than 100000 files and directories"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+			if res := run(t, s, session.ExecRequest{Argv: []string{"sh", "-ec", c.script}}); res.ExitCode != 0 {
+				t.Fatalf("%+v", res)
+			}
+			_, err := s.Diff(t.Context(), patch.Tree{})
+			if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, want %q", err, c.err)
+			}
+		})
+	}
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_2", "default"))
+	deep := strings.Repeat("d/", 102) + "f"
+	if res := run(t, s, session.ExecRequest{Argv: []string{"sh", "-ec", "mkdir -p " + path.Dir(deep) + "; echo x > " + deep + "; echo x > f"}}); res.ExitCode != 0 {
+		t.Fatalf("%+v", res)
+	}
+	p, err := s.Diff(t.Context(), patch.Tree{deep: {Mode: 0o644, Content: []byte("y\n")}})
+	must(t, err)
+	want := []patch.Conflict{{Path: strings.Repeat("d/", 100) + "d", Reason: "it lies in more than 100 directories"}}
+	if diff := cmp.Diff(want, p.Omitted); diff != "" || len(p.Changes) != 1 || p.Changes[0].Path != "f" {
+		t.Errorf("%+v, omitted (-want +got):\n%s", p.Changes, diff)
+	}
+}
+
+// TestDiffEnds: a diff that is given up ends within the directory that it looks at.
+func TestDiffEnds(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+	run(t, s, session.ExecRequest{Argv: []string{"sh", "-c", "mkdir $(seq 100); for i in $(seq 100); do touch $i/f; done"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := 0
+	_, _, err := s.ReadTree(ctx, func(string) bool { return true }, func(string) bool {
+		seen++
+		cancel()
+		return true
+	})
+	if !errors.Is(err, context.Canceled) || seen != 1 {
+		t.Errorf("%v, %d files were looked at", err, seen)
+	}
+}
+
 // TestLifecycle does so for the life of named sandboxes.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	sessiontest.Lifecycle(t, pickySharing{sharing{newEngine(t)}}, "shared", session.Request{Image: "test:1"}, "test:2")
+}
+
+// TestPoolCases does so for sandboxes that were made in advance.
+func TestPoolCases(t *testing.T) {
+	t.Parallel()
+	sessiontest.Pool(t, pickySharing{sharing{newEngine(t)}}, "shared", session.Request{Image: "test:1"})
 }
 
 // pickySharing is an engine that has only the images test:1 and test:2 and cannot change users.
@@ -105,7 +168,6 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 		req  session.TerminalRequest
 		want error
 	}{
-		"no shell":      {session.TerminalRequest{Env: map[string]string{"PATH": "/nowhere", "SHELL": ""}}, backend.ErrNotFound},
 		"no program":    {session.TerminalRequest{Argv: []string{"no-such-program"}}, backend.ErrNotFound},
 		"empty program": {session.TerminalRequest{Argv: []string{""}}, backend.ErrInvalid},
 		"short":         {session.TerminalRequest{Unattended: 1}, backend.ErrInvalid},

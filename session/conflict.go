@@ -17,17 +17,21 @@ const unknownShape = "request"
 // of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the
 // environment but not the values: those may be secrets short enough to guess.
 type shape struct {
-	Image   string              `json:"image"`
-	User    string              `json:"user"`
-	Root    backend.RootMode    `json:"root,omitempty"`
-	Env     []string            `json:"env,omitempty"`
-	Limits  backend.Limits      `json:"limits,omitzero"`
-	Network backend.NetworkMode `json:"network"`
-	Runtime string              `json:"runtime,omitempty"`
+	Image      string              `json:"image"`
+	User       string              `json:"user"`
+	Root       backend.RootMode    `json:"root,omitempty"`
+	Env        []string            `json:"env,omitempty"`
+	Limits     backend.Limits      `json:"limits,omitzero"`
+	Network    backend.NetworkMode `json:"network"`
+	OCIRuntime string              `json:"oci_runtime,omitempty"`
+	Egress     Egress              `json:"egress,omitzero"`
+
+	Environment Environment     `json:"environment,omitzero"`
+	Mounts      []backend.Mount `json:"mounts,omitempty"`
 }
 
 func (r Request) shape() shape {
-	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.Runtime}
+	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress, r.Environment, r.Mounts}
 }
 
 // encode returns the shape as a record holds it.
@@ -58,8 +62,10 @@ func (s shape) differences(other shape) []string {
 		{"root", s.Root == other.Root},
 		{"env", slices.Equal(s.Env, other.Env)},
 		{"limits", s.Limits == other.Limits},
-		{"network", s.Network == other.Network},
-		{"runtime", s.Runtime == other.Runtime},
+		{"network", s.Network == other.Network && s.Egress.Equal(other.Egress)},
+		{"oci_runtime", s.OCIRuntime == other.OCIRuntime},
+		{"environment", s.Environment.Equal(other.Environment)},
+		{"mounts", slices.Equal(s.Mounts, other.Mounts)},
 	})
 }
 
@@ -125,7 +131,7 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
-		case name == "runtime": // no engine reports it
+		case name == "oci_runtime", name == "environment": // no engine reports it
 			differs = true
 		}
 		if differs {
@@ -143,6 +149,7 @@ func described(engine backend.Info, req Request) []string {
 		{"root", engine.Root == req.Root},
 		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // those that are asked for
 		{"network", engine.Network == req.Network},
+		{"mounts", len(engine.Mounts) == len(req.Mounts)},
 	})
 }
 
@@ -182,7 +189,8 @@ func (r Record) asWas(req Request) Request {
 		return req
 	}
 	asked := req
-	req.Image, req.User, req.Root, req.Network, req.Runtime, req.Limits = had.Image, had.User, had.Root, had.Network, had.Runtime, had.Limits
+	req.Image, req.User, req.Root, req.Network, req.OCIRuntime, req.Limits = had.Image, had.User, had.Root, had.Network, had.OCIRuntime, had.Limits
+	req.Egress, req.Environment, req.Mounts = had.Egress, had.Environment, had.Mounts
 	for _, name := range asked.Match {
 		switch name {
 		case "image":
@@ -192,9 +200,13 @@ func (r Record) asWas(req Request) Request {
 		case "root":
 			req.Root = asked.Root
 		case "network":
-			req.Network = asked.Network
-		case "runtime":
-			req.Runtime = asked.Runtime
+			req.Network, req.Egress = asked.Network, asked.Egress
+		case "oci_runtime":
+			req.OCIRuntime = asked.OCIRuntime
+		case "environment":
+			req.Environment = asked.Environment
+		case "mounts":
+			req.Mounts = asked.Mounts
 		case "limits":
 			req.Limits = asked.asked.Merge(had.Limits)
 		}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package session_test
 
 import (
@@ -32,27 +34,27 @@ func TestConflictNamesFields(t *testing.T) {
 		return r
 	}
 	other := session.Request{
-		Image: "test:2", User: "1234", Root: backend.RootWritable, Runtime: "other", Network: backend.NetworkBridge,
+		Image: "test:2", User: "1234", Root: backend.RootWritable, OCIRuntime: "other", Network: backend.NetworkBridge,
 		Env: map[string]string{"A": "b"}, Limits: backend.Limits{PIDs: 77},
 	}
 	for name, tt := range map[string]struct {
 		req  session.Request
 		want []string
 	}{
-		"the same":                    {made, nil},
-		"image":                       {with(func(r *session.Request) { r.Image = "test:2" }), []string{"image"}},
-		"user":                        {with(func(r *session.Request) { r.User = "1234" }), []string{"user"}},
-		"limit":                       {with(func(r *session.Request) { r.Limits.MemoryBytes = 32 * mib }), []string{"limits"}},
-		"a limit left out":            {with(func(r *session.Request) { r.Limits.MemoryBytes = 0 }), []string{"limits"}},
-		"env":                         {with(func(r *session.Request) { r.Env = map[string]string{"A": "b"} }), []string{"env"}},
-		"runtime":                     {with(func(r *session.Request) { r.Runtime = "other" }), []string{"runtime"}},
-		"all":                         {other, []string{"image", "user", "root", "env", "limits", "network", "runtime"}},
-		"as it is":                    {asIs(nil, other), nil},
-		"all must match":              {asIs([]string{"image", "limits", "network"}, other), []string{"image", "limits", "network"}},
-		"one limit that is so":        {asIs([]string{"limits"}, session.Request{Image: "test:2", Limits: backend.Limits{MemoryBytes: 64 * mib}}), nil},
-		"image that is so":            {asIs([]string{"image"}, session.Request{Image: "test:1"}), nil},
-		"user and runtime that are":   {asIs([]string{"user", "root", "runtime"}, session.Request{Image: "test:2"}), nil},
-		"runtime that is another one": {asIs([]string{"runtime"}, session.Request{Image: "test:2", Runtime: "other"}), []string{"runtime"}},
+		"the same":                        {made, nil},
+		"image":                           {with(func(r *session.Request) { r.Image = "test:2" }), []string{"image"}},
+		"user":                            {with(func(r *session.Request) { r.User = "1234" }), []string{"user"}},
+		"limit":                           {with(func(r *session.Request) { r.Limits.MemoryBytes = 32 * mib }), []string{"limits"}},
+		"a limit left out":                {with(func(r *session.Request) { r.Limits.MemoryBytes = 0 }), []string{"limits"}},
+		"env":                             {with(func(r *session.Request) { r.Env = map[string]string{"A": "b"} }), []string{"env"}},
+		"oci_runtime":                     {with(func(r *session.Request) { r.OCIRuntime = "other" }), []string{"oci_runtime"}},
+		"all":                             {other, []string{"image", "user", "root", "env", "limits", "network", "oci_runtime"}},
+		"as it is":                        {asIs(nil, other), nil},
+		"all must match":                  {asIs([]string{"image", "limits", "network"}, other), []string{"image", "limits", "network"}},
+		"one limit that is so":            {asIs([]string{"limits"}, session.Request{Image: "test:2", Limits: backend.Limits{MemoryBytes: 64 * mib}}), nil},
+		"image that is so":                {asIs([]string{"image"}, session.Request{Image: "test:1"}), nil},
+		"user and runtime that are":       {asIs([]string{"user", "root", "oci_runtime"}, session.Request{Image: "test:2"}), nil},
+		"OCI runtime that is another one": {asIs([]string{"oci_runtime"}, session.Request{Image: "test:2", OCIRuntime: "other"}), []string{"oci_runtime"}},
 	} {
 		for held, first := range map[string]session.Request{ // by this process, which opened it before with that
 			"no": {}, "as it was": {Image: "test:9", Mode: session.OpenAsIs}, "as asked": made,

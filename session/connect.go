@@ -49,6 +49,9 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
 	}
+	if err == nil && key.Namespace == NamespacePool {
+		err = errNoSandbox // it is nobody's, and who gets it is the first in it
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +68,14 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 // connectSecondary connects to a sandbox that stays its owner's.
 func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
-	if rec, err := m.store.Get(ctx, engine.SessionID); err == nil {
+	rec, err := m.store.Get(ctx, engine.SessionID)
+	if err == nil {
 		s.idle, s.policy, s.keepFresh = secondaryIdle(rec), rec.IdlePolicy, true
 	}
-	engine, err := m.b.Get(ctx, engine.ID) // List does not return the image's environment
-	if err != nil {
+	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
+	engine = rec.identify(engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
@@ -131,6 +135,13 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 	for _, engine := range found {
 		if engine.SessionID != id || engine.Instance != m.opts.Instance {
 			continue
+		}
+		if isPooled(engine) {
+			rec, err := m.store.Get(ctx, id)
+			if err != nil && !errors.Is(err, backend.ErrNotFound) {
+				return backend.Info{}, Key{}, err
+			}
+			engine = rec.identify(engine)
 		}
 		key, err := ParseKey(engine.Key)
 		if err != nil {

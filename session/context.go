@@ -27,8 +27,8 @@ func SessionNameFromContext(ctx context.Context) string {
 }
 
 // WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in that
-// person's sandbox, which outlives runs and ends when it was idle for its idle time. The name comes from the program, which
-// knows who is there, and never from a model.
+// person's sandbox, which outlives runs and ends when it was idle for its idle time, and the sandboxes of sessions of Genkit's
+// agents are that person's. The name comes from the program, which knows who is there, and never from a model.
 func WithUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, userKey{}, name)
 }
@@ -61,8 +61,16 @@ func (r Request) WithDefaults(base Request) Request {
 		r.Root = cmp.Or(r.Root, base.Root)
 	}
 	r.RootSet = r.RootSet || base.RootSet
-	r.Network = cmp.Or(r.Network, base.Network)
-	r.Runtime = cmp.Or(r.Runtime, base.Runtime)
+	if r.Network == "" && r.Egress.IsZero() {
+		r.Network, r.Egress = base.Network, base.Egress
+	}
+	if r.Environment.IsZero() {
+		r.Environment = base.Environment
+	}
+	if r.Mounts == nil {
+		r.Mounts = base.Mounts
+	}
+	r.OCIRuntime = cmp.Or(r.OCIRuntime, base.OCIRuntime)
 	r.Language = cmp.Or(r.Language, base.Language)
 	r.Pull = cmp.Or(r.Pull, base.Pull)
 	r.IdleTimeout = cmp.Or(r.IdleTimeout, base.IdleTimeout)

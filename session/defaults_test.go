@@ -1,6 +1,10 @@
+//go:build linux
+
 package session_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,8 +15,13 @@ import (
 // TestDefaults: what an operator sets is what a sandbox has whose request leaves it out, and nothing else.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, newEngine(t), &session.Options{Defaults: session.Defaults{
-		Limits: backend.Limits{PIDs: 40, MemoryBytes: 64 << 20}, ExecTimeout: 7 * time.Second,
+	e, runtimes := newEngine(t), []string{}
+	e.onCreate = func(_ context.Context, spec backend.Spec) error {
+		runtimes = append(runtimes, spec.OCIRuntime) // one Open at a time
+		return nil
+	}
+	m := newManager(t, e, &session.Options{Defaults: session.Defaults{
+		Limits: backend.Limits{PIDs: 40, MemoryBytes: 64 << 20}, ExecTimeout: 7 * time.Second, OCIRuntime: "strong",
 		Images: map[string]string{"python": "ours:1"},
 	}})
 	open := func(name string, req session.Request) session.Info {
@@ -28,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("who asks for nothing: %+v", got)
 	}
 	got = open("own", session.Request{
-		Image: "theirs:1", Language: "python", Limits: backend.Limits{PIDs: 90}, ExecTimeout: time.Second,
+		Image: "theirs:1", Language: "python", Limits: backend.Limits{PIDs: 90}, ExecTimeout: time.Second, OCIRuntime: "own",
 	})
 	if got.Image != "theirs:1" || got.Limits.PIDs != 90 || got.Limits.MemoryBytes != 64<<20 || got.ExecTimeout != time.Second {
 		t.Errorf("who asks for something: %+v", got)
@@ -43,6 +52,9 @@ func TestDefaults(t *testing.T) {
 		Image: "theirs:1", Limits: backend.Limits{PIDs: 90}, Mode: session.OpenAsIs, Match: []string{"limits"},
 	}); got.Limits.PIDs != 90 {
 		t.Errorf("as it is: %+v", got)
+	}
+	if want := []string{"strong", "own", "strong"}; !slices.Equal(runtimes, want) {
+		t.Errorf("made with the OCI runtimes %q, want %q", runtimes, want)
 	}
 	for _, bad := range []session.Defaults{{Limits: backend.Limits{PIDs: 1}}, {ExecTimeout: 2 * session.MaxExecTimeout}} {
 		if _, err := session.NewManager(newEngine(t), &session.Options{Defaults: bad}); err == nil {

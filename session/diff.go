@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -21,6 +22,8 @@ import (
 const (
 	MaxTreeBytes   = 256 << 20 // of contents that are read in all; as much as a workspace may begin with
 	maxTreeEntries = 100_000   // files, directories and links that are looked at
+	maxTreeNames   = 32 << 20  // bytes of their paths
+	maxTreeDepth   = 100       // directories in each other
 	readTogether   = 16        // files, or directories, at a time: most are so small that the way takes longer
 )
 
@@ -34,7 +37,7 @@ const ToolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_hist
 func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bool) (tree patch.Tree, omitted []patch.Conflict, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadTree)
 	defer func() { s.end(span, "ReadTree", &err) }()
-	r := &treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}}
+	r := s.treeReader()
 	var found []FileInfo
 	err = r.walk(ctx, func(entries []FileInfo) (below []string, err error) {
 		for _, e := range entries {
@@ -60,7 +63,7 @@ func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bo
 func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
 	defer func() { s.end(span, "Diff", &err) }()
-	d := &differ{treeReader: treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}}, base: base, dirs: map[string]bool{}, seen: map[string]bool{}}
+	d := &differ{treeReader: s.treeReader(), base: base, dirs: map[string]bool{}, seen: map[string]bool{}}
 	for name := range base {
 		for dir := path.Dir(name); dir != "." && !d.dirs[dir]; dir = path.Dir(dir) {
 			d.dirs[dir] = true
@@ -85,55 +88,89 @@ type treeReader struct {
 	left    int64 // bytes that may still be read
 	tree    patch.Tree
 	omitted []patch.Conflict
-	unread  []string // directories that were not looked into, or not in full
+	unread  map[string]bool // directories that were not looked into, or not in full
+	entries int             // that were listed
+	names   int             // bytes of their paths
+}
+
+func (s *Session) treeReader() treeReader {
+	return treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}, unread: map[string]bool{}}
 }
 
 func (r *treeReader) omit(name, reason string) {
 	r.omitted = append(r.omitted, patch.Conflict{Path: name, Reason: reason})
 }
 
-// walk lists the work directory level by level. visit gets what a directory holds, and returns the directories among that
-// to list next.
+// walk lists the work directory level by level, a few directories at a time. visit gets what a directory holds, and returns
+// the directories among that to list next.
 func (r *treeReader) walk(ctx context.Context, visit func([]FileInfo) ([]string, error)) error {
-	total := 0
 	for level := []string{"."}; len(level) > 0; {
-		lists := make([]FileList, len(level))
-		errs := each(readTogether, indices(level), func(i int) (err error) {
-			lists[i], err = r.s.list(ctx, level[i], ListFilesOptions{Limit: MaxListEntries})
-			return err
-		})
 		var next []string
-		for i, dir := range level {
-			switch err := errs[i]; {
-			case err == nil:
-			case unreadable(err) && dir != ".":
-				r.skipDir(dir, reason(err))
-				continue
-			case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed meanwhile
-				continue
-			default:
+		for batch := range slices.Chunk(level, readTogether) {
+			lists := make([]FileList, len(batch))
+			errs := each(readTogether, indices(batch), func(i int) (err error) {
+				lists[i], err = r.s.list(ctx, batch[i], ListFilesOptions{Limit: MaxListEntries})
 				return err
+			})
+			for i, dir := range batch {
+				entries, err := r.listed(ctx, dir, lists[i], errs[i])
+				if err != nil {
+					return err
+				}
+				below, err := visit(entries)
+				if err != nil {
+					return err
+				}
+				next = append(next, below...)
 			}
-			if lists[i].Truncated {
-				r.skipDir(dir, fmt.Sprintf("the directory holds more than %d files", MaxListEntries))
-			}
-			if total += len(lists[i].Entries); total > maxTreeEntries {
-				return fmt.Errorf("%w: the work directory holds more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
-			}
-			below, err := visit(r.usable(dir, lists[i].Entries))
-			if err != nil {
-				return err
-			}
-			next = append(next, below...)
 		}
 		level = next
 	}
 	return nil
 }
 
+// listed returns what a directory holds that a tree can have.
+func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err error) ([]FileInfo, error) {
+	switch {
+	case ctx.Err() != nil: // listing may have ended before, and sorting takes its time
+		return nil, ctx.Err()
+	case err == nil:
+	case unreadable(err) && dir != ".":
+		r.skipDir(dir, reason(err))
+		return nil, nil
+	case errors.Is(err, backend.ErrNotFound) && dir != ".": // removed meanwhile
+		return nil, nil
+	default:
+		return nil, err
+	}
+	if list.Truncated {
+		r.skipDir(dir, fmt.Sprintf("the directory holds more than %d files", MaxListEntries))
+	}
+	if r.entries += len(list.Entries); r.entries > maxTreeEntries {
+		return nil, fmt.Errorf("%w: the work directory holds more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
+	}
+	for _, e := range list.Entries {
+		r.names += len(e.Path) + len(e.RawPath)
+	}
+	if r.names > maxTreeNames {
+		return nil, fmt.Errorf("%w: the paths in the work directory have more than %d bytes", backend.ErrTooLarge, maxTreeNames)
+	}
+	return r.usable(dir, list.Entries), nil
+}
+
 func (r *treeReader) skipDir(dir, why string) {
-	r.unread = append(r.unread, dir)
+	r.unread[dir] = true
 	r.omit(dir, why)
+}
+
+// isUnread reports whether a path may be there without having been seen.
+func (r *treeReader) isUnread(name string) bool {
+	for dir := path.Dir(name); !r.unread[dir]; dir = path.Dir(dir) {
+		if dir == "." {
+			return false
+		}
+	}
+	return true
 }
 
 // usable returns the entries of a directory that a tree can have.
@@ -145,6 +182,8 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 			r.omit(e.Path, "its name is not UTF-8")
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
 		case e.Type == TypeDir && IsPrivateDir(e.Path):
+		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
+			r.skipDir(e.Path, fmt.Sprintf("it lies in more than %d directories", maxTreeDepth))
 		default:
 			list = append(list, e)
 		}
@@ -251,6 +290,7 @@ func indices[T any](list []T) []int {
 // content reads a file that has not grown since it was listed.
 func (s *Session) content(ctx context.Context, e FileInfo) ([]byte, error) {
 	var buf bytes.Buffer
+	buf.Grow(int(e.Size)) // which is part of what may be read in all
 	dst := &cappedWriter{w: &buf, left: e.Size, limit: e.Size}
 	_, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.GetFile(ctx, wire.FileGetRequest{Path: e.Path, Length: e.Size + 1}, dst)
@@ -282,6 +322,9 @@ func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string,
 		}
 	}
 	for _, e := range entries {
+		if err := errors.Join(ctx.Err(), d.ignoring()); err != nil {
+			return nil, err
+		}
 		old, known := d.base[e.Path]
 		switch {
 		case e.Type == TypeDir:
@@ -303,13 +346,21 @@ func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string,
 // rules adds what a .gitignore file leaves out.
 func (d *differ) rules(ctx context.Context, e FileInfo) error {
 	if e.Size > maxIgnoreFile {
-		return nil
+		return fmt.Errorf("%w: %s has %d bytes, at most %d are read", backend.ErrTooLarge, e.Path, e.Size, maxIgnoreFile)
 	}
 	text, err := d.s.content(ctx, e)
 	if err != nil && !unreadable(err) && !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
 	d.ignored.Add(path.Dir(e.Path), string(text))
+	return d.ignoring()
+}
+
+// ignoring returns an error when the rules of the work directory pass a bound.
+func (d *differ) ignoring() error {
+	if err := d.ignored.Err(); err != nil {
+		return fmt.Errorf("%w: the work directory has %v", backend.ErrTooLarge, err)
+	}
 	return nil
 }
 
@@ -338,10 +389,8 @@ func (d *differ) compare(ctx context.Context) error {
 		}
 	}
 	for name, old := range d.base {
-		for _, dir := range d.unread {
-			if !d.seen[name] && (dir == "." || strings.HasPrefix(name, dir+"/")) {
-				d.tree[name] = old
-			}
+		if !d.seen[name] && d.isUnread(name) {
+			d.tree[name] = old
 		}
 	}
 	return nil

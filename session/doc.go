@@ -18,6 +18,11 @@
 // nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
 // for a library, as there is for the workcell command: start the program again, or let a timer call [Manager.Sweep].
 //
+// # Services
+//
+// Commands reach the host by what [Session.Serve] serves, and by nothing else where the network is off: each command only what
+// its [ExecRequest] grants it. [Session.ExtendExec] gives a command the time that the host took to answer.
+//
 // # Errors
 //
 // Every error is a [*backend.Error] that wraps a sentinel of package backend where one fits; a context's error stays

@@ -82,3 +82,25 @@ func execEnv(base, request map[string]string, traceparent string) []string {
 	}
 	return list
 }
+
+// withLists returns the variables of a request over base, with entries before those of lists.
+func withLists(base, request, before map[string]string) map[string]string {
+	if len(before) == 0 {
+		return request
+	}
+	env := maps.Clone(request)
+	if env == nil {
+		env = map[string]string{}
+	}
+	for name, entries := range before {
+		rest, set := request[name]
+		if !set {
+			rest = base[name]
+		}
+		if rest != "" {
+			entries += ":" + rest
+		}
+		env[name] = entries
+	}
+	return env
+}

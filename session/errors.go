@@ -59,7 +59,7 @@ func (e *LaunchError) Unwrap() error {
 // ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
 type ConflictError struct {
 	Key Key
-	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "runtime", "idle policy". "request" alone
+	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment", "idle policy". "request" alone
 	// is something of these, of a sandbox of another process: its engine does not know which.
 	Fields []string
 	// Gone reports that the sandbox was removed and only its files are kept.
@@ -123,8 +123,9 @@ func publicError(err error) error {
 
 // engineError takes host paths and engine addresses out of the text of a driver's error.
 func engineError(err error) error {
-	if err == nil {
-		return nil
+	var install *InstallError
+	if err == nil || errors.As(err, &install) { // a sandbox's words, which are clean
+		return err
 	}
 	text := err.Error()
 	clean := cleanText(hostPath.ReplaceAllString(text, "<host path>"))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -44,15 +45,21 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		return ExecResult{}, err
 	}
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	s.remember(run.ExecID, span.SpanContext())
+	s.remember(ctx, run.ExecID)
+	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer settle()
 	ended, err := s.onRecord(ctx, run)
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
+	began := time.Now()
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
-	answer, err := ask(ctx, s, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+	answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		tries++
 		return conn.Run(ctx, run)
 	})
@@ -64,7 +71,7 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		return ExecResult{}, err
 	}
 	res = s.execResult(span, answer)
-	res.Timeout = timeout
+	res.Timeout, res.Refused = timeout, s.refused(began)
 	s.measure(ctx, res.ExecStatus)
 	return res, nil
 }
@@ -117,12 +124,21 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer settle()
 	ended, err := s.onRecord(ctx, run)
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
-	answer, err := ask(ctx, s, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+	if streams.Started != nil {
+		streams.Started(run.ExecID)
+	}
+	began := time.Now()
+	answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
 			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
 		})
@@ -132,7 +148,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
 	res = s.execResult(span, answer)
-	res.Timeout = timeout
+	res.Timeout, res.Refused = timeout, s.refused(began)
 	s.measure(ctx, res.ExecStatus)
 	return res, nil
 }
@@ -171,7 +187,7 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 	wait := d.Milliseconds()
 	if d < 0 {
 		wait = -1
-		d = MaxExecTimeout
+		d = MaxExecTimeout + maxExtended
 	}
 	answer, err := askExec(ctx, s, execID, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		return conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
@@ -179,7 +195,9 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 	if err != nil {
 		return ExecResult{}, err
 	}
-	return s.execResult(span, answer), nil
+	res = s.execResult(span, answer)
+	res.Refused = s.refused(time.Now().Add(-max(res.Age, res.Duration) - answerTime))
+	return res, nil
 }
 
 // execResult converts an answer and notes it in the span.
@@ -261,6 +279,17 @@ func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration
 	return answer, err
 }
 
+// askRun is ask for the call that starts a command, which ExtendExec gives more time.
+func askRun[T any](ctx context.Context, s *Session, execID string, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+	err = s.call(ctx, again, func(ctx context.Context, conn *client.Conn) (err error) {
+		ctx, release := s.patient(ctx, execID, limit)
+		defer release()
+		answer, err = fn(ctx, conn)
+		return noAnswer(ctx, err)
+	})
+	return answer, err
+}
+
 // askExec makes a repeatable call about a command that the guest should answer within wait.
 func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validExecID(execID); err != nil {
@@ -287,7 +316,9 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if dir != "" && !path.IsAbs(dir) {
 		dir = path.Join(s.hello.Workdir, dir)
 	}
-	if err := ValidateEnv(req.Env); err != nil {
+	base := s.environment()
+	env := withLists(base, req.Env, req.EnvBefore)
+	if err := ValidateEnv(env); err != nil {
 		return none, 0, err
 	}
 	if len(req.Stdin) > MaxStdinBytes {
@@ -303,11 +334,12 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	limits := s.req.Limits
 	return wire.RunRequest{
 		Spawn: wire.Spawn{
-			Argv: argv, Dir: dir, Env: execEnv(s.environment(), req.Env, telemetry.TraceParent(ctx)),
+			Argv: argv, Dir: dir, Env: execEnv(base, env, telemetry.TraceParent(ctx)),
 			TimeoutMillis: timeout.Milliseconds(), OpenFiles: limits.OpenFiles, FileBytes: limits.FileBytes,
 		},
 		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
+		Services: serviceNames(req.Services),
 	}, timeout, nil
 }
 
@@ -315,7 +347,15 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 func (s *Session) environment() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.base
+	if len(s.services) == 0 {
+		return s.base
+	}
+	env := maps.Clone(s.base)
+	for _, vars := range s.services {
+		maps.Copy(env, vars)
+	}
+	maps.Copy(env, s.req.Env)
+	return env
 }
 
 // EndCommands ends the commands that run in the sandbox and began at since or later, but those whose ids are in keep, with
@@ -410,13 +450,16 @@ func (s *Session) startExec(ctx context.Context, name, execID string) (context.C
 	return ctx, span
 }
 
-// remember keeps the span of a command for later calls about it.
-func (s *Session) remember(execID string, sc trace.SpanContext) {
+// remember keeps the span of the call that starts a command for later calls about it, and its context's values for what comes out
+// of the sandbox and is nobody's.
+func (s *Session) remember(ctx context.Context, execID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = audit.With(context.WithoutCancel(ctx), func(r *audit.Record) { r.Run, r.Key = s.key.Run(), s.key.String() })
+	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.execs == nil {
 		s.execs = map[string]trace.SpanContext{}
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -26,6 +27,15 @@ func (m *Manager) Hash(req Request) (string, error) {
 	req, err := m.prepare(req)
 	return req.shape().hash(), err
 }
+
+// Claimed returns whose the guest says that the sandbox is.
+func (s *Session) Claimed(ctx context.Context) (string, error) {
+	health, err := s.conn.Health(ctx)
+	return health.Claimed, err
+}
+
+// ReviewPool looks over what is ready, as happens now and then.
+func (m *Manager) ReviewPool(ctx context.Context) { m.pool.Review(ctx) }
 
 // Reap runs one round of the reaper.
 func (m *Manager) Reap(ctx context.Context) { m.reap(ctx) }
@@ -60,6 +70,21 @@ func (m *Manager) Leftovers() int {
 	return len(m.owed)
 }
 
+// BecomeOld makes the session one with a guest that knows none of the requests of services.
+func (s *Session) BecomeOld() {
+	s.hello.Ops = slices.DeleteFunc(slices.Clone(s.hello.Ops), func(op wire.Op) bool {
+		return op == wire.OpListen || op == wire.OpAccept || op == wire.OpDeadline
+	})
+}
+
+// Patient returns a context that bounds a call which waits for a command, and WaitLonger moves its end.
+func (s *Session) Patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
+	return s.patient(ctx, execID, limit)
+}
+
+// WaitLonger is what ExtendExec does to the calls of this process.
+func (s *Session) WaitLonger(execID string, by time.Duration) { s.waitLonger(execID, by) }
+
 // Active returns the number of calls under way.
 func (s *Session) Active() int {
 	s.mu.Lock()
@@ -85,6 +110,9 @@ func (m *Manager) Die() {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
+	for p := m.pool.evict(); p != nil; p = m.pool.evict() {
+		p.session.disconnect()
+	}
 	m.cancel()
 	m.wg.Wait()
 	for _, s := range m.sessions(func(*Session) bool { return true }) {

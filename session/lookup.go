@@ -112,19 +112,24 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		if s := own[engine.SessionID]; s != nil {
 			continue
 		}
+		rec := recs[engine.SessionID]
+		engine = rec.identify(engine)
 		key, err := ParseKey(engine.Key)
 		if err != nil || !validSandboxID(engine.SessionID) {
 			m.log.WarnContext(ctx, "passed over a sandbox with unreadable labels", "engine_id", engine.ID)
 			continue
 		}
 		info := m.describe(engine, key)
-		rec := recs[info.ID]
-		info.IdlePolicy, info.Reason = rec.IdlePolicy, rec.Reason
+		info.IdlePolicy, info.Reason, info.Egress = rec.IdlePolicy, rec.Reason, rec.egress()
+		made, _ := decodeShape(rec.Request)
+		info.Environment = made.Environment
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
 		case rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
+		case rec.State == RecordCreating && key.Namespace == NamespacePool && rec.EngineID != "":
+			info.State = StatePooled
 		case rec.State == RecordCreating:
 			info.State = StateCreated
 		}
@@ -174,8 +179,8 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 		state = StateCreated
 	}
 	return Info{
-		ID: engine.SessionID, Key: key, Run: engine.Run, State: state, Image: engine.Image, User: engine.User,
-		Network: engine.Network, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
+		ID: engine.SessionID, Key: key, Run: key.Run(), State: state, Image: engine.Image, User: engine.User,
+		Network: engine.Network, Mounts: engine.Mounts, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
 		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
 		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}

@@ -62,6 +62,7 @@ type Manager struct {
 	closeErr    error
 
 	meters meters
+	pool   *warmPool // nil without one
 }
 
 // meters are the instruments of what happens to sandboxes.
@@ -100,6 +101,9 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if opts != nil {
 		o = *opts
 	}
+	if o.Environments != nil && o.Instance == "" {
+		return nil, fmt.Errorf("%w: Options.Environments needs an Instance: what is installed outlives this process", backend.ErrInvalid)
+	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
 	o.Engine = cmp.Or(o.Engine, driverName(b))
 	if err := o.complete(); err != nil {
@@ -117,6 +121,13 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+	if m.pool, err = m.newPool(o.Pool); err != nil {
+		m.cancel()
+		return nil, errors.Join(err, leave())
+	}
+	if m.pool != nil {
+		m.wg.Go(m.pool.run)
+	}
 	if o.ReapEvery > 0 {
 		m.wg.Go(m.reapLoop)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/session/internal/owner"
@@ -23,6 +24,8 @@ import (
 // guarded by Manager.mu.
 type flight struct {
 	req    Request
+	ready  *pooled // taken from the pool, nil without one
+	evict  *pooled // to be removed first, in whose place this one is
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the outcome stands and nothing of a failed creation is left
 	pulls  pullRelay
@@ -135,11 +138,18 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	e := m.entries[key]
 	switch {
 	case e == nil:
-		if m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
-			m.mu.Unlock()
-			return nil, false, false, fmt.Errorf("%w: %d sandboxes are open, which is the limit", backend.ErrCapacity, m.opts.MaxSandboxes)
+		ready, evict := m.pool.take(req), (*pooled)(nil)
+		if ready == nil && m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
+			if gone := m.pool.leaving(); gone != nil {
+				m.mu.Unlock()
+				return nil, false, true, wait(ctx, gone)
+			}
+			if evict = m.pool.evict(); evict == nil {
+				m.mu.Unlock()
+				return nil, false, false, fmt.Errorf("%w: %d sandboxes are open, which is the limit", backend.ErrCapacity, m.opts.MaxSandboxes)
+			}
 		}
-		f := m.launch(ctx, key, req)
+		f := m.launch(ctx, key, req, ready, evict)
 		m.mu.Unlock()
 		return m.await(ctx, f, req)
 	case e.flight != nil:
@@ -224,7 +234,7 @@ func (s *Session) matches(req Request) error {
 	case req.Mode == OpenAsIs:
 		return nil
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
-		s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, req.Env)
+		s.base = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env)
 		return nil
 	}
 	if fields := s.req.Differences(req); fields != nil {
@@ -262,14 +272,16 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// launch begins a creation with one waiter; mu is held.
-func (m *Manager) launch(ctx context.Context, key Key, req Request) *flight {
+// launch begins a creation with one waiter; mu is held. What it has of the pool passes its place on.
+func (m *Manager) launch(ctx context.Context, key Key, req Request, ready, evict *pooled) *flight {
 	// The creation belongs to all who wait for it: it keeps the first one's trace but not its cancellation.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight{req: req, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	f := &flight{req: req, ready: ready, evict: evict, cancel: cancel, done: make(chan struct{}), waiters: 1}
 	f.req.OnPull = f.pulls.report
 	m.entries[key] = &entry{flight: f}
-	m.used++
+	if ready == nil && evict == nil {
+		m.used++
+	}
 	m.wg.Go(func() {
 		defer cancel()
 		m.create(ctx, key, f)
@@ -307,7 +319,7 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 
 // create makes the sandbox of a flight and settles its outcome.
 func (m *Manager) create(ctx context.Context, key Key, f *flight) {
-	s, adopted, err := m.build(ctx, key, f.req)
+	s, adopted, err := m.provide(ctx, key, f)
 	m.mu.Lock()
 	if s != nil && f.abandoned != nil {
 		why := f.abandoned
@@ -333,14 +345,31 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	close(f.done)
 }
 
+// provide finds the sandbox of a flight's key, or makes one of what the pool has ready, or a new one.
+func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, adopted bool, err error) {
+	if f.evict != nil {
+		_ = m.removePooled(ctx, f.evict.session) // its failure is logged, and a sweep's
+	}
+	for ready := f.ready; ready != nil; {
+		if s, adopted, err = m.assign(ctx, key, f.req, ready); !errors.Is(err, errStale) {
+			return s, adopted, err
+		}
+		if ready = m.pool.take(f.req); ready != nil {
+			m.vacate() // the flight has a place
+		}
+	}
+	return m.build(ctx, key, f.req)
+}
+
 // build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
 // noted for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, sandboxPrefix+NewID())
-	if adopted, err := m.reserve(ctx, s, req); adopted != nil || err != nil {
+	reserve := func() error { return m.store.Insert(ctx, s.creating()) }
+	if adopted, err := m.reserve(ctx, s, req, reserve); adopted != nil || err != nil {
 		return adopted, true, engineError(err) // a store's error names a file of the host
 	}
-	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	info, err := m.make(ctx, s, req)
 	if err != nil {
 		m.forget(s, err)
 		return nil, false, engineError(err)
@@ -361,13 +390,27 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 			err = fmt.Errorf("%w: it was removed while it was being made", backend.ErrLost)
 		}
 	}
+	if err == nil {
+		err = s.prepare(ctx, req)
+	}
+	return err
+}
+
+// prepare puts into a new sandbox what it is to have before anybody gets it, and records that it is ready.
+func (s *Session) prepare(ctx context.Context, req Request) error {
+	err := s.openEgress(ctx)
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
-		err = engineError(m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
+		err = engineError(s.m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
 	}
 	return err
+}
+
+// creating returns the record of a sandbox that is being made.
+func (s *Session) creating() Record {
+	return s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered))
 }
 
 // guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
@@ -396,29 +439,32 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
-		Network: s.req.Network, Runtime: s.req.Runtime, Labels: maps.Clone(m.opts.Labels),
+		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: s.req.Mounts, Labels: maps.Clone(m.opts.Labels),
 		OnPull: onPull, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }
 
 // connect makes the first connection of a session.
 func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
-	defer cancel()
-	conn, err := s.m.attach(ctx, s.engine.ID, secondary, fresh)
+	conn, err := s.m.greet(ctx, s.engine.ID, secondary, fresh)
 	if err != nil {
-		return noAnswer(ctx, err)
+		return err
 	}
+	s.hold(conn, secondary)
+	return nil
+}
+
+// hold makes a connection the session's first.
+func (s *Session) hold(conn *client.Conn, secondary bool) {
 	s.hello = cleanHello(conn.Hello())
 	s.conn, s.secondary = conn, secondary
-	s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, s.req.Env)
+	s.base = baseEnv(s.hello.Workdir, s.imageEnv(), s.req.Env)
 	s.wg.Go(func() { s.watch(conn) })
-	return nil
 }
 
 // refused reports whether a creation failed before anything was made.
 func refused(err error) bool {
-	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported} {
+	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported, backend.ErrEnvironment} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -47,11 +47,15 @@ type Options struct {
 	Engine string
 	// Images decides which images may be used. Nil allows every image.
 	Images ImagePolicy
+	// Pool keeps sandboxes ready, of which Open takes one instead of making one. It is for processes that live long: filling it
+	// takes as long as making what is in it, and the end of the manager removes what nobody took.
+	Pool []PoolSpec
 	// Defaults are for sandboxes whose Request says nothing.
 	Defaults Defaults
 	// AllowRoot permits Request.User to be root.
 	AllowRoot bool
-	// MaxSandboxes bounds the sandboxes of this manager, those under way included. Zero is no bound.
+	// MaxSandboxes bounds the sandboxes of this manager, those under way and those in the pool included; one in the pool makes
+	// room for one that is opened. Zero is no bound.
 	MaxSandboxes int
 	// IdleTimeout is how long a session may be idle before it is closed, unless its Request says otherwise. Zero is
 	// DefaultIdleTimeout, negative never.
@@ -63,6 +67,12 @@ type Options struct {
 	MaxFileBytes int64
 	// TracerProvider makes spans. Nil is the global one.
 	TracerProvider trace.TracerProvider
+	// Egress connects sandboxes without a network to what Request.Egress allows. Nil: a request that has one is
+	// backend.ErrUnsupported.
+	Egress EgressGateway
+	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has one is
+	// backend.ErrUnsupported.
+	Environments EnvironmentBuilder
 	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
 	Logger *slog.Logger
 	// Labels are set on every sandbox; names below backend.LabelPrefix are refused.
@@ -74,7 +84,9 @@ type Options struct {
 type Defaults struct {
 	Limits      backend.Limits    `json:"limits,omitzero"`       // for fields that Request.Limits leaves out
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
+	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
+	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // beside those of Request
 }
 
 // IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
@@ -91,14 +103,20 @@ const (
 // A session is shared by all who open its key, so the fields that shape the sandbox (all but those that say otherwise)
 // must be the same in every Open; a difference is a ConflictError.
 type Request struct {
-	Image   string              // image reference
-	User    string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
-	Root    backend.RootMode    // zero is read-only
-	Env     map[string]string   // environment of every command, over the image's
-	Limits  backend.Limits      // zero fields are the driver's defaults
-	Ceiling backend.Limits      // Limits that are above these, or left out, become these; zero fields are no ceiling
-	Network backend.NetworkMode // empty is NetworkNone
-	Runtime string              // OCI runtime; empty is the engine's default
+	Image      string              // image reference
+	User       string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
+	Root       backend.RootMode    // zero is read-only
+	Env        map[string]string   // environment of every command, over the image's
+	Limits     backend.Limits      // zero fields are the driver's defaults
+	Ceiling    backend.Limits      // Limits that are above these, or left out, become these; zero fields are no ceiling
+	Network    backend.NetworkMode // empty is NetworkNone
+	OCIRuntime string              // OCI runtime; empty is the engine's default
+	Egress     Egress              // with NetworkNone: the hosts that commands reach through this process
+	Mounts     []backend.Mount     // directories of the engine's machine; see docs/mounts.md before one is writable
+
+	// Environment is what commands find installed. Who opens the first sandbox that has it waits for its installation, in a
+	// sandbox of its own that Options.MaxSandboxes does not count.
+	Environment Environment
 
 	// RootSet makes WithDefaults keep Root also when it is the zero value.
 	RootSet bool
@@ -138,7 +156,7 @@ type Request struct {
 	// Mode is what Open does about a sandbox that the key has.
 	Mode OpenMode
 	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
-	// "user", "root", "network", "runtime", and "limits", of which those count that are not zero.
+	// "user", "root", "network", "oci_runtime", "environment", and "limits", of which those count that are not zero.
 	Match []string
 }
 
@@ -175,6 +193,7 @@ type State string
 const (
 	StateCreated State = "created" // being made; only seen in List
 	StateReady   State = "ready"   // accepts calls
+	StatePooled  State = "pooled"  // ready, and nobody's yet; only seen in List
 	StateStopped State = "stopped" // its processes ended, its files may be there; only seen in List
 	StateLost    State = "lost"    // the sandbox died or was removed behind our back
 	StateKept    State = "kept"    // its run is over, and it stays for a while to be looked at; only seen in List
@@ -191,8 +210,12 @@ type Info struct {
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
-	Root    backend.RootMode    `json:"root"`
-	Limits  backend.Limits      `json:"limits"`
+	Mounts  []backend.Mount     `json:"mounts,omitempty"`
+	Egress  Egress              `json:"egress,omitzero"` // only of a session that is open or recorded
+	// Environment is what it found installed; only of a session that is open or recorded.
+	Environment Environment      `json:"environment,omitzero"`
+	Root        backend.RootMode `json:"root"`
+	Limits      backend.Limits   `json:"limits"`
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what holds it.

@@ -44,7 +44,12 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	if err != nil {
 		return nil, err
 	}
-	if trial.Hash == engine.Hash && trial.ImageID == engine.ImageID {
+	same := trial.Hash == engine.Hash
+	if isPooled(engine) { // its hash is that of what it was before it was anybody's
+		had, known := decodeShape(rec.Request)
+		same = known && had.differences(req.shape()) == nil
+	}
+	if same && trial.ImageID == engine.ImageID {
 		return nil, nil
 	}
 	if err := m.checkWorkspace(trial, engine); err != nil {
@@ -99,7 +104,7 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}
-	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	info, err := m.make(ctx, s, req)
 	if err != nil {
 		err = engineError(err)
 	} else {
@@ -165,7 +170,7 @@ func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Ses
 		made.Env = had.Env // whose values come with a full request
 		s.made, s.asIs = made.encode(), true
 	}
-	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	info, err := m.make(ctx, s, req)
 	if err != nil {
 		return nil, engineError(err)
 	}

@@ -87,7 +87,7 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	}
 	b, _ := e.sandbox(info.ID)
 	b.info.Workspace = backend.WorkspaceSized
-	if spec.Runtime != "" {
+	if spec.OCIRuntime != "" {
 		b.info.Workspace = backend.WorkspaceWatched
 	}
 	return b.info, nil
@@ -99,7 +99,7 @@ func TestOnlyWhatFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	sized := func(image string, n int64, user, runtime string) session.Request {
-		return session.Request{Image: image, User: user, Runtime: runtime, Limits: backend.Limits{WorkspaceBytes: n * mib}}
+		return session.Request{Image: image, User: user, OCIRuntime: runtime, Limits: backend.Limits{WorkspaceBytes: n * mib}}
 	}
 	for _, there := range []bool{true, false} {
 		e := limiting{sharing{newEngine(t)}}

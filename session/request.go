@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,10 +50,19 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Network == "" {
 		req.Network = backend.NetworkNone
 	}
+	if err := m.checkEgress(req); err != nil {
+		return req, err
+	}
+	if err := m.checkEnvironment(req); err != nil {
+		return req, err
+	}
+	req.Environment = req.Environment.Clone()
 	if err := ValidateEnv(req.Env); err != nil {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
+	req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
+	req.OCIRuntime = cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)
 	req.asked = req.Limits
 	req.Limits = req.Limits.Merge(m.opts.Defaults.Limits).Clamp(req.Ceiling)
 	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse

@@ -31,6 +31,7 @@ type Session struct {
 	hello     wire.Hello // of the first connection
 	made      string     // what the sandbox was made for, Record.Request
 	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
+	building  bool       // an environment is installed in it, and nobody gets it
 	owned     bool       // this manager removes the sandbox; false for Connect
 	keepFresh bool       // a secondary connection whose uses are recorded
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
@@ -53,10 +54,14 @@ type Session struct {
 	secondary    bool // a secondary connection, through backend.Connector
 	active       int  // calls under way
 	lastUsed     time.Time
-	recorded     time.Time     // lastUsed as it was last recorded
-	idle         time.Duration // negative is never
+	recorded     time.Time       // lastUsed as it was last recorded
+	idle         time.Duration   // negative is never
+	latest       context.Context // of the call that started the latest command; it never ends. Nil before
 	execs        map[string]trace.SpanContext
-	execOrder    []string // keys of execs, oldest first
+	execOrder    []string                     // keys of execs, oldest first
+	services     map[string]map[string]string // served by this process, with Service.Env
+	grants       map[string]*grant            // of commands that this process started, by exec
+	waits        map[string]*patience         // of calls that wait for a command, by exec
 
 	why      owner.Event   // for which it closes, Record.Reason; empty before
 	expired  bool          // it closes because nobody used it; set when Close begins
@@ -80,6 +85,8 @@ func (s *Session) Info() Info {
 	info.Programs = slices.Clone(s.hello.Programs)
 	info.Labels = maps.Clone(info.Labels)
 	info.ExecTimeout, info.IdlePolicy = s.req.ExecTimeout, s.policy
+	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
+	info.Egress, info.Environment = made.Egress, made.Environment
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info.State, info.LastUsed, info.IdleTimeout = s.state, s.lastUsed, s.idle
@@ -97,6 +104,18 @@ func (s *Session) Touch() {
 // For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
 func (s *Session) Close(ctx context.Context) error {
 	return s.m.closeSession(ctx, s, owner.Gone, owner.Removed)
+}
+
+// Discard closes the sandbox as Close does. Where sandboxes are kept ready (Options.Pool), which is where it matters, it does not
+// wait for the removal, which the manager does, Close of it included; a failure is logged then, and the reaper tries again.
+func (s *Session) Discard(ctx context.Context) error {
+	if s.m.pool == nil || !s.owned {
+		return s.Close(ctx)
+	}
+	if s.beginClose(func() bool { return true }) {
+		s.m.pool.discard(context.WithoutCancel(ctx), s)
+	}
+	return nil
 }
 
 // enter counts a call in.
@@ -241,15 +260,20 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 
 // usageReporter finds the driver's, behind wrappers; nil when the engine cannot be asked.
 func (m *Manager) usageReporter() backend.UsageReporter {
-	for b := m.b; b != nil; {
-		if r, ok := b.(backend.UsageReporter); ok {
-			return r
+	return optional[backend.UsageReporter](m.b)
+}
+
+// optional returns what a driver, or the one behind its wrappers, can do besides the contract; nil when it cannot.
+func optional[T any](b backend.SandboxBackend) (none T) {
+	for b != nil {
+		if t, ok := b.(T); ok {
+			return t
 		}
 		w, ok := b.(interface{ Unwrap() backend.SandboxBackend })
 		if !ok {
-			return nil
+			return none
 		}
 		b = w.Unwrap()
 	}
-	return nil
+	return none
 }

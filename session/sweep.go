@@ -75,8 +75,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 
 // sweepContext returns the context of a sweep. It keeps drivers from making traces of what nobody asked for.
 func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	untraced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}) // not sampled
-	late, cancel := context.WithCancel(trace.ContextWithSpanContext(context.WithoutCancel(ctx), untraced))
+	late, cancel := context.WithCancel(untraced(context.WithoutCancel(ctx)))
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(lifetimes.SweepGrace, cancel)
 		context.AfterFunc(late, func() { timer.Stop() })
@@ -85,6 +84,11 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 		stop()
 		cancel()
 	}
+}
+
+// untraced returns a context in which drivers make no traces.
+func untraced(ctx context.Context) context.Context {
+	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}})) // not sampled
 }
 
 // sweepPlan is what a look at engine and store found to be done.
@@ -129,7 +133,7 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 		}
 		there[engine.SessionID] = engine
 		if m.shared && !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
-			plan.unrecorded = append(plan.unrecorded, m.recordOf(engine, key))
+			plan.unrecorded = append(plan.unrecorded, m.recordClaimed(ctx, engine, key))
 		}
 	}
 	for _, rec := range recs {
@@ -222,7 +226,7 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		m.putBack(ctx, taken, use)
 		return nil
 	}
-	if taken.State != RecordRemoving || taken.Reason == "" { // else it has been decided on, and is late only
+	if decided := taken.State == RecordRemoving || taken.State == RecordClosed; !decided || taken.Reason == "" { // else this is late only
 		taken.Reason = string(rule.On)
 	}
 	if rule.Do == owner.Stop {

@@ -28,6 +28,8 @@ type ExecRequest struct {
 	Dir     string   // empty is the work directory; a relative one lies below it
 	// Env goes over the session's and the image's environment.
 	Env map[string]string
+	// EnvBefore are entries that go before those which a variable has that is a list, such as PATH.
+	EnvBefore map[string]string
 	// Stdin is the whole standard input, at most MaxStdinBytes. Without it and StdinOpen the command reads end of file.
 	// It must not be changed while the command runs.
 	Stdin     []byte
@@ -41,6 +43,8 @@ type ExecRequest struct {
 	Background bool
 	// HeadBytes and TailBytes bound what is returned of each stream; both zero means 6 KiB and 24 KiB.
 	HeadBytes, TailBytes int
+	// Services are what the command's processes may connect to, see Session.Serve.
+	Services []ServiceGrant
 }
 
 // Output is what is returned of one stream: Head, then Omitted bytes that are missing here, then Tail.
@@ -88,12 +92,17 @@ type ExecResult struct {
 	Stdout, Stderr Output // empty in the answer of Stream
 	// Timeout is the timeout that was applied; zero in the answer of WaitExec.
 	Timeout time.Duration
+	// Refused are the hosts that commands of the sandbox tried to reach while this one ran, and may not.
+	Refused []EgressRefusal
 }
 
 // Streams are the ends of a streamed command. Nil Stdin is end of file at once, a nil writer discards.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	// Started, unless nil, gets the command's id just before it is started. KillExec ends the command so that Stream still returns
+	// how; when it is not started yet that is backend.ErrNotFound.
+	Started func(execID string)
 }
 
 // ReadExecRequest reads recorded output after SinceSeq. Reading consumes nothing.

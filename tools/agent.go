@@ -3,6 +3,8 @@ package tools
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,7 +17,10 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
@@ -30,6 +35,7 @@ type Agent struct {
 	name   string
 	doc    *frontmatter.Document
 	prompt ai.Prompt
+	source string // digest of the file and the partials that it includes
 }
 
 // Name is the base name of the agent's file without ".prompt".
@@ -46,6 +52,9 @@ type RunOptions struct {
 	OnText func(text string)
 	// OnTool is called when a tool call begins and when it ends, possibly from several goroutines at once. Nil: nothing.
 	OnTool func(ToolEvent)
+	// OnApproval is asked about calls of host tools that a rule wants approved, possibly from several goroutines at once, and
+	// blocks until there is an answer. Nil: who ctx names (hosttools.WithApprover), else nobody, and such calls are refused.
+	OnApproval hosttools.ApproverFunc
 }
 
 // ToolEvent is the beginning or the end of a tool call.
@@ -72,6 +81,23 @@ type AgentResult struct {
 	ToolCalls    int
 	InputTokens  int // over all turns, as far as the provider reports them
 	OutputTokens int
+
+	// Executor is what the coding agent did that answered in the model's place, which has the cost; nil in other modes.
+	Executor *ExecutorResult
+}
+
+// ExecutorResult is what a coding agent did.
+type ExecutorResult struct {
+	executor.Result
+	Metered model.Usage // of its model, as the proxy counted it
+}
+
+// Cost returns what the model cost in USD; nil when that is not known, as of no result.
+func (r *ExecutorResult) Cost() *float64 {
+	if r == nil || !r.Metered.CostKnown {
+		return nil
+	}
+	return &r.Metered.CostUSD
 }
 
 // Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
@@ -106,6 +132,9 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if p := pluginOf(a.g); !bound && p != nil {
 		defer (&binding{box: p.toolbox()}).endRun(ctx, run)
 	}
+	if o.OnApproval != nil {
+		ctx = hosttools.WithApprover(ctx, o.OnApproval)
+	}
 	req, err := a.request(ctx, input, o)
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
@@ -116,6 +145,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a.name)
 	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	w := &watcher{onTool: o.OnTool}
+	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
+	if a.coding() {
+		ctx = context.WithValue(ctx, executionKey{}, x)
+		req.Model = placeholderModel
+	}
 	call, err := a.recorded(ctx, req, w)
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
@@ -129,12 +163,15 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
 	}()
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
+	if x.result != nil {
+		res.Executor = &ExecutorResult{*x.result, x.metered}
+	}
 	if err != nil {
-		return AgentResult{}, a.explain(ctx, req, err)
+		return AgentResult{Executor: res.Executor}, a.explain(ctx, req, err)
 	}
 	res = AgentResult{
-		Text: resp.Text(), Model: req.Model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
-		InputTokens: w.input, OutputTokens: w.output,
+		Text: resp.Text(), Model: x.model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
+		InputTokens: w.input, OutputTokens: w.output, Executor: res.Executor,
 	}
 	if err := opening.failure(); err != nil {
 		return res, a.explain(ctx, req, fmt.Errorf("it could not have its sandbox: %w", err))
@@ -165,6 +202,9 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 		transcript.ClaimSandbox(ctx) // so that no agent takes it that this one's tools run
 	}
 	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
+	if err := rec.Define(ctx, digest(a.source, req.Model)); err != nil {
+		return nil, err
+	}
 	past, err := rec.Progress()
 	if err != nil || past.Turns == 0 {
 		return &out, err
@@ -224,7 +264,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	case req.MaxTurns == 0:
 		req.MaxTurns = frontmatter.DefaultMaxTurns
 	}
-	if a.doc.Sandbox != nil {
+	if a.doc.Sandbox != nil && !a.coding() {
 		describeOutput(req)
 	}
 	// Genkit reads toolChoice of a file and drops it.
@@ -238,6 +278,17 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 		req.Use = append([]*ai.MiddlewareRef{ref}, req.Use...)
 	}
 	return req, nil
+}
+
+// coding reports whether a coding agent answers in the model's place.
+func (a *Agent) coding() bool {
+	return a.doc.Sandbox != nil && a.doc.Sandbox.Mode == frontmatter.ModeExecutor
+}
+
+// digest returns a short text that is another one for other texts.
+func digest(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return hex.EncodeToString(sum[:16])
 }
 
 func provider(model string) string {
@@ -287,7 +338,7 @@ func finished(resp *ai.ModelResponse) error {
 	case ai.FinishReasonBlocked, ai.FinishReasonAborted:
 		return fmt.Errorf("the model gave no answer (%s): %s", resp.FinishReason, reason)
 	case ai.FinishReasonInterrupted:
-		return errors.New("a tool call waits for approval, which a run of an agent cannot give")
+		return errors.New("a tool call waits for approval, which interrupts a run of an agent for good: set RunOptions.OnApproval")
 	}
 	return nil
 }
@@ -297,6 +348,8 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
+	case errors.Is(err, executor.ErrMaxTurns):
+		return fmt.Errorf("agent %s (%s): no answer within executor.max_turns; raise it in the file or divide the task: %w", a.name, a.doc.File, err)
 	case errors.Is(err, ai.ErrMaxTurnsExceeded):
 		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.doc.File, req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
@@ -329,7 +382,7 @@ func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Reque
 // one of its own.
 func (a *Agent) SharedSandbox() (session.Request, bool) {
 	s := a.doc.Sandbox
-	if s == nil || s.Mode != frontmatter.ModeCode || s.Session != "" && s.Session != frontmatter.SessionDefault {
+	if s == nil || !s.Mode.Lasting() || s.Session != "" && s.Session != frontmatter.SessionDefault {
 		return session.Request{}, false
 	}
 	req, _ := (&binding{cfg: *s}).request(context.Background(), s.Runtime)

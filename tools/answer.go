@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -101,6 +104,67 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	}
 	w.onTool(event)
 	return resp, err
+}
+
+// Bounds of what a coding agent tells of its calls.
+const (
+	maxOpenCalls = 1000
+	maxCallName  = 256 // bytes
+)
+
+// coding returns what takes the events of a coding agent: its text goes to stream, and its calls of tools are told like those of
+// a model.
+func (w *watcher) coding(ctx context.Context, stream ai.ModelStreamCallback) func(executor.Event) {
+	began := map[string]ToolEvent{}
+	since := map[string]time.Time{}
+	return func(e executor.Event) {
+		switch e.Kind {
+		case executor.KindText:
+			if stream != nil && e.Text != "" {
+				_ = stream(ctx, &ai.ModelResponseChunk{Role: ai.RoleModel, Content: []*ai.Part{ai.NewTextPart(e.Text)}}) // whoever listens no more misses it
+			}
+		case executor.KindToolStart:
+			if len(began) == maxOpenCalls || len(e.Tool.ID) > maxCallName || len(e.Tool.Name) > maxCallName {
+				return // no coding agent does that; whoever writes to its output may
+			}
+			w.mu.Lock()
+			w.calls++
+			w.mu.Unlock()
+			event := ToolEvent{Tool: e.Tool.Name, Ref: e.Tool.ID}
+			if e.Tool.Server != "" {
+				event.Tool = e.Tool.Server + "." + e.Tool.Name
+			}
+			began[e.Tool.ID], since[e.Tool.ID] = event, time.Now()
+			w.tell(event)
+		case executor.KindToolEnd:
+			event, ok := began[e.Tool.ID]
+			if !ok {
+				return
+			}
+			event.Done, event.Duration = true, time.Since(since[e.Tool.ID])
+			delete(began, e.Tool.ID)
+			delete(since, e.Tool.ID)
+			if e.Tool.Failed {
+				event.Failure = string(toolspec.CodeToolFailed)
+			}
+			w.tell(event)
+		}
+	}
+}
+
+func (w *watcher) tell(e ToolEvent) {
+	if w.onTool != nil {
+		w.onTool(e)
+	}
+}
+
+// did counts what a coding agent used.
+func (w *watcher) did(turns int, u model.Usage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.turns += cmp.Or(turns, int(u.Requests))
+	w.input += int(u.InputTokens)
+	w.output += int(u.OutputTokens)
 }
 
 // failureOf finds the code in an output that Genkit has made JSON of.

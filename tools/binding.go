@@ -37,21 +37,25 @@ type binding struct {
 	chat     string                                                        // chatID of the Genkit agent's session; empty when there is none
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
+	hosts    *hostCalls                                                    // what code may call on the host; nil for nothing
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
 
+	interrupted pending // calls of tools that are interrupted
+
 	mu       sync.Mutex
-	mine     map[string]*session.Session // by name, what this binding opened
-	released map[string]bool             // ids that sandbox_close released
-	started  map[string][]startedExec    // execs by sandbox id, of which something may still run
-	used     bool                        // earlier turns of the conversation used its own sandbox
-	expired  bool                        // which is gone, as the model has to know
+	mine     map[session.Key]*session.Session // what this binding opened, which calls of several runs may have done
+	released map[string]bool                  // ids that sandbox_close released
+	started  map[string][]startedExec         // execs by sandbox id, of which something may still run
+	programs map[string]bool                  // ids of execs that are programs of an interpreter and were handed back while they ran
+	used     bool                             // earlier turns of the conversation used its own sandbox
+	expired  bool                             // which is gone, as the model has to know
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
 		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
-		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
+		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{}, programs: map[string]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = isolated.Name(session.NewID())
@@ -92,6 +96,15 @@ func (b *binding) reaches(ctx context.Context, name string) bool {
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
 	req = wish.Request(cfg)
+	if cfg.Keep == frontmatter.KeepWorkspace { // nor is it to go while it is idle, should this process die
+		req.IdlePolicy = session.IdleStop
+	}
+	if cfg.Mode == frontmatter.ModeExecutor && req.Image == "" {
+		if image := b.box.executorImage(cfg.Executor); image != "" { // else it is a program of any image
+			req.Image, req.DefaultImage = image, true
+			wishes = append(wishes, "image")
+		}
+	}
 	for name, set := range map[string]bool{
 		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
 		"limits": req.Limits != backend.Limits{}, "network": req.Network != "",
@@ -148,7 +161,7 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mine[name] = s
+	b.mine[key] = s
 	delete(b.released, s.ID())
 	if name == b.name(ctx) {
 		b.expired = b.expired || created && b.used
@@ -157,12 +170,13 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	return s, created, nil
 }
 
-// checkUser refuses to look for the sandbox of a person whom nobody named.
+// checkUser refuses to look for the sandbox of a person whom nobody named, be it that person's by the agent's file or by the
+// session of a Genkit agent.
 func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
 		return fmt.Errorf("the sandbox is its user's, and nobody said who that is, with session.WithUser or --user NAME: %w", backend.ErrInvalid)
 	}
-	return nil
+	return checkChat(ctx)
 }
 
 // openAs opens a sandbox, in the place of another one where there are too many and the host has one to spare.
@@ -177,13 +191,22 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 	return s, created, err
 }
 
+// inRun returns what this binding opened in the run of a call.
+func (b *binding) inRun(ctx context.Context) map[session.Key]*session.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	mine, scope := maps.Clone(b.mine), b.run(ctx).Scope()
+	maps.DeleteFunc(mine, func(key session.Key, _ *session.Session) bool { return key.Scope() != scope })
+	return mine
+}
+
 // sandbox returns the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is
 // none yet.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
 	released := b.released[id]
-	mine := maps.Clone(b.mine)
 	b.mu.Unlock()
+	mine := b.inRun(ctx)
 	switch {
 	case released:
 		return nil, toolspec.Failf(toolspec.CodeClosed, "the sandbox was closed by sandbox_close")
@@ -198,9 +221,10 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		}
 	}
 	names := make([]string, 0, len(mine))
-	for _, name := range slices.Sorted(maps.Keys(mine)) {
-		names = append(names, fmt.Sprintf("%s (%s)", mine[name].ID(), name))
+	for key, s := range mine {
+		names = append(names, fmt.Sprintf("%s (%s)", s.ID(), key.Name))
 	}
+	slices.Sort(names)
 	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
 		WithRemediation("Pass the sandbox_id of the one you mean.")
 }
@@ -246,7 +270,7 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 // forget takes s out of the binding's own; mu is held.
 func (b *binding) forget(s *session.Session) {
 	delete(b.started, s.ID())
-	maps.DeleteFunc(b.mine, func(_ string, own *session.Session) bool { return own == s })
+	maps.DeleteFunc(b.mine, func(_ session.Key, own *session.Session) bool { return own == s })
 }
 
 // remove ends the sandbox and deletes its files.
@@ -289,7 +313,7 @@ func (b *binding) end(ctx context.Context) {
 		b.endStarted(ctx)
 	}
 	b.mu.Lock()
-	s := b.mine[b.isolated]
+	s := b.mine[b.run(ctx).Key(b.isolated)]
 	b.mu.Unlock()
 	if b.isolated == "" || b.chat != "" || s == nil {
 		return
@@ -298,6 +322,29 @@ func (b *binding) end(ctx context.Context) {
 	defer cancel()
 	if err := b.remove(ctx, s); err != nil {
 		b.box.log.ErrorContext(ctx, "cannot remove an isolated sandbox yet", "sandbox", s.ID(), "error", err)
+	}
+}
+
+// setAside removes a person's sandbox without its workspace where the agent's file says so, unless another run works in it.
+func (b *binding) setAside(ctx context.Context) {
+	if b.cfg.Keep != frontmatter.KeepWorkspace {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	b.mu.Lock()
+	mine := slices.Collect(maps.Values(b.mine))
+	b.mu.Unlock()
+	for _, s := range mine {
+		err := b.release(ctx, s)
+		running, lerr := s.ListExecs(ctx)
+		if err == nil && lerr == nil && slices.ContainsFunc(running, func(e session.ExecStatus) bool { return !e.Done() }) {
+			continue
+		}
+		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))
+		if err != nil {
+			b.box.log.ErrorContext(ctx, "cannot remove a sandbox and keep its workspace", "sandbox", s.ID(), "error", err)
+		}
 	}
 }
 

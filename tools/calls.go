@@ -45,7 +45,7 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 	c := &Calls{tools: map[string]*tool{}}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		s.Mode = mode
-		b, err := p.toolbox().bind(s)
+		b, err := p.toolbox().bind(context.Background(), s)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +90,8 @@ func (c *Calls) Forget() {
 	b := c.own
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	maps.DeleteFunc(b.mine, func(name string, s *session.Session) bool {
-		gone := name != session.DefaultName && s.Info().State != session.StateReady
+	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool {
+		gone := key.Name != session.DefaultName && s.Info().State != session.StateReady
 		if gone {
 			delete(b.started, s.ID())
 		}

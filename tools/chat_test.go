@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,9 +12,11 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	aix "github.com/firebase/genkit/go/ai/exp"
 	"github.com/firebase/genkit/go/ai/exp/localstore"
+	"github.com/firebase/genkit/go/genkit"
 	genkitx "github.com/firebase/genkit/go/genkit/exp"
 	middlewarex "github.com/firebase/genkit/go/plugins/middleware/exp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -119,6 +122,145 @@ func TestToolsOfAChat(t *testing.T) {
 		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
 	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
 	if text, _ := ask(t, outer, ""); text != "by the agent" || r.engine.open() != 1 {
+		t.Errorf("%q, %d sandboxes", text, r.engine.open())
+	}
+}
+
+// TestChatOfAnother: a session id that two users send is two conversations, and has two sandboxes.
+func TestChatOfAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	look := genkitx.DefineCustomAgent(r.g, "look", func(ctx context.Context, _ aix.Responder, sess *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		text := ""
+		err := sess.Run(ctx, func(ctx context.Context, _ *aix.AgentInput) (*aix.TurnResult, error) {
+			text = str(set.call(ctx, "sandbox_exec", obj{"command": "cat note || echo a secret > note"})["stdout"])
+			return &aix.TurnResult{FinishReason: aix.AgentFinishReasonStop}, nil
+		})
+		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
+	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	var texts []string
+	id := ""
+	for _, user := range []string{"ann", "ann", "bob"} {
+		var opts []aix.InvocationOption[any]
+		if id != "" {
+			opts = append(opts, aix.WithSessionID[any](id))
+		}
+		out, err := look.RunText(session.WithUser(context.Background(), user), "go on", opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = out.SessionID
+		texts = append(texts, out.Message.Text())
+	}
+	if got := strings.Join(texts, "|"); got != "|a secret\n|" || r.engine.open() != 2 {
+		t.Errorf("%q, %d sandboxes", got, r.engine.open())
+	}
+}
+
+// TestChosenSessionID: with an id that a client chose nobody gets a sandbox unless the program says who it is: two who choose the
+// same one would share it. That holds for agents, the middleware and tools.
+func TestChosenSessionID(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	work := []turn{call("sandbox_exec", obj{"command": "cat note; echo x > note"}), tell}
+	chat, _ := r.chat("chat", codeMode(), nil, work...)
+	model, _ := r.byTurn(work...)
+	inner := r.agent("inner", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash}\n---\nLook.")
+	set := r.tools(codeMode())
+	custom := genkitx.DefineCustomAgent(r.g, "custom", func(ctx context.Context, _ aix.Responder, sess *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		text := ""
+		err := sess.Run(ctx, func(ctx context.Context, _ *aix.AgentInput) (*aix.TurnResult, error) {
+			_, runs := inner.Run(ctx, nil, nil)
+			_, offered := r.plugin.Tools(ctx, codeMode())
+			text = fmt.Sprint(code(set.call(ctx, "sandbox_open", nil)), errors.Is(runs, backend.ErrInvalid), errors.Is(offered, backend.ErrInvalid))
+			return &aix.TurnResult{FinishReason: aix.AgentFinishReasonStop}, nil
+		})
+		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
+	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	for _, id := range []string{"1", "00000000-0000-0000-0000-000000000001", strings.Repeat("4", 36)} {
+		out, err := chat.RunText(t.Context(), "go on", aix.WithSessionID[any](id))
+		if err != nil || out.Error == nil || !strings.Contains(out.Error.Error(), "session.WithUser") {
+			t.Errorf("%s: %+v, %v", id, out, err)
+		}
+		out, err = custom.RunText(t.Context(), "go on", aix.WithSessionID[any](id))
+		if err != nil || out.Message.Text() != "invalid_argumenttrue true" {
+			t.Errorf("%s: %s, %v", id, out.Message.Text(), err)
+		}
+	}
+	if n := r.engine.created(); n != 0 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
+// TestChatOfAnotherAgent: two agents whose sessions have one id have two sandboxes.
+func TestChatOfAnotherAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, name := range []string{"one", "two"} {
+		a, _ := r.chat(name, codeMode(), nil, call("sandbox_exec", obj{"command": "cat note; echo x > note"}), tell)
+		out, err := a.RunText(session.WithUser(t.Context(), "ann"), "go on", aix.WithSessionID[any]("1"))
+		if err != nil || out.Message.Text() != "" {
+			t.Errorf("%s: %q, %v", name, out.Message.Text(), err)
+		}
+	}
+	if n := r.engine.open(); n != 2 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
+// TestIsolatedWithinATurn: what a tool of an isolated agent generates, isolated too, has neither the agent's sandbox nor that of
+// the call before, and leaves none.
+func TestIsolatedWithinATurn(t *testing.T) {
+	t.Parallel()
+	r, alone := newRig(t), codeMode()
+	alone.Session = "isolated"
+	look := call("sandbox_exec", obj{"command": "cat note; echo x > note"})
+	inner, _ := r.byTurn(look, tell)
+	inside := genkit.DefineTool(r.g, "ask", "asks", func(ctx *ai.ToolContext, _ obj) (obj, error) {
+		resp, err := genkit.Generate(ctx, r.g, ai.WithModelName(inner), ai.WithPrompt("look"), ai.WithUse(r.plugin.Use(alone)))
+		if err != nil {
+			return nil, err
+		}
+		return obj{"found": resp.Text()}, nil
+	})
+	model, seen := r.model(look, call("ask", obj{}), call("ask", obj{}), call("sandbox_exec", obj{"command": "cat note"}), tell)
+	a := genkitx.DefineAgent(r.g, "chat", aix.InlinePrompt{ai.WithModelName(model), ai.WithTools(inside), ai.WithUse(r.plugin.Use(alone))},
+		aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	if text, _ := ask(t, a, ""); text != "x\n" {
+		t.Errorf("the agent finds %q", text)
+	}
+	for _, out := range seen.outputs()[1:3] {
+		if out["found"] != "" {
+			t.Errorf("a call within finds %v", out)
+		}
+	}
+	if r.engine.open() != 1 || r.engine.created() != 3 {
+		t.Errorf("%d of %d sandboxes", r.engine.open(), r.engine.created())
+	}
+}
+
+// TestIsolatedInAChat: agents that a turn runs and that are isolated do not share a sandbox, and leave none.
+func TestIsolatedInAChat(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	model, _ := r.byTurn(call("sandbox_exec", obj{"command": "cat note; echo x > note"}), tell)
+	inner := r.agent("inner", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash, session: isolated}\n---\nLook.")
+	outer := genkitx.DefineCustomAgent(r.g, "outer", func(ctx context.Context, _ aix.Responder, sess *aix.SessionRunner[any]) (*aix.AgentResult, error) {
+		text := ""
+		err := sess.Run(ctx, func(ctx context.Context, _ *aix.AgentInput) (*aix.TurnResult, error) {
+			for range 2 {
+				res, err := inner.Run(ctx, nil, nil)
+				if err != nil {
+					return nil, err
+				}
+				text += res.Text
+			}
+			return &aix.TurnResult{FinishReason: aix.AgentFinishReasonStop}, nil
+		})
+		return &aix.AgentResult{Message: ai.NewModelTextMessage(text)}, err
+	}, aix.WithSessionStore(localstore.NewInMemorySessionStore[any]()))
+	if text, _ := ask(t, outer, ""); text != "" || r.engine.open() != 0 {
 		t.Errorf("%q, %d sandboxes", text, r.engine.open())
 	}
 }

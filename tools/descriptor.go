@@ -1,6 +1,9 @@
 package tools
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -15,7 +18,16 @@ func (b *binding) tools() []*tool {
 	seconds := func(most int64) toolspec.Bound {
 		return toolspec.Bound{Name: "timeout_seconds", Least: 1, Most: most}
 	}
-	if b.cfg.WithDefaults().Mode != frontmatter.ModeCode {
+	switch b.cfg.WithDefaults().Mode {
+	case frontmatter.ModeCode:
+	case frontmatter.ModeScript:
+		return []*tool{
+			newTool(b, b.runScript, toolspec.Definition{
+				Name: toolspec.ToolRun, Title: "Run a program", Destructive: true, Network: true,
+				Description: b.scriptDescription(),
+			}, seconds(b.maxSeconds)),
+		}
+	default:
 		return []*tool{
 			newTool(b, b.runCode, toolspec.Definition{
 				Name: toolspec.ToolRun, Title: "Run a program", Network: true,
@@ -30,7 +42,7 @@ func (b *binding) tools() []*tool {
 		}),
 		newTool(b, b.execCommand, toolspec.Definition{
 			Name: toolspec.ToolExec, Title: "Run a command", Destructive: true, Network: true,
-			Description: "Runs a command in the sandbox and gives its output. Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both. A non-zero exit_code is a result like any other. Long output is cut in the middle and kept whole in output_path. A command that takes longer than yield_ms is handed back with status running, also without stream: call sandbox_exec_wait for its end and its output, sandbox_exec_read for what it writes meanwhile, or sandbox_exec_kill.",
+			Description: "Runs a command in the sandbox and gives its output. Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both. A non-zero exit_code is a result like any other. Long output is cut in the middle and kept whole in output_path. A command that takes longer than yield_ms is handed back with status running, also without stream: call sandbox_exec_wait for its end and its output, sandbox_exec_read for what it writes meanwhile, or sandbox_exec_kill." + b.hostNote(),
 		}, seconds(b.maxSeconds), toolspec.Bound{Name: "yield_ms", Most: maxYieldMS}),
 		newTool(b, b.execKill, toolspec.Definition{
 			Name: toolspec.ToolExecKill, Title: "End a command", Destructive: true, Idempotent: true,
@@ -87,8 +99,46 @@ func (b *binding) offered() []ai.Tool {
 
 func (b *binding) runDescription() string {
 	d := "Runs a program in a fresh sandbox that is removed afterwards: nothing is kept between calls. Give the source text as code; print what you need, since only stdout, stderr and the exit code come back. Files for the program go into files."
-	if b.cfg.WithDefaults().Network.Allowed() {
-		return d
+	return d + b.networkNote()
+}
+
+func (b *binding) scriptDescription() string {
+	return "Runs a program in your sandbox, which keeps its files between calls: the work directory is /workspace. Give the source text as code; print what you need, since only stdout, stderr and the exit code come back. Files for the program go into files." + b.networkNote() + b.hostNote()
+}
+
+func (b *binding) networkNote() string {
+	installed := installedNote(b.cfg.Environment())
+	switch n := b.cfg.WithDefaults().Network; {
+	case n.Allowed():
+		return installed
+	case len(n.Allow) > 0:
+		return installed + " " + hostsNote(n.Allow)
 	}
-	return d + " There is no network: nothing can be downloaded or installed."
+	return installed + " There is no network: nothing can be downloaded or installed."
+}
+
+// installedNote tells a model which packages programs find; empty when there are none. It begins with a space.
+func installedNote(e session.Environment) (note string) {
+	for _, registry := range []struct {
+		name     string
+		packages []string
+	}{{"Python", e.Pip}, {"npm", e.Npm}} {
+		if len(registry.packages) > 0 {
+			note += fmt.Sprintf(" Packages of %s that are installed: %s.", registry.name, strings.Join(registry.packages, ", "))
+		}
+	}
+	return note
+}
+
+// hostsNote tells a model which hosts the sandbox reaches.
+func hostsNote(allow []string) string {
+	return "Of the network only these hosts are reached, by HTTP, TLS and SOCKS5 through the proxy that the environment names: " + strings.Join(allow, ", ") + "."
+}
+
+// hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.
+func (b *binding) hostNote() string {
+	if words := b.hostWords(); words != "" {
+		return "\n\n" + words
+	}
+	return ""
 }

@@ -45,7 +45,9 @@
 //	defer manager.CloseScope(ctx, run.Scope())
 //
 // The session of a Genkit agent (go/genkit/exp) is a run that is not closed: its turns, and the sub-agents that it asks, find
-// the sandbox until it was idle. When a call is cancelled, what it had started in its sandboxes ends.
+// the sandbox until it was idle. Name the user (session.WithUser): without one, everybody who has the session's id has the
+// sandbox, and ids that are not Genkit's own are refused. When a call is cancelled, what it had started in its sandboxes ends.
+//
 // Tools see the sandboxes of one run and no others: an id of another run gets the answer of an id that never existed. A run's
 // agents share the sandbox named "default" unless their `session:` names another. Nothing is opened before the first tool
 // needs it. [Agent.Run] and package workflow bind runs themselves.

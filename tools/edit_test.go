@@ -108,24 +108,27 @@ func TestEditKeepsWhatOthersWrite(t *testing.T) {
 	ctx := r.within("shared-edit", session.Request{})
 	set := r.toolsIn(ctx, codeMode())
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "count 0\n"})
-	done := make(chan error, 1)
+	const writers, each = 3, 50
+	done := make(chan error, writers)
 	s, err := r.manager.Get(session.Run{Namespace: session.NamespaceWorkflow, ID: "shared-edit"}.Key(session.DefaultName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		for n := 0; n < 50; {
-			_, err := s.EditFile(ctx, "f", 0, func(old []byte) ([]byte, error) { return append(old, "x\n"...), nil })
-			switch {
-			case err == nil:
-				n++
-			case !errors.Is(err, backend.ErrTimeout):
-				done <- err
-				return
+	for range writers {
+		go func() {
+			for n := 0; n < each; {
+				_, err := s.EditFile(ctx, "f", 0, func(old []byte) ([]byte, error) { return append(old, "x\n"...), nil })
+				switch {
+				case err == nil:
+					n++
+				case !errors.Is(err, backend.ErrTimeout):
+					done <- err
+					return
+				}
 			}
-		}
-		done <- nil
-	}()
+			done <- nil
+		}()
+	}
 	edits := 0
 	for edits < 20 {
 		out := set.call(ctx, "sandbox_fs_edit", obj{"path": "f", "old_string": fmt.Sprintf("count %d\n", edits), "new_string": fmt.Sprintf("count %d\n", edits+1)})
@@ -136,10 +139,12 @@ func TestEditKeepsWhatOthersWrite(t *testing.T) {
 			t.Fatal(out)
 		}
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
+	for range writers {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
 	}
-	if out := set.ok("sandbox_fs_read", obj{"path": "f"}); out["contents"] != "count 20\n"+strings.Repeat("x\n", 50) {
+	if out := set.ok("sandbox_fs_read", obj{"path": "f"}); out["contents"] != "count 20\n"+strings.Repeat("x\n", writers*each) {
 		t.Errorf("%v", out)
 	}
 }

@@ -28,6 +28,9 @@ const (
 )
 
 func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput, err error) {
+	if in.Interpreter != "" || in.Code != "" {
+		return b.interpret(ctx, in)
+	}
 	req, fail := b.execRequest(ctx, in)
 	if fail != nil {
 		return out, fail
@@ -36,12 +39,19 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 	if err != nil {
 		return out, err
 	}
+	host, err := b.hosts.grant(ctx, s, &req)
+	if err != nil {
+		return out, err
+	}
 	res, err := s.Exec(ctx, req)
+	counts := b.handed(ctx, host, res)
 	if err != nil {
 		return out, err
 	}
 	b.track(s, res)
-	return newExecOutput(res, s.Info()), nil
+	out = newExecOutput(res, s.Info())
+	out.HostCalls = counts
+	return out, nil
 }
 
 // execRequest checks the arguments of sandbox_exec.
@@ -49,10 +59,7 @@ func (b *binding) execRequest(ctx context.Context, in execInput) (req session.Ex
 	if fail := commandGiven(in); fail != nil {
 		return req, fail
 	}
-	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
-	if in.YieldMS != nil {
-		yield = time.Duration(*in.YieldMS) * time.Millisecond
-	}
+	yield := b.yield(ctx, in)
 	head, tail := excerpt(b.streamChars)
 	req = session.ExecRequest{
 		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
@@ -62,6 +69,14 @@ func (b *binding) execRequest(ctx context.Context, in execInput) (req session.Ex
 		req.Stdin = []byte(*in.Stdin)
 	}
 	return req, nil
+}
+
+// yield returns after how long a call is answered though its command still runs.
+func (b *binding) yield(ctx context.Context, in execInput) time.Duration {
+	if in.YieldMS != nil {
+		return time.Duration(*in.YieldMS) * time.Millisecond
+	}
+	return cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 }
 
 func commandGiven(in execInput) *toolspec.Error {
@@ -87,7 +102,7 @@ func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, info)),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
-		QuotaExceeded: res.QuotaExceeded,
+		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
 	}
 }
 
@@ -125,7 +140,14 @@ func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitO
 		return out, err
 	}
 	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
-	return execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}, unknownExec(err)
+	out = execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}
+	if err == nil {
+		out.HostCalls = b.handed(ctx, b.granted(in.ExecID), res)
+	}
+	if err == nil && res.Done() {
+		err = b.programEnded(ctx, s, &out.execOutput)
+	}
+	return out, unknownExec(err)
 }
 
 func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error) {

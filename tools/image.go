@@ -90,16 +90,15 @@ func (t *toolbox) seesImages(ctx context.Context) bool {
 	return media || !known
 }
 
-// imageParts returns the image of an output as Genkit's parts.
-func imageParts(out any) []*ai.Part {
-	img := toolspec.ImageOf(out)
-	if len(img.Data) == 0 {
-		return nil
+// imageParts returns the images of an output as Genkit's parts.
+func imageParts(out any) (parts []*ai.Part) {
+	for _, img := range toolspec.ImagesOf(out) {
+		parts = append(parts, ai.NewMediaPart(img.MediaType, "data:"+img.MediaType+";base64,"+base64.StdEncoding.EncodeToString(img.Data)))
 	}
-	return []*ai.Part{ai.NewMediaPart(img.MediaType, "data:"+img.MediaType+";base64,"+base64.StdEncoding.EncodeToString(img.Data))}
+	return parts
 }
 
-// imagesApart returns messages in which the images of sandbox_fs_read follow their tool message as one of the user. Of
+// imagesApart returns messages in which the images of a sandbox's tools follow their tool message as one of the user. Of
 // Genkit's plugins Anthropic's sends parts of a tool's answer to every model; those of OpenAI's protocol and of Ollama drop
 // them, Gemini before 3 refuses them. Every model that takes images takes a user's.
 func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
@@ -112,10 +111,10 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 		plain.Content = slices.Clone(m.Content)
 		var images []*ai.Part
 		for i, p := range m.Content {
-			if p == nil || !p.IsToolResponse() || p.ToolResponse.Name != toolspec.ToolFSRead || len(p.ToolResponse.Content) == 0 {
+			if p == nil || !p.IsToolResponse() || !showsImages(p.ToolResponse.Name) || len(p.ToolResponse.Content) == 0 {
 				continue
 			}
-			images = append(images, ai.NewTextPart(fmt.Sprintf("The image of the answer of %s:", toolspec.ToolFSRead)))
+			images = append(images, ai.NewTextPart(fmt.Sprintf("The image of the answer of %s:", p.ToolResponse.Name)))
 			images = append(images, p.ToolResponse.Content...)
 			part, response := *p, *p.ToolResponse
 			response.Content = nil
@@ -127,4 +126,9 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 		}
 	}
 	return out
+}
+
+// showsImages reports whether a tool's answers can have images.
+func showsImages(tool string) bool {
+	return slices.Contains([]string{toolspec.ToolFSRead, toolspec.ToolExec, toolspec.ToolExecWait}, tool)
 }

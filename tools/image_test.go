@@ -88,16 +88,16 @@ func TestModelsSeeImages(t *testing.T) {
 	picture := pictures(t)["image/png"]
 	for _, v := range vendors() {
 		t.Run(v.name, func(t *testing.T) {
-			f := newFake(t, v, []toolCall{{"sandbox_fs_write", obj{"path": "p", "contents_b64": picture}}}, []toolCall{{"sandbox_fs_read", obj{"path": "p"}}})
+			f := newFake(t, "done", []toolCall{{"sandbox_fs_write", obj{"path": "p", "contents_b64": picture}}}, []toolCall{{"sandbox_fs_read", obj{"path": "p"}}})
 			r := newRig(t, v.plugin(t, f.URL))
 			resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(v.model), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(codeMode())))
 			if err != nil || resp.Text() != "done" {
 				t.Fatalf("%v: %v", resp, err)
 			}
-			last := f.requests[2]
-			answers := results(last)
-			shown := strings.Count(text(last), picture) - 1 // the model itself wrote it once
-			if shown < 1 ||                                 // Ollama's plugin sends it twice
+			last := f.Requests()[2]
+			answers := last.Results()
+			shown := strings.Count(text(last.Body), picture) - 1 // the model itself wrote it once
+			if shown < 1 ||                                      // Ollama's plugin sends it twice
 				!strings.Contains(answers[1], "image/png") {
 				t.Errorf("%d images: %s", shown, answers[1])
 			}

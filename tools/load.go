@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -114,7 +115,13 @@ type loader struct {
 
 // agent registers an agent's prompt with the partials that it needs.
 func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
+	meta, err := json.Marshal([]any{doc.Meta, doc.Sandbox})
+	if err != nil {
+		return nil, err
+	}
+	source := []string{string(meta), doc.Body}
 	for _, name := range l.found.needed(doc.Body) {
+		source = append(source, l.found[name].source)
 		if l.defined[name] {
 			continue
 		}
@@ -130,7 +137,7 @@ func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{g: l.g, name: promptName(doc.File), doc: doc, prompt: prompt}, nil
+	return &Agent{g: l.g, name: promptName(doc.File), doc: doc, prompt: prompt, source: digest(source...)}, nil
 }
 
 // define registers a partial once. Partials are global in Genkit, so two with one name and different texts cannot be

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +30,7 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 		}
 	}
 	b.mu.Lock()
-	before := b.mine[name]
+	before := b.mine[b.run(ctx).Key(name)]
 	b.mu.Unlock()
 	s, created, err := b.open(ctx, name)
 	if err != nil {
@@ -37,7 +39,7 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 	info := s.Info()
 	out = openOutput{
 		SandboxID: s.ID(), Image: info.Image, Workdir: info.Workdir, Created: created, User: info.User,
-		Network: string(info.Network), Limits: newOpenLimits(info), Note: b.note(info),
+		Network: string(info.Network), Limits: newOpenLimits(info), Ports: b.ports(), Note: b.note(info),
 	}
 	if before != nil && before.ID() != s.ID() {
 		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
@@ -46,15 +48,22 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 }
 
 func newOpenLimits(info session.Info) openLimits {
-	l := openLimits{
-		Limits: frontmatter.LimitsOf(info.Limits), WorkspaceEnforcement: string(info.Workspace),
-		RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
+	l := frontmatter.LimitsOf(info.Limits)
+	return openLimits{
+		CPUMillicores: l.CPUMillicores, MemoryMB: l.MemoryMB, PIDs: l.PIDs, WorkspaceMB: l.WorkspaceMB,
+		IdleTimeout: frontmatter.Duration(max(info.IdleTimeout, 0)), ExecTimeout: frontmatter.Duration(info.ExecTimeout),
+		WorkspaceEnforcement: string(info.Workspace), RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
 	}
-	l.ExecTimeoutSeconds = int64(info.ExecTimeout.Seconds())
-	if info.IdleTimeout > 0 {
-		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())
+}
+
+// ports returns the ports that the agent's file names.
+func (b *binding) ports() []openPort {
+	var list []openPort
+	for _, name := range slices.Sorted(maps.Keys(b.cfg.Ports)) {
+		port := b.cfg.Ports[name]
+		list = append(list, openPort{Name: name, Port: port, URL: fmt.Sprintf("http://127.0.0.1:%d", port)})
 	}
-	return l
+	return list
 }
 
 // note describes to a model what it can count on, which saves the turns in which it would find out by failing.
@@ -70,10 +79,25 @@ func (b *binding) note(info session.Info) string {
 	} else {
 		fmt.Fprintf(&text, "Only %s and /tmp can be written to. ", info.Workdir)
 	}
-	if info.Network == backend.NetworkNone {
+	switch {
+	case !info.Egress.IsZero():
+		text.WriteString(hostsNote(info.Egress.Allow) + " ")
+	case info.Network == backend.NetworkNone:
 		text.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
-	} else {
+	default:
 		text.WriteString("The network can be reached. ")
+	}
+	if note := installedNote(info.Environment); note != "" {
+		text.WriteString(strings.TrimSpace(note) + " ")
+	}
+	for _, m := range info.Mounts {
+		if text.WriteString(m.Target + " is a directory of others that can be read"); m.Writable {
+			text.WriteString(" and written to")
+		}
+		text.WriteString(". ")
+	}
+	if len(b.cfg.Ports) > 0 {
+		text.WriteString("A program that people are to reach listens on 127.0.0.1 and one of the ports. ")
 	}
 	if len(info.Programs) > 0 {
 		fmt.Fprintf(&text, "Interpreters found: %s. ", strings.Join(info.Programs, ", "))
@@ -85,12 +109,12 @@ func (b *binding) note(info session.Info) string {
 		fmt.Fprintf(&text, "A command is ended after %d s unless timeout_seconds says otherwise (at most %d).",
 			int64(info.ExecTimeout/time.Second), b.maxSeconds)
 	}
-	return strings.TrimSpace(text.String())
+	return strings.TrimSpace(text.String()) + b.hostNote()
 }
 
 func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error) {
+	none := in.SandboxID == "" && len(b.inRun(ctx)) == 0
 	b.mu.Lock()
-	none := in.SandboxID == "" && len(b.mine) == 0
 	again := b.released[in.SandboxID]
 	b.mu.Unlock()
 	if none || again && !in.DeleteWorkspace {

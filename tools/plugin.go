@@ -11,6 +11,8 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -32,6 +34,23 @@ type Plugin struct {
 	// Logger takes what operators should know and models should not: panics, internal failures, failed clean-up. Nil
 	// discards.
 	Logger *slog.Logger
+	// HostTools are the tools of the host that code inside may call, as `host_tools:` of an agent allows. The registry stays the
+	// caller's to close. Nil: there are none.
+	HostTools *hosttools.Registry
+
+	// Models is where coding agents of mode executor ask their models; the providers in it are named as in Genkit, the part of
+	// a model's name before the slash. Nil: there is no mode executor.
+	Models *model.Proxy
+	// ExecutorImages are the images of coding agents' sandboxes, by command, where the file names none and it is not to be
+	// workcell/COMMAND:VERSION.
+	ExecutorImages map[string]string
+
+	// ApprovalInterrupts has a call that needs an approval interrupt the sandbox_run or sandbox_exec whose code makes it, where
+	// nobody else is asked (hosttools.WithApprover). The command waits inside. The interrupt has the metadata approval, exec_id, sandbox_id,
+	// tool and arguments; a restart with the metadata approval, as it was, and allow (bool) decides, and waits on for the same command, up to
+	// its next approval: Genkit returns an interrupted response of a restart together with an error. Generate calls must
+	// belong to one run (session.WithRun) of one process.
+	ApprovalInterrupts bool
 
 	initted  atomic.Bool
 	once     sync.Once
@@ -58,7 +77,7 @@ func (p *Plugin) Init(context.Context) []api.Action {
 	if !p.initted.CompareAndSwap(false, true) {
 		panic("tools: plugin already initialized; make one for each genkit.Init")
 	}
-	actions := []api.Action{&registryProbe{plugin: p}}
+	actions := []api.Action{&registryProbe{plugin: p}, newPlaceholder()}
 	if api.CurrentEnvironment() == api.EnvironmentDev {
 		actions = append(actions, p.devTools()...)
 	}
@@ -107,7 +126,11 @@ func (p *Plugin) toolbox() *toolbox {
 	if p.Manager == nil {
 		panic("tools: Plugin.Manager is nil; make one with session.NewManager")
 	}
-	p.once.Do(func() { p.box = newToolbox(p.Manager, p.Logger) })
+	p.once.Do(func() {
+		p.box = newToolbox(p.Manager, p.Logger)
+		p.box.hosts, p.box.asks = p.HostTools, p.ApprovalInterrupts
+		p.box.models, p.box.executorImages = p.Models, p.ExecutorImages
+	})
 	return p.box
 }
 
@@ -122,14 +145,16 @@ func (p *Plugin) Use(s Sandbox) ai.Middleware {
 // who began the run closes it with Manager.CloseScope. Without a run they have a scope of their own, which lives until
 // sandbox_close, the idle timeout or Manager.Close. The middleware's guard against unknown tool names is missing here.
 func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
-	b, err := p.toolbox().bind(s)
+	b, err := p.toolbox().bind(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	if run, ok := runOf(ctx); ok {
 		b.fallback = run
 	}
-	b.chatIn(ctx)
+	if err := b.chatIn(ctx); err != nil {
+		return nil, err
+	}
 	return b.offered(), nil
 }
 

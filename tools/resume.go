@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -25,23 +26,29 @@ func (b *binding) recordedBy(rec *transcript.Recorder) {
 	}
 }
 
-// continueIn opens the sandbox of a conversation that an earlier process had begun and that used it, and has the model
-// know when it is not as that left it. What keeps it from opening is for the tools to report.
+// continueIn opens the sandboxes of a conversation that an earlier process had begun and that used them, and has the model
+// know when one is not as that left it. What keeps it from opening is for the tools to report.
 func (b *binding) continueIn(ctx context.Context) {
 	if b.record == nil {
 		return
 	}
 	past, err := b.record.Progress()
-	if err != nil || !leftSandbox(past.Tools) {
+	if err != nil {
 		return
 	}
-	s, created, err := b.open(context.WithValue(ctx, openingKey{}, nil), b.name(ctx))
-	switch {
-	case err != nil:
-	case created:
-		b.record.Notice(sandboxReplaced)
-	case s.Info().Created.After(past.Recorded):
-		b.record.Notice(sandboxRebuilt)
+	notice := ""
+	for _, key := range past.Sandboxes {
+		s, created, err := b.open(context.WithValue(ctx, openingKey{}, nil), cmp.Or(key, b.name(ctx)))
+		switch {
+		case err != nil:
+		case created:
+			notice = sandboxReplaced
+		case s.Info().Created.After(past.Recorded):
+			notice = cmp.Or(notice, sandboxRebuilt) // also when it is the one that was replaced, under its other name
+		}
+	}
+	if notice != "" {
+		b.record.Notice(notice)
 	}
 }
 

@@ -203,6 +203,91 @@ func TestContinueElsewhere(t *testing.T) {
 	}
 }
 
+// TestContinueInNamedSandbox: an agent that had opened another sandbox of the run continues in that one.
+func TestContinueInNamedSandbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	model, _ := r.byTurn(
+		call("sandbox_open", obj{"session_key": "other"}),
+		call("sandbox_exec", obj{"command": "echo here > note"}),
+		call("sandbox_exec", obj{"command": "cat note"}),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) { return tell(req) })
+	a := r.agent("marker", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash}\n---\nLook.")
+	ctx := r.within(session.NewRunID(), session.Request{})
+	kept := &tape{room: 4}
+	if _, err := a.Run(transcript.With(ctx, transcript.New("marker", "", nil, kept.write)), nil, nil); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	kept.room = -1
+	res, err := a.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil)
+	if err != nil || res.Text != "here\n" || r.engine.open() != 1 {
+		t.Errorf("%q, %v, %d sandboxes", res.Text, err, r.engine.open())
+	}
+}
+
+// TestContinueWithNames: an agent that had opened its sandbox under its name, too, and another one, which it closed, learns of the
+// loss of the one, and does not get the other again.
+func TestContinueWithNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ids := func(req *ai.ModelRequest) string { return str(outputsOf(req)[1]["sandbox_id"]) }
+	model, seen := r.byTurn(
+		call("sandbox_exec", obj{"command": "true"}),
+		call("sandbox_open", obj{"session_key": "other"}),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			return call("sandbox_close", obj{"sandbox_id": ids(req), "delete_workspace": true})(req)
+		},
+		call("sandbox_open", obj{"session_key": "default"}),
+		call("sandbox_exec", obj{"command": "echo new"}), tell)
+	a := r.agent("marker", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash}\n---\nLook.")
+	ctx := r.within(session.NewRunID(), session.Request{})
+	kept := &tape{room: 9}
+	if _, err := a.Run(transcript.With(ctx, transcript.New("marker", "", nil, kept.write)), nil, nil); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	run, _ := session.RunFromContext(ctx)
+	if err := r.manager.CloseSession(ctx, run.Key("default"), session.CloseOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kept.room = -1
+	res, err := a.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil)
+	if err != nil || res.Text != "new\n" || r.engine.open() != 1 {
+		t.Errorf("%q, %v, %d sandboxes", res.Text, err, r.engine.open())
+	}
+	var notices []string
+	for _, m := range seen.list[len(seen.list)-1].Messages {
+		if transcript.IsNotice(m) {
+			notices = append(notices, m.Text())
+		}
+	}
+	if len(notices) != 1 || !strings.Contains(notices[0], "files that you made are gone") {
+		t.Errorf("notices: %q", notices)
+	}
+}
+
+// TestContinueAnother: an agent that was changed since does not continue the conversation of what it was: it begins one of its
+// own, which is recorded.
+func TestContinueAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	model, _ := r.byTurn(marks()...)
+	ctx := r.within(session.NewRunID(), session.Request{})
+	kept := &tape{room: 5}
+	before := r.agent("marker", fmt.Sprintf(marking, model, ""))
+	if _, err := before.Run(transcript.With(ctx, transcript.New("marker", "", nil, kept.write)), nil, nil); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	kept.room = -1
+	r2 := newRig(t)
+	model, seen := r2.byTurn(marks()...)
+	after := r2.agent("marker", fmt.Sprintf(marking, model, "")+" Many.")
+	ctx = r2.within(session.NewRunID(), session.Request{})
+	res, err := after.Run(transcript.With(ctx, transcript.New("marker", "", kept.past(t), kept.write)), nil, nil)
+	if past := kept.past(t); err != nil || len(seen.list) != 4 || res.Turns != 4 || past.Lost() != "" || past.Turns() != 3 {
+		t.Errorf("%+v, %v, asked %d times; on record: %d turns, lost: %q", res, err, len(seen.list), past.Turns(), past.Lost())
+	}
+}
+
 // TestConversationTooLarge: an agent whose conversation finds no room works on, and the record says that it has no end.
 func TestConversationTooLarge(t *testing.T) {
 	t.Parallel()

@@ -141,9 +141,16 @@ func newRig(t *testing.T, plugins ...api.Plugin) *rig {
 // rigWith is newRig with prompts that Genkit loads by itself.
 func rigWith(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
+	return rigOf(t, session.Options{}, prompts, plugins...)
+}
+
+// rigOf is rigWith for a manager of its own kind.
+func rigOf(t *testing.T, opts session.Options, prompts fs.FS, plugins ...api.Plugin) *rig {
+	t.Helper()
 	r := &rig{t: t, engine: &processes{t: t}, log: &lockedBuffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
-	m, err := session.NewManager(r.engine, &session.Options{Logger: logger})
+	opts.Logger = logger
+	m, err := session.NewManager(r.engine, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}

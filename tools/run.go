@@ -3,6 +3,8 @@ package tools
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -10,7 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -20,27 +24,27 @@ import (
 // defaultRunTimeout is the time limit of sandbox_run when nobody names one.
 const defaultRunTimeout = 120 * time.Second
 
-// interpreter is how a runtime's code is run.
-type interpreter struct {
+// launcher is how a runtime's code is run.
+type launcher struct {
 	programs []string // in order of preference
 	file     string
 	env      map[string]string
 }
 
-func interpreterOf(r frontmatter.Runtime) interpreter {
+func launcherOf(r frontmatter.Runtime) launcher {
 	switch r {
 	case frontmatter.RuntimeNode:
-		return interpreter{programs: []string{"node", "nodejs"}, file: "main.js"}
+		return launcher{programs: []string{"node", "nodejs"}, file: "main.js"}
 	case frontmatter.RuntimeBash:
-		return interpreter{programs: []string{"bash", "sh"}, file: "main.sh"}
+		return launcher{programs: []string{"bash", "sh"}, file: "main.sh"}
 	default:
 		// Unbuffered, so that the output of a program that is cut short is not lost with it.
-		return interpreter{programs: []string{"python3", "python"}, file: "main.py", env: map[string]string{"PYTHONUNBUFFERED": "1"}}
+		return launcher{programs: []string{"python3", "python"}, file: "main.py", env: map[string]string{"PYTHONUNBUFFERED": "1"}}
 	}
 }
 
 // program picks an interpreter that the sandbox has.
-func (i interpreter) program(found []string) string {
+func (i launcher) program(found []string) string {
 	for _, p := range i.programs {
 		if slices.Contains(found, p) {
 			return p
@@ -54,7 +58,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	base, _ := session.BaseFromContext(ctx)
 	own := cmp.Or(b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), own)
-	how := interpreterOf(runtime)
+	how := launcherOf(runtime)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
 		return out, fail
 	}
@@ -74,7 +78,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		if cerr := s.Close(clean); cerr != nil {
+		if cerr := s.Discard(clean); cerr != nil {
 			b.box.log.ErrorContext(ctx, "cannot remove the sandbox of a run yet", "sandbox", s.ID(), "error", cerr)
 		}
 	}()
@@ -88,7 +92,83 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	return newRunOutput(res, runtime, s.Info()), nil
 }
 
-func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpreter) *toolspec.Error {
+// scriptsDir is where programs of mode script lie while they run, relative to the work directory.
+const scriptsDir = ".workcell/run"
+
+// runScript is sandbox_run in the sandbox that the run shares, whose files stay.
+func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, err error) {
+	base, _ := session.BaseFromContext(ctx)
+	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
+	how := launcherOf(runtime)
+	how.file = path.Join(scriptsDir, session.NewID(), how.file)
+	if fail := b.checkRun(in, runtime, how); fail != nil {
+		return out, fail
+	}
+	s, err := b.sandbox(ctx, "")
+	if err != nil {
+		return out, err
+	}
+	defer b.removeScript(ctx, s, path.Dir(how.file))
+	if err := writeFiles(ctx, s, in, how.file); err != nil {
+		return out, err
+	}
+	left := path.Join(path.Dir(how.file), "result.json")
+	req := b.runRequest(in, how, s.Info())
+	req.Env["WORKCELL_RESULT"] = path.Join(s.Info().Workdir, left)
+	host, err := b.hosts.grant(ctx, s, &req)
+	if err != nil {
+		return out, err
+	}
+	scriptModules(&req, runtime, s.Info().Workdir)
+	res, err := s.Exec(ctx, req)
+	counts := b.handed(ctx, host, res)
+	if err != nil {
+		return out, err
+	}
+	b.track(s, res)
+	out = newRunOutput(res, runtime, s.Info())
+	out.Value, out.HostCalls = leftResult(ctx, s, left), counts
+	return out, nil
+}
+
+// scriptModules has a program that lies in a directory of its own find the modules of the work directory and the library.
+func scriptModules(req *session.ExecRequest, runtime frontmatter.Runtime, workdir string) {
+	before := maps.Clone(req.EnvBefore)
+	if before == nil {
+		before = map[string]string{"PYTHONPATH": embed.Dir + "/lib/python", "NODE_PATH": embed.Dir + "/lib/node"}
+	}
+	req.EnvBefore = before
+	switch runtime {
+	case frontmatter.RuntimePython:
+		before["PYTHONPATH"] += ":" + workdir
+	case frontmatter.RuntimeNode:
+		before["NODE_PATH"] += ":" + workdir + "/node_modules"
+		req.Argv = slices.Insert(req.Argv, 1, "--require", embed.Dir+"/lib/node/workcell/global.cjs")
+	}
+}
+
+// maxResultBytes is the longest result that a program can leave.
+const maxResultBytes = 64 << 10
+
+// leftResult returns the value that a program left; nil when it left none.
+func leftResult(ctx context.Context, s *session.Session, name string) (value any) {
+	data, info, err := s.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxResultBytes})
+	if err != nil || info.Size > maxResultBytes || json.Unmarshal(data, &value) != nil {
+		return nil
+	}
+	return value
+}
+
+// removeScript removes a program that has run. One that still runs has read itself.
+func (b *binding) removeScript(ctx context.Context, s *session.Session, dir string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if _, err := s.RemoveFile(ctx, dir, true); err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
+		b.box.log.WarnContext(ctx, "cannot remove a program that has run", "sandbox", s.ID(), "error", err)
+	}
+}
+
+func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how launcher) *toolspec.Error {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
 		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q, it must be python, node or bash", sanitize.Clip(in.Runtime))
 	}
@@ -99,10 +179,6 @@ func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpr
 		if path.Clean(name) == how.file {
 			return toolspec.Failf(toolspec.CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
 		}
-	}
-	if len(b.cfg.PipPackages) > 0 || len(b.cfg.NpmPackages) > 0 {
-		return toolspec.Failf(toolspec.CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
-			WithRemediation("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
 	}
 	return nil
 }
@@ -124,7 +200,7 @@ func writeFiles(ctx context.Context, s *session.Session, in runInput, file strin
 	return nil
 }
 
-func (b *binding) runRequest(in runInput, how interpreter, info session.Info) session.ExecRequest {
+func (b *binding) runRequest(in runInput, how launcher, info session.Info) session.ExecRequest {
 	env := map[string]string{}
 	for _, layer := range []map[string]string{how.env, b.cfg.Env, in.Env} {
 		maps.Copy(env, layer)
@@ -143,7 +219,7 @@ func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info sess
 	out := runOutput{
 		OK: res.Status == session.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(), Stdout: stdout.text, Stderr: stderr.text,
-		Truncated: stdout.truncated || stderr.truncated,
+		Truncated: stdout.truncated || stderr.truncated, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},
 	}
 	switch res.Status {
 	case session.ExecTimedOut:

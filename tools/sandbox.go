@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sandbox is what an agent asks of its sandbox, as `sandbox:` in frontmatter: sandbox_run in compute mode, the other tools
-// in code mode.
+// Sandbox is what an agent asks of its sandbox, as `sandbox:` in frontmatter: sandbox_run in modes compute and script, the
+// other tools in code mode, and in mode executor a coding agent that answers in the model's place.
 type Sandbox = frontmatter.Sandbox
 
 // middleware offers a model the tools of a sandbox. Genkit copies it for each call and reads `use:` of a file into it.
@@ -40,12 +40,17 @@ func (m *middleware) UnmarshalJSON(b []byte) error {
 
 // New makes the hooks of one Generate call, with tools of its own. It opens nothing.
 func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
-	b, err := m.box.bind(m.Sandbox)
+	b, err := m.box.bind(ctx, m.Sandbox)
 	if err != nil {
 		return nil, err
 	}
-	b.chatIn(ctx)
+	if err := b.chatIn(ctx); err != nil {
+		return nil, err
+	}
 	b.recordedBy(transcript.ClaimSandbox(ctx))
+	if m.Mode == frontmatter.ModeExecutor {
+		return b.executorHooks(), nil
+	}
 	g := &guard{log: m.box.log}
 	return &ai.Hooks{
 		Tools:        append(b.offered(), b.unknownTool()),
@@ -56,7 +61,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 }
 
 // bind checks a configuration and makes what its tools share.
-func (t *toolbox) bind(cfg Sandbox) (*binding, error) {
+func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))
 		for i, p := range problems {
@@ -65,7 +70,10 @@ func (t *toolbox) bind(cfg Sandbox) (*binding, error) {
 		return nil, fmt.Errorf("tools: %s", strings.Join(texts, "; "))
 	}
 	cfg.Env = maps.Clone(cfg.Env)
-	return newBinding(t, cfg), nil
+	b := newBinding(t, cfg)
+	var err error
+	b.hosts, err = t.hostCalls(ctx, cfg, b.run(ctx))
+	return b, err
 }
 
 // wrapGenerate makes a run for a call that belongs to none, and closes what nobody can use afterwards. The
@@ -78,14 +86,23 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 	next = b.keepingArtifacts(next)
 	if run, ok := runOf(ctx); ok {
 		ctx = session.WithRun(ctx, run)
-		defer b.end(ctx)
+		defer b.interrupted.after(func() {
+			b.end(ctx)
+			b.setAside(ctx)
+			b.endHostCalls(ctx)
+		})
 		if b.chat != "" {
+			ctx = context.WithValue(ctx, chatKey{}, b.chat)
 			b.remembers(p.Request.Messages)
 		}
 		b.continueIn(ctx)
 		return next(ctx, p)
 	}
 	run := b.fallback
-	defer b.endRun(ctx, run)
+	defer b.interrupted.after(func() {
+		b.setAside(ctx)
+		b.endRun(ctx, run)
+		b.endHostCalls(ctx)
+	})
 	return next(session.WithRun(ctx, run), p)
 }

@@ -2,7 +2,9 @@ package tools
 
 import (
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // The inputs and outputs of the tools, whose schemas models see.
@@ -47,6 +49,27 @@ type runOutput struct {
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	Truncated  bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing"`
+	Value      any    `json:"result,omitempty" jsonschema_description:"what the program left with workcell's result(value)"`
+	hostCounts
+}
+
+// hostCounts is the part of an output about what the program did through the host.
+type hostCounts struct {
+	HostCalls *hosttools.Counts `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
+	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program tried to reach and may not"`
+}
+
+type refusedHost struct {
+	Host string `json:"host"`
+	Rule string `json:"rule"`
+	Hint string `json:"hint"`
+}
+
+func refusedHosts(list []session.EgressRefusal) (out []refusedHost) {
+	for _, r := range list {
+		out = append(out, refusedHost(r))
+	}
+	return out
 }
 
 type openInput struct {
@@ -64,15 +87,29 @@ type openOutput struct {
 	User      string     `json:"user"`
 	Network   string     `json:"network"`
 	Limits    openLimits `json:"limits"`
+	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"what programs in the sandbox are to listen on"`
 	Note      string     `json:"note" jsonschema_description:"what can be counted on in the sandbox"`
+}
+
+// openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does, is no
+// concern of a model's.
+type openPort struct {
+	Name string `json:"name"`
+	Port int64  `json:"port"`
+	URL  string `json:"url" jsonschema_description:"inside the sandbox"`
 }
 
 // openLimits are the limits of a sandbox; one that is not enforced is missing.
 type openLimits struct {
-	frontmatter.Limits
-	WorkspaceEnforcement string `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
-	RootMB               int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
-	RootEnforcement      string `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
+	CPUMillicores        int64                `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
+	MemoryMB             int64                `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
+	PIDs                 int64                `json:"pids,omitempty" jsonschema_description:"processes and threads"`
+	IdleTimeout          frontmatter.Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, as 15m"`
+	ExecTimeout          frontmatter.Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, as 90s"`
+	WorkspaceMB          int64                `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
+	WorkspaceEnforcement string               `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
+	RootMB               int64                `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
+	RootEnforcement      string               `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
 }
 
 type execInput struct {
@@ -85,11 +122,14 @@ type execInput struct {
 	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
 	YieldMS        *int64           `json:"yield_ms,omitempty" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
 	Stream         bool             `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
+	Interpreter    string           `json:"interpreter,omitempty" jsonschema:"enum=python,enum=node" jsonschema_description:"run code in an interpreter that keeps its variables between calls, in place of cmd and command"`
+	Code           string           `json:"code,omitempty" jsonschema_description:"program for interpreter"`
 }
 
 func (in *execInput) args() toolspec.Args {
 	return toolspec.Args{
 		SandboxID: &in.SandboxID, TimeoutSeconds: &in.TimeoutSeconds, Argv: in.Cmd, Line: in.Command, Stdin: in.Stdin, StdinOpen: in.Stream,
+		Code: in.Code, Runtime: in.Interpreter,
 	}
 }
 
@@ -109,6 +149,9 @@ type execOutput struct {
 	StderrBytes   int64  `json:"stderr_bytes" jsonschema_description:"bytes written in all"`
 	OutputPath    string `json:"output_path,omitempty" jsonschema_description:"file in the sandbox with the whole of what was truncated"`
 	DurationMS    int64  `json:"duration_ms"`
+	Value         string `json:"value,omitempty" jsonschema_description:"of code: its last expression, as the language writes it; images are beside this answer"`
+	toolspec.Images
+	hostCounts
 }
 
 type execReadInput struct {

@@ -29,7 +29,7 @@ func TestOpen(t *testing.T) {
 	if out["created"] != true || out["image"] != "debian:bookworm-slim" || out["user"] != "1000:1000" || out["network"] != "none" {
 		t.Errorf("%v", out)
 	}
-	want := map[string]any{"memory_mb": 512.0, "pids": 64.0, "cpu_millicores": 500.0, "exec_timeout_seconds": 30.0, "timeout_seconds": 600.0}
+	want := map[string]any{"memory_mb": 512.0, "pids": 64.0, "cpu_millicores": 500.0, "exec_timeout": "30s", "idle_timeout": "10m"}
 	if diff := cmp.Diff(want, out["limits"]); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}

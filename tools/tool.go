@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path"
 	"runtime/debug"
+	"slices"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
@@ -62,7 +63,7 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 	}
 	t.ToolAction = ai.NewMultipartTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (*ai.MultipartToolResponse, error) {
 		describeTool(tc)
-		out, err := t.run(tc, raw)
+		out, err := b.interruptible(tc, func(ctx context.Context) (any, error) { return t.run(ctx, raw) })
 		if err != nil {
 			return nil, err
 		}
@@ -93,11 +94,11 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 			err = toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)
 		}
 	}()
+	ctx = audit.With(ctx, func(r *audit.Record) { r.Tool = name })
 	in, fail := toolspec.DecodeInput[In](raw)
 	if fail != nil {
-		return out, fail
+		return out, b.refused(ctx, fail)
 	}
-	ctx = audit.With(ctx, func(r *audit.Record) { r.Tool = name })
 	given, _ := any(&in).(interface{ args() toolspec.Args })
 	if given != nil && b.check != nil {
 		if fail := b.check(ctx, given.args()); fail != nil {
@@ -105,12 +106,17 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 		}
 	}
 	if fail := toolspec.CheckBounds(&in, bounds); fail != nil {
-		return out, fail
+		return out, b.refused(ctx, fail)
 	}
-	if err := b.decided(ctx, audit.Allowed, ""); err != nil {
+	if err := b.decided(ctx, audit.Allowed, "", ""); err != nil {
 		return out, err
 	}
 	out, err = do(ctx, in)
+	if err != nil && refuses(toolspec.ErrorOf(err).Code) {
+		if unrecorded := b.noteRefusal(ctx, toolspec.ErrorOf(err)); unrecorded != nil {
+			err = unrecorded
+		}
+	}
 	if given != nil && err == nil { // what could not be started may be anything, a secret too
 		describeCall(ctx, given.args())
 	}
@@ -118,21 +124,31 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	return out, err
 }
 
+// refuses reports whether a failure of the class is a refusal, by a rule or a bound, of a call that had been allowed to begin.
+func refuses(code toolspec.Code) bool {
+	return slices.Contains([]toolspec.Code{toolspec.CodePermission, toolspec.CodeTooLarge, toolspec.CodeCapacity, toolspec.CodeQuota}, code)
+}
+
 // refused notes that a check does not allow a call, and returns why.
 func (b *binding) refused(ctx context.Context, fail *toolspec.Error) error {
-	if fail.Rule != "" {
-		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
-	}
-	if err := b.decided(ctx, audit.Refused, fail.Rule); err != nil {
+	if err := b.noteRefusal(ctx, fail); err != nil {
 		return err
 	}
 	return fail
 }
 
+// noteRefusal puts on record, and into the call's span, that a call was refused.
+func (b *binding) noteRefusal(ctx context.Context, fail *toolspec.Error) error {
+	if fail.Rule != "" {
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, fail.Rule)))
+	}
+	return b.decided(ctx, audit.Refused, fail.Rule, fail.Code)
+}
+
 // decided puts a decision about a tool call on record.
-func (b *binding) decided(ctx context.Context, decision, rule string) error {
+func (b *binding) decided(ctx context.Context, decision, rule string, class toolspec.Code) error {
 	return audit.Note(ctx, func(r *audit.Record) {
-		r.Event, r.Run, r.Decision, r.Rule = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule
+		r.Event, r.Run, r.Decision, r.Rule, r.Error = audit.EventTool, cmp.Or(r.Run, b.run(ctx).ID), decision, rule, string(class)
 	})
 }
 

@@ -7,6 +7,10 @@ import (
 
 	"github.com/firebase/genkit/go/core/api"
 
+	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -14,18 +18,28 @@ import (
 type toolbox struct {
 	manager  *session.Manager
 	log      *slog.Logger
+	hosts    *hosttools.Registry          // nil for none
+	models   *model.Proxy                 // nil: no mode executor
+	asks     bool                         // approvals interrupt the call of a tool
 	registry atomic.Pointer[api.Registry] // of the Genkit that has the plugin; nil for none
+
+	executorImages map[string]string // by command, in place of the drivers'
+	versions       agents.Versions   // of coding agents that were asked
+
+	rounds interrupt.Rounds[*interrupt.Job[any]] // what waits for the restart of an interrupted call
 
 	mu     sync.Mutex // guards the fields below; never held while a tool works
 	cached map[string][2]map[string]any
 	texts  map[string]string // partials that were registered, by name
+
+	turns map[turn]chan struct{} // that coding agents have, closed at their ends
 }
 
 func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &toolbox{manager: m, log: log, cached: map[string][2]map[string]any{}, texts: map[string]string{}}
+	return &toolbox{manager: m, log: log, cached: map[string][2]map[string]any{}, texts: map[string]string{}, turns: map[turn]chan struct{}{}}
 }
 
 func copySchema(m map[string]any) map[string]any {

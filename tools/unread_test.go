@@ -2,13 +2,10 @@ package tools_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/firebase/genkit/go/ai"
@@ -16,107 +13,41 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/firebase/genkit/go/plugins/anthropic"
 	"github.com/firebase/genkit/go/plugins/compat_oai"
+
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
-// babbler is a provider's server whose model calls a tool with arguments that are no JSON, as often as told, and then says
-// done.
+// babbler is a provider whose model calls a tool with arguments that are no JSON, as often as told, and then says done.
 type babbler struct {
-	*httptest.Server
-	protocol string // "openai" or "anthropic"
-	broken   []string
-
-	mu       sync.Mutex // guards requests
-	requests []obj
+	*llmmock.Server
+	broken []string
+	before int // requests that broken does not count
+	plugin api.Plugin
+	model  string
 }
 
 func newBabbler(t *testing.T, protocol string, broken ...string) *babbler {
-	b := &babbler{protocol: protocol, broken: broken}
-	b.Server = httptest.NewServer(http.HandlerFunc(b.serve))
-	t.Cleanup(b.Close)
+	b := &babbler{broken: broken, model: "mine/model"}
+	b.Server = llmmock.New(func(n int, _ llmmock.Request) llmmock.Answer {
+		if n -= b.before; n < len(b.broken) && b.broken[n] != "" {
+			return llmmock.Answer{Calls: []llmmock.Call{{Name: "sandbox_exec", Input: b.broken[n]}}}
+		}
+		return llmmock.Answer{Text: "done"}
+	})
+	server := httptest.NewServer(b)
+	t.Cleanup(server.Close)
+	b.plugin = &compat_oai.OpenAICompatible{Provider: "mine", APIKey: "key", BaseURL: server.URL}
+	if protocol == "anthropic" {
+		b.plugin, b.model = &anthropic.Anthropic{APIKey: "key", BaseURL: server.URL}, "anthropic/claude-sonnet-4-5"
+	}
 	return b
 }
 
-func (b *babbler) plugin() api.Plugin {
-	if b.protocol == "anthropic" {
-		return &anthropic.Anthropic{APIKey: "key", BaseURL: b.URL}
-	}
-	return &compat_oai.OpenAICompatible{Provider: "mine", APIKey: "key", BaseURL: b.URL}
-}
+// again begins anew, with other arguments.
+func (b *babbler) again(broken ...string) { b.before, b.broken = len(b.Requests()), broken }
 
-func (b *babbler) model() string {
-	if b.protocol == "anthropic" {
-		return "anthropic/claude-sonnet-4-5"
-	}
-	return "mine/model"
-}
-
-func (b *babbler) serve(w http.ResponseWriter, r *http.Request) {
-	raw, err := io.ReadAll(r.Body)
-	var req obj
-	if err != nil || json.Unmarshal(raw, &req) != nil {
-		fmt.Fprint(w, `{"data":[]}`) // a list of models
-		return
-	}
-	b.mu.Lock()
-	b.requests = append(b.requests, req)
-	n := len(b.requests)
-	b.mu.Unlock()
-	args := ""
-	if n <= len(b.broken) {
-		args = b.broken[n-1]
-	}
-	switch {
-	case b.protocol == "anthropic":
-		b.claude(w, args)
-	case req["stream"] == true:
-		b.stream(w, args)
-	default:
-		message := obj{"role": "assistant", "content": "done"}
-		if args != "" {
-			message = obj{"role": "assistant", "content": nil, "tool_calls": []obj{{"id": "c", "type": "function", "function": obj{"name": "sandbox_exec", "arguments": args}}}}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, text(obj{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []obj{{"index": 0, "finish_reason": "stop", "message": message}}}))
-	}
-}
-
-// stream answers in OpenAI's form, the arguments in two pieces.
-func (b *babbler) stream(w http.ResponseWriter, args string) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(delta obj, finish any) {
-		fmt.Fprintf(w, "data: %s\n\n", text(obj{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []obj{{"index": 0, "delta": delta, "finish_reason": finish}}}))
-	}
-	if args == "" {
-		send(obj{"role": "assistant", "content": "done"}, nil)
-		send(obj{}, "stop")
-	} else {
-		half := len(args) / 2
-		send(obj{"role": "assistant", "tool_calls": []obj{{"index": 0, "id": "c", "type": "function", "function": obj{"name": "sandbox_exec", "arguments": args[:half]}}}}, nil)
-		send(obj{"tool_calls": []obj{{"index": 0, "function": obj{"arguments": args[half:]}}}}, nil)
-		send(obj{}, "tool_calls")
-	}
-	fmt.Fprint(w, "data: [DONE]\n\n")
-}
-
-// claude answers in Anthropic's form.
-func (b *babbler) claude(w http.ResponseWriter, args string) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(kind string, fields obj) {
-		fields["type"] = kind
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, text(fields))
-	}
-	send("message_start", obj{"message": obj{"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": []any{}, "usage": obj{"input_tokens": 1, "output_tokens": 1}}})
-	if args == "" {
-		send("content_block_start", obj{"index": 0, "content_block": obj{"type": "text", "text": ""}})
-		send("content_block_delta", obj{"index": 0, "delta": obj{"type": "text_delta", "text": "done"}})
-	} else {
-		send("content_block_start", obj{"index": 0, "content_block": obj{"type": "tool_use", "id": "t", "name": "sandbox_exec", "input": obj{}}})
-		send("content_block_delta", obj{"index": 0, "delta": obj{"type": "input_json_delta", "partial_json": args}})
-	}
-	send("content_block_stop", obj{"index": 0})
-	send("message_delta", obj{"delta": obj{"stop_reason": "end_turn"}, "usage": obj{"output_tokens": 1}})
-	send("message_stop", obj{})
-}
+// requests returns how many there were since then.
+func (b *babbler) requests() int { return len(b.Requests()) - b.before }
 
 // TestUnreadableArguments: where Genkit's plugins fail on arguments that are no JSON object, which ends a run without the
 // middleware, the model is told and tries again.
@@ -137,16 +68,16 @@ func TestUnreadableArguments(t *testing.T) {
 				broken, want = append(broken, `["ls"]`), append(want, "they are of type array")
 			}
 			b := newBabbler(t, tt.protocol, broken...)
-			r := newRig(t, b.plugin())
+			r := newRig(t, b.plugin)
 			generate := func(opts ...ai.GenerateOption) (*ai.ModelResponse, error) {
 				opts = append(opts, tt.opts...)
-				return genkit.Generate(context.Background(), r.g, append(opts, ai.WithModelName(b.model()), ai.WithPrompt("go"), ai.WithMaxTurns(20))...)
+				return genkit.Generate(context.Background(), r.g, append(opts, ai.WithModelName(b.model), ai.WithPrompt("go"), ai.WithMaxTurns(20))...)
 			}
 			resp, err := generate(ai.WithUse(r.plugin.Use(codeMode())))
 			if err != nil || resp.Text() != "done" {
 				t.Fatalf("%v: %v", resp, err)
 			}
-			told := results(b.requests[len(broken)])
+			told := b.Requests()[len(broken)].Results()
 			for i := range broken {
 				if !strings.Contains(told[i], want[i]) || !strings.Contains(told[i], "none of the calls was made") || !strings.Contains(told[i], "invalid_argument") {
 					t.Errorf("%s: the model is told %s, want %s", broken[i], told[i], want[i])
@@ -156,19 +87,19 @@ func TestUnreadableArguments(t *testing.T) {
 				t.Error("something was run")
 			}
 			// Without the middleware the same is the end: what it is there for.
-			b.requests = nil
+			b.again(broken...)
 			shared, err := r.plugin.Tools(context.Background(), codeMode())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := generate(ai.WithTools(shared[0])); err == nil || len(b.requests) != 1 {
-				t.Errorf("Genkit alone makes %d requests: %v", len(b.requests), err)
+			if _, err := generate(ai.WithTools(shared[0])); err == nil || b.requests() != 1 {
+				t.Errorf("Genkit alone makes %d requests: %v", b.requests(), err)
 			}
 			// A model that does nothing else comes to an end with the plugin's own error.
-			b.requests, b.broken = nil, strings.Split(strings.Repeat("{,", 30), ",")
+			b.again(strings.Split(strings.Repeat("{,", 30), ",")...)
 			_, err = generate(ai.WithUse(r.plugin.Use(codeMode())))
-			if err == nil || !strings.Contains(err.Error(), "unexpected end of JSON input") || len(b.requests) != 6 {
-				t.Errorf("after %d requests: %v", len(b.requests), err)
+			if err == nil || !strings.Contains(err.Error(), "unexpected end of JSON input") || b.requests() != 6 {
+				t.Errorf("after %d requests: %v", b.requests(), err)
 			}
 		})
 	}

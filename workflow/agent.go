@@ -42,9 +42,9 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 		err = failed // which ends the run
 	}
 	if err != nil {
-		return result{}, err
+		return result{cost: out.CostUSD}, err
 	}
-	return result{output: answer(out), has: true, last: true}, nil
+	return result{output: answer(out), has: true, last: true, cost: out.CostUSD}, nil
 }
 
 // answer is what later steps read: the parsed object of an agent that has an output schema or answers with a JSON
@@ -90,10 +90,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
-	if err != nil {
-		return AgentOutput{}, err
-	}
-	return AgentOutput{Text: res.Text, Output: res.Output}, nil
+	return AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
 }
 
 // AgentSandbox returns what an agent asks of the sandbox that it shares with its run.

@@ -34,7 +34,12 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 			return transcript.ErrFull
 		}
 		held += size
-		return ex.run.record(ctx, ex.entry(Entry{Kind: EventStepProgress, Attempt: ex.attempts, Conversation: part}))
+		why, restarts := transcript.Ends(part)
+		e := Entry{Kind: EventStepProgress, Attempt: ex.attempts, Conversation: part, Repeats: restarts}
+		if why != "" {
+			return ex.note(ctx, e, Event{Lost: why})
+		}
+		return ex.run.record(ctx, ex.entry(e))
 	}
 	rec := transcript.New(ex.agent(), ex.isolatedName(), ex.past, write)
 	return transcript.With(ctx, rec), func() error {

@@ -23,12 +23,16 @@ type talkers struct {
 	calls map[string]int
 	fails map[string]int // how many times an agent fails at the end of its conversation
 	large int            // bytes that every result of a tool has more
+	is    string         // digest of what the agents are
 }
 
 func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	rec := transcript.Claim(ctx, name)
 	if rec == nil {
 		return workflow.AgentOutput{}, errors.New("no recorder")
+	}
+	if err := rec.Define(ctx, a.is); err != nil {
+		return workflow.AgentOutput{}, err
 	}
 	past, err := rec.Progress()
 	if err != nil {
@@ -197,6 +201,40 @@ func TestLargeConversation(t *testing.T) {
 	}
 	if a.calls["talk<nil> 1 0"] != 2 {
 		t.Errorf("calls: %v", a.calls)
+	}
+}
+
+// TestChangedAgent: an agent that is another than when the run was interrupted begins at its start, and an event says so. What it
+// does then is recorded: interrupted again, it continues behind that.
+func TestChangedAgent(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 5} // with both results of the first round
+	var said []string
+	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
+		if ev.Kind == workflow.EventStepProgress {
+			said = append(said, fmt.Sprint(ev.Path, " ", ev.Repeats, " ", ev.Lost))
+		}
+	}})
+	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	a.is, journal.room = "another", 6 // two of the resumed run, that it begins again, and the first round
+	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	if a.calls["talk<nil> 1 0"] != 2 || a.calls["talk<nil> 1 1"] != 2 {
+		t.Errorf("calls: %v", a.calls)
+	}
+	journal.room = -1
+	if _, err := engine.Resume(t.Context(), wf, journal.entries(t)); err != nil {
+		t.Fatal(err)
+	}
+	if a.calls["talk<nil> 1 0"] != 2 || a.calls["talk<nil> 3 1"] != 1 {
+		t.Errorf("calls: %v", a.calls)
+	}
+	if got := strings.Join(said, "|"); got != "a true the agent has changed since its conversation began" {
+		t.Errorf("events: %s", got)
 	}
 }
 

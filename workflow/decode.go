@@ -197,16 +197,12 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 	if n == nil {
 		return 0
 	}
-	d, err := time.ParseDuration(n.Value)
+	d, hint, ok := yamlnode.Duration(n)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		o.fail(n, `write it as "90s", "30m" or "1h30m"`, "%s of %s must be a duration, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, hint, "%s of %s must be a duration, it is %s", key, o.what, yamlnode.Kind(n))
 		return 0
-	case err != nil:
-		hint := `write it as "90s", "30m" or "1h30m"`
-		if _, err := strconv.ParseFloat(n.Value, 64); err == nil {
-			hint = fmt.Sprintf("add a unit, as in %ss", n.Value)
-		}
+	case !ok:
 		o.fail(n, hint, "%s of %s: %q is not a duration", key, o.what, clip(n.Value))
 		return 0
 	case d < low || d > high:

@@ -41,6 +41,8 @@ type AgentOutput struct {
 	Text string
 	// Output is the parsed answer of an agent that has an output schema; nil otherwise.
 	Output any
+	// CostUSD is what the agent's model cost, also when the agent failed; nil when that is not known.
+	CostUSD *float64
 }
 
 // SandboxDescriber is implemented by AgentRunners that know which sandbox an agent asks for. A step of type exec that
@@ -75,7 +77,7 @@ type Options struct {
 	// nothing. Nil gives every run its own.
 	Within *session.Run
 	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for those
-	// whose sandboxes outlive the run, as by Within. Nil removes it.
+	// whose sandboxes outlive the run, as by Within; the run then keeps nothing else in Results. Nil removes it.
 	OnSnapshot func(*transfer.Snapshot)
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
@@ -115,7 +117,7 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 }
 
 // Run runs a workflow to its end. The run's sandboxes are closed before Run returns, however it ended, unless the
-// workflow retains them.
+// workflow retains them or they have what could not be brought home (Result.Unfinished).
 //
 // The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be copied
 // (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion). Otherwise it
@@ -136,8 +138,8 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	if _, err := e.flow(r.wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
 		r.settle(ctx, nil, asError(err, codeInternal))
 	}
-	if r.result.Error != nil {
-		return &r.result, r.result.Error
+	if err := r.result.failure(); err != nil {
+		return &r.result, err
 	}
 	return &r.result, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -316,4 +317,35 @@ func (j *failingJournal) Append(context.Context, workflow.Entry) error {
 		return j.fail()
 	}
 	return nil
+}
+
+// TestCostIsKept: what an agent's model cost is in the journal, also of an attempt that failed.
+func TestCostIsKept(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+steps:
+  - {id: a, type: agent, agent: coder, retry: {max_attempts: 2, backoff: 0s}}
+  - {id: b, type: end, output: {}}`)
+	costs, journal := []float64{.5, .25}, &cutJournal{room: -1}
+	calls := 0
+	coder := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+		calls++
+		out := workflow.AgentOutput{Text: "done", CostUSD: &costs[calls-1]}
+		if calls == 1 {
+			return out, errors.New("not this time")
+		}
+		return out, nil
+	})
+	if _, err := workflow.NewEngine(nil, coder, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); err != nil {
+		t.Fatal(err)
+	}
+	var kept []float64
+	for _, e := range journal.entries(t) {
+		if e.CostUSD != nil {
+			kept = append(kept, *e.CostUSD)
+		}
+	}
+	if !slices.Equal(kept, costs) {
+		t.Errorf("kept %v, want %v", kept, costs)
+	}
 }

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -21,7 +22,7 @@ const (
 	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
 	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
 	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
-	EventStepProgress EventKind = "step_progress" // of an agent's conversation; in journals only
+	EventStepProgress EventKind = "step_progress" // of an agent's conversation; an event when what was recorded of it is of no use any more
 	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error names what was left behind
 	EventRunFinished  EventKind = "run_finished"
 )
@@ -38,9 +39,9 @@ type Event struct {
 	Agent    string        `json:"agent,omitempty"` // of steps of type agent
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
-	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted
+	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted; step_progress: the agent begins again
 	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
-	Lost     string        `json:"lost,omitempty"`    // step_started that repeats: why an agent begins again from its start
+	Lost     string        `json:"lost,omitempty"`    // step_started that repeats, step_progress: why an agent begins, or would begin, again from its start
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
 	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
@@ -66,11 +67,15 @@ type Result struct {
 	Outputs patch.Tree `json:"-"`
 	// Missing are outputs that may be missing, and are.
 	Missing []string `json:"missing,omitempty"`
-	// Patch is what the run changed in the directory that its workspace came from. Nil when it came from none, or no
-	// sandbox was made.
+	// Patch is what the run changed in the directory that its workspace came from. Nil when it came from none, or
+	// was copied to several sandboxes, none of which the steps share.
 	Patch *patch.Patch `json:"-"`
 	// Workspace is that directory.
 	Workspace string `json:"-"`
+	// Unfinished is why what the run made could not be brought home. Such a run has no end in its journal and its sandboxes
+	// were left, so that Resume can try again; whoever owns the manager should Detach it, which leaves them. Outcome, Output and
+	// Error say how the steps ended. Nil for a run that has ended.
+	Unfinished *Error `json:"unfinished,omitempty"`
 	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
 	Cleanup error `json:"-"`
 }
@@ -84,6 +89,9 @@ func (e Event) MarshalJSON() ([]byte, error) {
 		DelayMS    int64 `json:"delay_ms,omitempty"`
 	}{plain(e), e.Duration.Milliseconds(), e.Delay.Milliseconds()})
 }
+
+// failure is why the run failed, or did not end; nil when all is well.
+func (r *Result) failure() *Error { return cmp.Or(r.Error, r.Unfinished) }
 
 // MarshalJSON writes durations in milliseconds, the names of the outputs and the size of the patch.
 func (r Result) MarshalJSON() ([]byte, error) {

@@ -110,21 +110,20 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		return s, nil
 	}
 	// An agent may have opened it with wishes of its own, or be faster now: a command takes it as it is.
-	req := ex.sandboxRequest()
+	req := r.sandboxRequest(ex.step.sandbox.name)
 	req.Mode = session.OpenAsIs
 	s, _, err := r.manager.Open(ctx, key, req)
 	return s, err
 }
 
-// sandboxRequest returns the request for a sandbox that a command is the first to need: what the workflow asks for; without
-// an image there, what the first agent wants that shares the sandbox; else plain Debian.
-func (ex *execution) sandboxRequest() session.Request {
-	r := ex.run
+// sandboxRequest returns the request for a sandbox, by the name that steps give it, that no agent opens: what the workflow
+// asks for; without an image there, what the first agent wants that shares the sandbox; else plain Debian.
+func (r *run) sandboxRequest(name string) session.Request {
 	req := r.base
 	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
 		for _, s := range r.wf.all {
 			b, ok := s.body.(*agentBody)
-			if !ok || s.sandbox.isolated || s.sandbox.name != ex.step.sandbox.name {
+			if !ok || s.sandbox.isolated || s.sandbox.name != name {
 				continue
 			}
 			if wish, ok := describer.AgentSandbox(b.agent); ok {

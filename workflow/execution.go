@@ -10,6 +10,7 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -53,6 +54,7 @@ type result struct {
 	vars   map[string]any // variables to set
 	next   *target        // of a switch
 	end    bool           // the sequence ends here
+	cost   *float64       // of a model, in USD; nil when it is not known
 }
 
 // step runs one step with its retries and returns the step of the sequence that follows.
@@ -145,7 +147,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		span.End()
 	}()
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
-	return ex.perform(spanCtx)
+	return ex.perform(hosttools.WithStep(spanCtx, ex.path, ex.visit))
 }
 
 // perform runs the step's body under the step's timeout, inside a step of the Genkit flow.
@@ -188,7 +190,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	if res, err = ex.body.run(ctx, ex); res.has {
 		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
-			return result{}, &Error{Code: codeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
+			return result{cost: res.cost}, &Error{Code: codeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
 		}
 		res.output = plain
 	}
@@ -261,7 +263,7 @@ func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res re
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return err
 	}
-	e.Kind = EventStepFinished
+	e.Kind, e.CostUSD = EventStepFinished, res.cost
 	if res.has {
 		e.Output, e.Has = res.output, true
 	}

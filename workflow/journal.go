@@ -62,6 +62,7 @@ type Entry struct {
 	Output  any            `json:"output,omitempty"`     // plain data
 	Has     bool           `json:"has_output,omitempty"` // there is an output, which may be null
 	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
+	CostUSD *float64       `json:"cost_usd,omitempty"`   // step_finished: what its agent's model cost, where that is known
 	Error   *Error         `json:"error,omitempty"`
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends

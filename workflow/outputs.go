@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
@@ -39,25 +41,32 @@ func (o *object) outputs(wf *Workflow) {
 func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 
 // bringHome collects the run's outputs and its patch, while the sandboxes still live, and keeps them. A run that has
-// succeeded fails when it did not make its outputs, or they cannot be had.
+// succeeded fails when it did not make its outputs. One whose outputs cannot be had or kept does not end: its sandboxes are
+// the only place that has them.
 func (r *run) bringHome(ctx context.Context) {
-	err := errors.Join(r.collect(ctx), r.keepMade())
-	switch {
-	case r.workspace == nil:
-	case r.opts.OnSnapshot != nil:
-		r.opts.OnSnapshot(r.workspace)
-	default:
-		if rmErr := r.workspace.Remove(); rmErr != nil {
-			r.opts.Logger.Warn("the copy of a run's workspace was not removed", "run", r.result.RunID, "error", rmErr)
-		}
+	made := r.collect(ctx)
+	stuck := stays(made) && r.opts.Within == nil
+	var keep error
+	if !stuck { // a part would pass for the whole when the run is resumed
+		keep = r.keepMade()
 	}
+	err := errors.Join(made, keep)
 	switch {
 	case err == nil:
-	case r.result.Error == nil:
-		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeOutputs)
-	default:
+	case stuck || keep != nil:
+		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("what the run made was not brought home: %v", err), Err: err}
+	case r.result.Error != nil:
 		r.opts.Logger.Warn("what a run made was not all brought home", "run", r.result.RunID, "error", err)
+	default:
+		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeOutputs)
 	}
+}
+
+// stays reports whether what a run made is still in its sandbox when collecting it failed with err: not when the outputs were
+// never made, and not when the sandbox is lost.
+func stays(err error) bool {
+	var e *Error
+	return err != nil && !errors.Is(err, backend.ErrLost) && (!errors.As(err, &e) || e.Code != codeOutputs)
 }
 
 // collect reads what the run made.
@@ -70,10 +79,16 @@ func (r *run) collect(ctx context.Context) error {
 		return err
 	}
 	var made transfer.Made
-	if box != nil {
+	switch {
+	case box != nil:
 		made, err = transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
-	} else if missing, _ := r.wf.outputs.Missing(nil); len(missing) > 0 {
-		err = &Error{Code: codeOutputs, Message: "the run has no outputs: there is no sandbox that its steps share"}
+	case r.kept():
+		return nil
+	default:
+		made.Patch = r.workspace.Untouched()
+		if missing, _ := r.wf.outputs.Missing(nil); len(missing) > 0 {
+			err = &Error{Code: codeOutputs, Message: "the run has no outputs: there is no sandbox that its steps share"}
+		}
 	}
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
 	if made.Patch != nil {
@@ -87,6 +102,30 @@ func (r *run) collect(ctx context.Context) error {
 	return err
 }
 
+// kept takes what an earlier process of the run brought home, which then removed the sandbox and died before it had
+// recorded the run's end. It reports whether there is something.
+func (r *run) kept() bool {
+	if r.past == nil || r.opts.Results == "" {
+		return false
+	}
+	archive, err := runfiles.Dir(r.opts.Results).Open(r.result.RunID)
+	if err != nil {
+		return false
+	}
+	defer archive.Close() // only read from
+	outputs, err := archive.Read(archive.Outputs("."))
+	if err != nil {
+		return false
+	}
+	p, err := archive.Patch()
+	if err != nil {
+		return false
+	}
+	_, optional := r.wf.outputs.Missing(slices.Collect(maps.Keys(outputs)))
+	r.result.Outputs, r.result.Missing, r.result.Patch, r.result.Workspace = outputs, r.wf.outputs.Pick(optional), p, archive.Workspace()
+	return true
+}
+
 // sandbox returns the sandbox that the run's outputs are in; nil when it has none, or several.
 func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	box := transfer.Shared(r.manager, r.scope())
@@ -98,7 +137,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	if err != nil || !slices.ContainsFunc(list, func(i session.Info) bool { return i.Key == key }) {
 		return nil, err
 	}
-	req := r.base
+	req := r.sandboxRequest("")
 	req.Mode = session.OpenAsIs
 	box, _, err = r.manager.Open(ctx, key, req)
 	return box, err
@@ -106,7 +145,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 
 // keepMade keeps the outputs and the patch below Options.Results.
 func (r *run) keepMade() error {
-	if r.opts.Results == "" || len(r.result.Outputs) == 0 && r.result.Patch == nil {
+	if r.opts.Results == "" || r.opts.OnSnapshot != nil || len(r.result.Outputs) == 0 && r.result.Patch == nil {
 		return nil
 	}
 	err := runfiles.Dir(r.opts.Results).Save(r.result.RunID, runfiles.Made{

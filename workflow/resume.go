@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
 )
 
 // Errors of Resume.
@@ -54,7 +55,10 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.
 		keep := r.past.execs()
 		r.base.OnAdopt = func(ctx context.Context, s *session.Session) error {
-			_, err := s.EndCommands(ctx, since, keep...)
+			interpreters, err := interpreter.Running(ctx, s) // which hold what the calls on record have made
+			if err == nil {
+				_, err = s.EndCommands(ctx, since, append(interpreters, keep...)...)
+			}
 			return err
 		}
 	}

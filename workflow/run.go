@@ -11,6 +11,7 @@ import (
 	"github.com/firebase/genkit/go/core"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/wish"
@@ -85,7 +86,7 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 	}
 	return ctx, func() {
 		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
-		if e := r.result.Error; e != nil {
+		if e := r.result.failure(); e != nil {
 			telemetry.Fail(span, string(e.Code))
 		}
 		span.End()
@@ -96,8 +97,8 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 func (r *run) execute(ctx context.Context) (any, error) {
 	out, err := r.perform(ctx)
 	r.settle(ctx, out, err)
-	if r.result.Error != nil {
-		return nil, r.result.Error
+	if err := r.result.failure(); err != nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -144,6 +145,7 @@ func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
+	ctx = hosttools.WithWorkflow(ctx, r.wf.ID)
 	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
@@ -193,16 +195,40 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
 	r.bringHome(ctx)
-	r.result.Cleanup = r.cleanUp(ctx)
+	if r.result.Unfinished == nil {
+		r.result.Cleanup = r.cleanUp(ctx)
+		r.finish(ctx)
+	}
 	r.result.Steps = int(r.steps.Load())
 	r.result.Duration = time.Since(r.started)
-	if err := r.record(ctx, Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}); err != nil {
-		r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
-		if r.result.Error == nil {
-			r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
+	r.emit(ctx, Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.failure()})
+}
+
+// finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies before
+// is resumed.
+func (r *run) finish(ctx context.Context) {
+	err := r.record(ctx, Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output})
+	if err == nil {
+		r.dropWorkspace()
+		return
+	}
+	r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
+	if r.result.Error == nil {
+		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
+	}
+}
+
+// dropWorkspace removes what the run's sandboxes began with, or hands it over.
+func (r *run) dropWorkspace() {
+	switch {
+	case r.workspace == nil:
+	case r.opts.OnSnapshot != nil:
+		r.opts.OnSnapshot(r.workspace)
+	default:
+		if err := r.workspace.Remove(); err != nil {
+			r.opts.Logger.Warn("the copy of a run's workspace was not removed", "run", r.result.RunID, "error", err)
 		}
 	}
-	r.emit(ctx, Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.Error})
 }
 
 // cleanUp closes the sandboxes of the run. Those that are retained stay on the engine and accept no more calls.

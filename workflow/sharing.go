@@ -48,7 +48,7 @@ func collectSharers(seq *sequence, sandbox string, into map[string][]sharer) {
 			collectSharers(br.steps, ownSandbox(name, own, br.steps.scope), into)
 		}
 		b, ok := s.body.(*agentBody)
-		if !ok || b.file == nil || b.file.Sandbox == nil || b.file.Sandbox.Mode != frontmatter.ModeCode {
+		if !ok || b.file == nil || b.file.Sandbox == nil || !b.file.Sandbox.Mode.Lasting() {
 			continue
 		}
 		switch own := b.file.Sandbox.Session; own {

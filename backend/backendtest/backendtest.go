@@ -149,6 +149,8 @@ func groups() []group {
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},
+		{"environment", environmentChecks()},
+		{"mounts", mountChecks()},
 		{"network", networkChecks()},
 		{"isolation", isolationChecks()},
 	}

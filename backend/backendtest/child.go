@@ -39,6 +39,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"creator":   (*suite).childCreator,
 		"secondary": (*suite).childSecondary,
 		"orphan":    (*suite).childOrphan,
+		"committer": (*suite).childCommitter,
 	}
 }
 

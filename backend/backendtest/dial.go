@@ -173,4 +173,23 @@ func (s *suite) cancelledDial(t *testing.T) {
 	if got := Sh(t, Connect(t, rw, err), "echo on"); got != "on\n" {
 		t.Errorf("after the end of Dial's context: %q", got)
 	}
+	s.dialsCutShort(t, info.ID)
+}
+
+// dialsCutShort ends contexts at a hundred moments of a Dial: each returns a stream or an error, never neither.
+func (s *suite) dialsCutShort(t *testing.T, id string) {
+	began := time.Now()
+	rw, err := s.b.Dial(t.Context(), id)
+	took := time.Since(began)
+	for i := range 100 {
+		if err == nil && rw == nil {
+			t.Fatal("Dial returned neither a stream nor an error")
+		}
+		if rw != nil {
+			_ = rw.Close()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(i)/50)
+		rw, err = s.b.Dial(ctx, id)
+		cancel()
+	}
 }

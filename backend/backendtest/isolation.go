@@ -1,18 +1,24 @@
 package backendtest
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 func isolationChecks() []check {
 	return []check{
 		{"of the default user", (*suite).isolation},
 		{"of root", (*suite).isolationOfRoot},
+		{"of the guest's files", (*suite).guestFiles},
 	}
 }
 
@@ -53,6 +59,39 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 	}
 	if s.caps.WritableRoot {
 		Sh(t, conn, "touch /root/x /usr/x")
+	}
+}
+
+// guestFiles checks that all files of the guest and its library are there, for every user and to read alone.
+func (s *suite) guestFiles(t *testing.T) {
+	_, conn := s.inDebian(t)
+	files, err := embed.Files(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		name := path.Join(embed.Dir, f.Path)
+		switch {
+		case f.Mode.Type() == fs.ModeSymlink:
+			if got := Sh(t, conn, "readlink "+name); got != string(f.Data)+"\n" {
+				t.Errorf("%s leads to %q", name, got)
+			}
+		case f.Data != nil:
+			if got, want := Sh(t, conn, "sha256sum < "+name), fmt.Sprintf("%x  -\n", sha256.Sum256(f.Data)); got != want {
+				t.Errorf("the contents of %s are %q, want %q", name, got, want)
+			}
+			fallthrough
+		default:
+			if got, want := Sh(t, conn, "stat -c %a "+name), fmt.Sprintf("%o\n", f.Mode); got != want {
+				t.Errorf("the mode of %s is %q, want %q", name, got, want)
+			}
+		}
+		if res := Exec(t, conn, "sh", "-c", "chmod 777 "+name+" || rm "+name+" || echo x > "+name); res.ExitCode == 0 {
+			t.Errorf("%s can be changed", name)
+		}
+	}
+	if res := Exec(t, conn, embed.Dir+"/bin/tools", "ls"); res.ExitCode != 69 {
+		t.Errorf("tools ends with %d without a host, want 69", res.ExitCode)
 	}
 }
 

@@ -13,7 +13,7 @@ func refusalChecks() []check {
 	return []check{
 		{"specs", (*suite).specs},
 		{"images", (*suite).images},
-		{"networks and runtimes", (*suite).modes},
+		{"networks and OCI runtimes", (*suite).modes},
 	}
 }
 
@@ -31,7 +31,7 @@ func (s *suite) specs(t *testing.T) {
 		"negative memory": {func(s *backend.Spec) { s.Limits.MemoryBytes = -1 }, backend.ErrInvalid},
 		"tiny memory":     {func(s *backend.Spec) { s.Limits.MemoryBytes = 1 << 20 }, backend.ErrInvalid},
 		"host's network":  {func(s *backend.Spec) { s.Network = "host" }, backend.ErrInvalid},
-		"runtime":         {func(s *backend.Spec) { s.Runtime = "no-such-runtime" }, backend.ErrUnsupported},
+		"OCI runtime":     {func(s *backend.Spec) { s.OCIRuntime = "no-such-runtime" }, backend.ErrUnsupported},
 		"platform":        {func(s *backend.Spec) { s.Platform = "linux/s390x" }, backend.ErrUnsupported},
 		"reserved label":  {func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelInstance: "x"} }, backend.ErrInvalid},
 		"huge label":      {func(s *backend.Spec) { s.Labels = map[string]string{"x": strings.Repeat("x", 1<<20)} }, backend.ErrTooLarge},
@@ -93,13 +93,13 @@ func (s *suite) images(t *testing.T) {
 		t.Fatal("the driver is no ImageChecker")
 	}
 	for ref, want := range map[string]bool{s.h.Debian: true, "docker.io/" + s.h.Python: true, "workcelltest/none": false} {
-		if got, err := checker.HasImage(t.Context(), ref); err != nil || got != want {
-			t.Errorf("HasImage(%q) = %v, %v, want %v", ref, got, err, want)
+		if id, err := checker.ImageID(t.Context(), ref); err != nil || (id != "") != want {
+			t.Errorf("ImageID(%q) = %q, %v, want one: %v", ref, id, err, want)
 		}
 	}
 	for _, ref := range []string{"UPPER", "", "a b", "https://x"} {
-		if _, err := checker.HasImage(t.Context(), ref); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("HasImage(%q): %v, want ErrInvalid", ref, err)
+		if _, err := checker.ImageID(t.Context(), ref); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("ImageID(%q): %v, want ErrInvalid", ref, err)
 		}
 	}
 }
@@ -124,14 +124,14 @@ func (s *suite) modes(t *testing.T) {
 	try("bridge", s.bridges(), func(spec *backend.Spec) { spec.Network = backend.NetworkBridge })
 	try("writable root", s.caps.WritableRoot, func(spec *backend.Spec) { spec.Root = backend.RootWritable })
 	for _, r := range s.runnable() {
-		try("runtime "+r, true, func(spec *backend.Spec) { spec.Runtime = r })
+		try("OCI runtime "+r, true, func(spec *backend.Spec) { spec.OCIRuntime = r })
 	}
 }
 
 // runnable returns the runtimes that can run a sandbox on any machine that has them.
 func (s *suite) runnable() []string {
 	var names []string
-	for _, r := range s.caps.Runtimes {
+	for _, r := range s.caps.OCIRuntimes {
 		if strings.HasSuffix(r, "runc") {
 			names = append(names, r)
 		}

@@ -84,10 +84,17 @@ func (b *driver) cgroupPath(id string) string { return b.opts.CgroupParent + "/"
 
 // makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
 // somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
-// child stays.
-func (b *driver) makeCgroup(cgroup string) error {
-	for _, path := range b.engine.cgroups.dirs(cgroup) {
+// child stays. A runtime with a kernel of its own (runsc) limits only a group that it made itself, and gets the parent alone.
+func (b *driver) makeCgroup(r *record) error {
+	own := ownKernel(r.config.Runtime)
+	for _, path := range b.engine.cgroups.dirs(r.config.Cgroup) {
 		var err error
+		if own {
+			if err = unix.Rmdir(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EROFS) {
+				return stateError("remove control groups", err) // without limits the sandbox must not start
+			}
+			path = filepath.Dir(path)
+		}
 		for range 100 {
 			if err = os.MkdirAll(path, 0o755); !errors.Is(err, fs.ErrNotExist) {
 				break

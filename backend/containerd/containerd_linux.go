@@ -56,7 +56,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
 		b.opts.CNI.BinDirs = slices.Clone(opts.CNI.BinDirs)
-		b.opts.Runtimes = maps.Clone(opts.Runtimes)
+		b.opts.OCIRuntimes = maps.Clone(opts.OCIRuntimes)
 	}
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (b *driver) applyDefaults() error {
 	b.log = o.Logger
 	setDefault(&o.Address, DefaultAddress)
 	setDefault(&o.Namespace, DefaultNamespace)
-	setDefault(&o.Runtime, DefaultRuntime)
+	setDefault(&o.OCIRuntime, DefaultOCIRuntime)
 	setDefault(&o.StateDir, DefaultStateDir)
 	setDefault(&o.CgroupParent, "/"+o.Namespace)
 	if !filepath.IsAbs(o.StateDir) {
@@ -116,4 +116,6 @@ func (b *driver) Release() error { return b.api.Close() }
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)
 	_ backend.WorkspaceKeeper = (*Backend)(nil)
+
+	_ backend.EnvironmentKeeper = (*Backend)(nil)
 )

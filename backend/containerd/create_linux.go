@@ -25,6 +25,8 @@ type creation struct {
 	rec   *record
 	nonce string
 
+	building string // name of the environment that is to be installed in the sandbox
+
 	tried     bool // a container record was asked for
 	workspace bool // the workspace is this creation's
 }
@@ -36,7 +38,10 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 		return backend.Info{}, err
 	}
 	c := &creation{b: b, p: p, nonce: rand.Text()}
-	if c.img, err = b.ensureImage(ctx, p); err != nil {
+	if c.img, err = b.ensureImage(ctx, p); err == nil {
+		c.img, c.building, err = b.findEnvironment(ctx, p, c.img)
+	}
+	if err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
@@ -54,10 +59,11 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 // make makes the sandbox. The container's record comes first: containerd keeps what a record names, so nothing more is
 // needed against its garbage collector, and whatever else is made can be found from the record when this process dies.
 func (c *creation) make(ctx context.Context) error {
-	if err := c.b.installGuest(); err != nil {
+	if err := c.b.installGuest(c.p.Spec.OCIRuntime); err != nil {
 		return err
 	}
 	c.rec = c.b.newRecord(c.p, c.img, c.nonce)
+	c.rec.config.Building = c.building
 	if err := c.createRecord(ctx); err != nil {
 		return err
 	}
@@ -66,8 +72,13 @@ func (c *creation) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.b.checkImage(ctx, mounts, c.img); err != nil {
+	if err := c.b.checkImage(ctx, mounts, c.img, kit.MountTargets(c.p.Spec.Mounts)); err != nil {
 		return err
+	}
+	if c.building != "" {
+		if err := c.b.prepareBuilding(ctx, mounts, c.p.User); err != nil {
+			return err
+		}
 	}
 	if err := c.b.startTask(ctx, c.rec, mounts, false); !errors.Is(err, errStarted) {
 		return err
@@ -145,7 +156,7 @@ func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mou
 		if err := b.makeFiles(r); err != nil {
 			return err
 		}
-		if err := b.makeCgroup(r.config.Cgroup); err != nil {
+		if err := b.makeCgroup(r); err != nil {
 			return err
 		}
 		var err error

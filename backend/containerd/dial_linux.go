@@ -34,14 +34,14 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		return now, lost(err)
 	})
 	switch {
+	case err == nil:
+		return stream, nil
 	case errors.Is(err, kit.ErrElsewhere):
 		return b.bridged(ctx, r, id, pid)
 	case ctx.Err() != nil:
 		return nil, b.settle(ctx, "dial", err)
-	case err != nil:
-		return nil, fmt.Errorf("containerd: %w", err)
 	}
-	return stream, nil
+	return nil, fmt.Errorf("containerd: %w", err)
 }
 
 // Connect is Dial.

@@ -21,9 +21,9 @@ func TestForeignNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBackend(t, func(o *containerd.Options) { o.Runtimes = map[string]string{"other": runc} })
+	b := newBackend(t, func(o *containerd.Options) { o.OCIRuntimes = map[string]string{"other": runc} })
 	spec := newSpec()
-	spec.Runtime = "other"
+	spec.OCIRuntime = "other"
 	info := backendtest.Create(t, b, spec)
 	conn := backendtest.Dial(t, b, info.ID)
 	count := func() string { return backendtest.Sh(t, conn, "set -- /proc/[0-9]*; echo $#") }

@@ -60,11 +60,11 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 	if e.seccomp, err = seccomp.OCI(seccomp.Target{Arch: e.arch, Kernel: e.kernel}); err != nil {
 		return e, fmt.Errorf("containerd: %v: %w", err, backend.ErrUnsupported)
 	}
-	if e.runtimes, err = findRuntimes(b.opts.Runtimes); err != nil {
+	if e.runtimes, err = findRuntimes(b.opts.OCIRuntimes); err != nil {
 		return e, err
 	}
-	if e.runtimes[b.opts.Runtime] == "" {
-		return e, fmt.Errorf("containerd: this machine has no runtime %.40q: %w", b.opts.Runtime, backend.ErrUnsupported)
+	if e.runtimes[b.opts.OCIRuntime] == "" {
+		return e, fmt.Errorf("containerd: this machine has no OCI runtime %.40q: %w", b.opts.OCIRuntime, backend.ErrUnsupported)
 	}
 	e.memory = e.cgroups.has("memory")
 	e.caps = backend.Capabilities{
@@ -72,12 +72,12 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 		CPU:             e.cgroups.has("cpu"),
 		PIDs:            e.cgroups.has("pids"),
 		Networks:        []backend.NetworkMode{backend.NetworkNone},
-		Runtimes:        slices.Sorted(maps.Keys(e.runtimes)),
+		OCIRuntimes:     slices.Sorted(maps.Keys(e.runtimes)),
 		WritableRoot:    true,
 		RootEnforcement: backend.WorkspaceWatched,
 		Persistent:      true,
 	}
-	if b.opts.CNI.available() && kernelNetwork(b.opts.Runtime) {
+	if b.opts.CNI.available() && kernelNetwork(b.opts.OCIRuntime) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
 	return e, nil
@@ -118,7 +118,7 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 	}
 	for name, path := range configured {
 		if st, err := os.Stat(path); err != nil || !filepath.IsAbs(path) || st.IsDir() || st.Mode()&0o111 == 0 {
-			return nil, fmt.Errorf("containerd: Options.Runtimes: %.40q is not the absolute path of a program: %w", name, backend.ErrInvalid)
+			return nil, fmt.Errorf("containerd: Options.OCIRuntimes: %.40q is not the absolute path of a program: %w", name, backend.ErrInvalid)
 		}
 		out[name] = path
 	}
@@ -132,19 +132,19 @@ func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 		return backend.EngineInfo{}, err
 	}
 	return backend.EngineInfo{
-		Name:     "containerd",
-		Version:  v.Version,
-		API:      "v1",
-		Kernel:   b.engine.kernel,
-		OS:       b.engine.system,
-		Arch:     b.engine.arch,
-		Cgroup:   b.engine.cgroups.version(),
-		Runtimes: slices.Clone(b.engine.caps.Runtimes),
+		Name:        "containerd",
+		Version:     v.Version,
+		API:         "v1",
+		Kernel:      b.engine.kernel,
+		OS:          b.engine.system,
+		Arch:        b.engine.arch,
+		Cgroup:      b.engine.cgroups.version(),
+		OCIRuntimes: slices.Clone(b.engine.caps.OCIRuntimes),
 		Details: map[string]string{
-			"namespace":       b.opts.Namespace,
-			"storage":         b.engine.snapshotter,
-			"default_runtime": b.opts.Runtime,
-			"revision":        v.Revision,
+			"namespace":           b.opts.Namespace,
+			"storage":             b.engine.snapshotter,
+			"default_oci_runtime": b.opts.OCIRuntime,
+			"revision":            v.Revision,
 		},
 	}, nil
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package containerd_test
 
 import (
@@ -84,8 +86,8 @@ func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
-	if _, err := b.HasImage(overdue{t.Context()}, debianImage); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("HasImage: %v, want context.DeadlineExceeded", err)
+	if _, err := b.ImageID(overdue{t.Context()}, debianImage); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("ImageID: %v, want context.DeadlineExceeded", err)
 	}
 }
 
@@ -103,7 +105,7 @@ func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string
 		"Connect":  func() error { return second(b.Connect(ctx, id)) },
 		"Ping":     func() error { return second(b.Ping(ctx)) },
 		"OOMKills": func() error { return second(b.OOMKills(ctx, id)) },
-		"HasImage": func() error { return second(b.HasImage(ctx, debianImage)) },
+		"ImageID":  func() error { return second(b.ImageID(ctx, debianImage)) },
 		"Import":   func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },
 	}
 	var mu sync.Mutex

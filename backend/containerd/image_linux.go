@@ -131,9 +131,19 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 }
 
 // FindImage looks for an image in our namespace.
-func (b *driver) FindImage(ctx context.Context, ref string) error {
-	_, err := b.lookUp(ctx, ref)
-	return err
+func (b *driver) FindImage(ctx context.Context, ref string) (string, error) {
+	found, err := b.lookUp(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	if img, ok := b.images.known.Load(found.Target.Digest.String()); ok {
+		return img.(*image).id, nil
+	}
+	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
+	if err != nil {
+		return "", err
+	}
+	return img.id, nil
 }
 
 func (b *driver) lookUp(ctx context.Context, ref string) (images.Image, error) {

@@ -113,12 +113,12 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
 		return err
 	}
-	if err := b.installGuest(); err != nil {
+	if err := b.installGuest(r.config.Runtime); err != nil {
 		return err
 	}
 	mounts, _, err := b.materialize(ctx, r)
 	if err == nil {
-		err = b.checkMountPoints(ctx, mounts, r.config.Volumes)
+		err = b.checkMountPoints(ctx, mounts, slices.Concat(r.config.Volumes, kit.MountTargets(r.config.Mounts)))
 	}
 	if err == nil {
 		err = b.startTask(ctx, r, mounts, true)
@@ -164,7 +164,7 @@ func (b *driver) removeRemains(ctx context.Context, session, container string, w
 	var errs []error
 	if !slices.ContainsFunc(others, func(r *record) bool { return r.id == container }) {
 		b.removeCgroup(b.cgroupPath(container))
-		errs = append(errs, b.leaveNetwork(ctx, b.state, container), removeTree(ctx, b.state.sandbox(container)))
+		errs = append(errs, b.leaveNetwork(ctx, b.state, container), deleteNetns(b.state.loopback(container)), removeTree(ctx, b.state.sandbox(container)))
 	}
 	if workspace && len(others) == 0 {
 		errs = append(errs, removeTree(ctx, b.state.workspaces(session)))
@@ -216,6 +216,9 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		if err := b.leaveNetwork(ctx, r.state(), r.id); err != nil {
 			return err
 		}
+	}
+	if err := deleteNetns(r.state().loopback(r.id)); err != nil {
+		return err
 	}
 	b.removeCgroup(r.config.Cgroup)
 	if err := ignoreNotFound(b.calls.Do(ctx, "remove snapshot", func(ctx context.Context) error {

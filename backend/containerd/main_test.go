@@ -1,3 +1,5 @@
+//go:build linux
+
 package containerd_test
 
 import (
@@ -78,7 +80,7 @@ func runTests(m *testing.M) int {
 
 func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Backend {
 	t.Helper()
-	o := &containerd.Options{StateDir: stateDir(), CgroupParent: cgroupParent(), Address: os.Getenv("CONTAINERD_ADDRESS")}
+	o := &containerd.Options{StateDir: stateDir(), CgroupParent: cgroupParent(), Address: os.Getenv("CONTAINERD_ADDRESS"), OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME")}
 	if adjust != nil {
 		adjust(o)
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -18,11 +19,11 @@ import (
 )
 
 // checkImage is checkMountPoints for a snapshot that nobody has written to: an image that passed is not looked at again.
-func (b *driver) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
-	if _, known := b.images.checked.Load(img.target); known {
+func (b *driver) checkImage(ctx context.Context, mounts []mount.Mount, img *image, more []string) error {
+	if _, known := b.images.checked.Load(img.target); known && len(more) == 0 {
 		return nil
 	}
-	err := b.checkMountPoints(ctx, mounts, img.volumes)
+	err := b.checkMountPoints(ctx, mounts, slices.Concat(img.volumes, more))
 	if err == nil {
 		b.images.checked.Store(img.target, nil)
 	}

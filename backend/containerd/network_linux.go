@@ -97,8 +97,7 @@ func (b *driver) plugins() (gocni.CNI, error) {
 
 // makeNetns makes a network namespace that outlives this process and the sandbox's processes, by a mount on a file. One
 // that is there stays, with all that is set in it.
-func (b *driver) makeNetns(r *record) error {
-	path := r.state().netns(r.id)
+func makeNetns(path string) error {
 	if isNamespace(path) {
 		return nil
 	}
@@ -236,12 +235,20 @@ func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) erro
 	if err != nil {
 		return b.networkError(ctx, "leave the network", err)
 	}
+	return deleteNetns(path)
+}
+
+// deleteNetns deletes a network namespace. It does nothing where there is none.
+func deleteNetns(path string) error {
 	for isNamespace(path) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			return stateError("delete network namespace", err)
 		}
 	}
-	return stateError("delete network namespace", os.Remove(path))
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return stateError("delete network namespace", err)
+	}
+	return nil
 }
 
 // publicResolvers are used where the machine has none that a sandbox could reach; Docker's choice.

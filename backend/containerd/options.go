@@ -35,11 +35,11 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultAddress   = "/run/containerd/containerd.sock"
-	DefaultNamespace = "workcell"
-	DefaultRuntime   = "runc"
-	DefaultStateDir  = "/var/lib/workcell/containerd"
-	DefaultSubnet    = "10.89.64.0/20"
+	DefaultAddress    = "/run/containerd/containerd.sock"
+	DefaultNamespace  = "workcell"
+	DefaultOCIRuntime = "runc"
+	DefaultStateDir   = "/var/lib/workcell/containerd"
+	DefaultSubnet     = "10.89.64.0/20"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -52,11 +52,12 @@ type Options struct {
 	Namespace string
 	// Snapshotter is containerd's snapshotter; empty means overlayfs or, where containerd has none, native.
 	Snapshotter string
-	// Runtime is the OCI runtime of sandboxes that ask for none; empty means DefaultRuntime.
-	Runtime string
-	// Runtimes are OCI runtimes by name, as absolute paths of their programs. "runc", "crun" and "runsc" need no entry
+	// OCIRuntime is the OCI runtime of sandboxes that ask for none; empty means DefaultOCIRuntime.
+	OCIRuntime string
+	// OCIRuntimes are OCI runtimes by name, as absolute paths of their programs; a name that begins with runsc or kata is of one
+	// whose containers have a kernel of their own. "runc", "crun" and "runsc" need no entry
 	// when they are in PATH.
-	Runtimes map[string]string
+	OCIRuntimes map[string]string
 	// StateDir holds workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
 	StateDir string
 	// CgroupParent is the control group that holds those of all sandboxes, "/name"; empty means "/" and the namespace. It

@@ -28,8 +28,12 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := checked.Enforceable("containerd", b.engine.memory, b.engine.caps); err != nil {
 		return nil, err
 	}
-	setDefault(&p.Spec.Runtime, b.opts.Runtime)
+	setDefault(&p.Spec.OCIRuntime, b.opts.OCIRuntime)
 	if err := b.engine.supports(checked); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.Spec.Mounts, err = kit.ResolveMounts("containerd", p.Spec.Mounts, b.state.root); err != nil {
 		return nil, err
 	}
 	if p.Sized {
@@ -37,7 +41,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 			return nil, err
 		}
 	}
-	p.runtime = b.engine.runtimes[p.Spec.Runtime]
+	p.runtime = b.engine.runtimes[p.Spec.OCIRuntime]
 	return p, nil
 }
 
@@ -56,8 +60,8 @@ func (e *engine) supports(p *kit.Plan) error {
 	switch s := p.Spec; {
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
 		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and iptables: %w", backend.ErrUnsupported)
-	case s.Network == backend.NetworkBridge && !kernelNetwork(s.Runtime):
-		return fmt.Errorf("containerd: the network of runtime %.40q cannot be guarded: %w", s.Runtime, backend.ErrUnsupported)
+	case s.Network == backend.NetworkBridge && !kernelNetwork(s.OCIRuntime):
+		return fmt.Errorf("containerd: the network of OCI runtime %.40q cannot be guarded: %w", s.OCIRuntime, backend.ErrUnsupported)
 	}
 	return p.Supports("containerd", e.caps, e.arch)
 }
@@ -66,6 +70,11 @@ func (e *engine) supports(p *kit.Plan) error {
 // in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
+}
+
+// ownKernel reports whether a runtime's containers have a kernel of their own, by its name.
+func ownKernel(runtime string) bool {
+	return strings.HasPrefix(runtime, "runsc") || strings.HasPrefix(runtime, "kata")
 }
 
 // familiar returns the short form of a reference, for people.

@@ -36,9 +36,10 @@ type config struct {
 	Runtime  string   `json:"runtime"`           // name of the OCI runtime
 	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
-	Labels        map[string]string `json:"labels,omitempty"` // the user's own
-	State         string            `json:"state"`            // the state directory that holds the sandbox's files
-	Cgroup        string            `json:"cgroup"`           // its control group
+	Labels        map[string]string `json:"labels,omitempty"`   // the user's own
+	State         string            `json:"state"`              // the state directory that holds the sandbox's files
+	Cgroup        string            `json:"cgroup"`             // its control group
+	Building      string            `json:"building,omitempty"` // name of the environment that is to be installed in it
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -68,7 +69,7 @@ func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: labels, snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
 			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
-			Runtime: p.Spec.Runtime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Runtime: p.Spec.OCIRuntime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
@@ -109,6 +110,18 @@ func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User)
 
 // bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
+
+// netns returns the network namespace that is made for a sandbox; empty when its runtime makes it. A runtime with a network
+// stack of its own (runsc) has the interfaces that it finds, and starts none.
+func (r *record) netns() string {
+	switch {
+	case r.bridged():
+		return r.state().netns(r.id)
+	case ownKernel(r.config.Runtime):
+		return r.state().loopback(r.id)
+	}
+	return ""
+}
 
 // info describes the sandbox.
 func (r *record) info(s backend.State) backend.Info {

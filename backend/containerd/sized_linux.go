@@ -20,7 +20,7 @@ const deviceLink = "workspace.dev"
 
 // Enforcement returns what can hold the limit of a workspace under the default runtime.
 func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
-	return b.enforcement(ctx, b.opts.Runtime)
+	return b.enforcement(ctx, b.opts.OCIRuntime)
 }
 
 // enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
@@ -42,10 +42,10 @@ func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
 		p.enforcement = backend.WorkspaceWatched
-	case kept && kernelNetwork(p.Spec.Runtime):
+	case kept && kernelNetwork(p.Spec.OCIRuntime):
 		p.enforcement = backend.WorkspaceSized // what is wrong with it is told when it is mounted
 	default:
-		p.enforcement, err = b.enforcement(ctx, p.Spec.Runtime)
+		p.enforcement, err = b.enforcement(ctx, p.Spec.OCIRuntime)
 	}
 	return err
 }

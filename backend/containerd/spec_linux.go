@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	guestDir = kit.GuestDir // where the guest's directory is mounted
+	guestDir = embed.Dir // where the guest's directory is mounted
 	hostname = "workcell"
 	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
 	specVersion = "1.0.2"
@@ -65,10 +65,7 @@ func guestArgs(r *record) []string {
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {
-	network := specs.LinuxNamespace{Type: specs.NetworkNamespace}
-	if r.bridged() {
-		network.Path = r.state().netns(r.id)
-	}
+	network := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.netns()}
 	return []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
 		{Type: specs.IPCNamespace},
@@ -90,10 +87,17 @@ func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	}
 	ms = append(ms,
 		tmpfs("/tmp", p.Spec.Limits.TmpBytes, "1777", p.User),
-		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
+		bind(dir.guest(b.guestFor(r.config.Runtime).Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {
 		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, "1777", kit.User{}))
+	}
+	for _, m := range p.Spec.Mounts {
+		mode := "ro"
+		if m.Writable {
+			mode = "rw"
+		}
+		ms = append(ms, bind(m.Source, m.Target, mode))
 	}
 	return ms
 }

@@ -16,7 +16,7 @@ import (
 
 // stateDir is the driver's directory:
 //
-//	guest/<version>/workcell-guest        mounted into every sandbox
+//	guest/<version>/                      the guest and its library, mounted into every sandbox
 //	sandboxes/<container>/                files of /etc, network namespace
 //	workspaces/<session>/owner.json,data  outlives its sandbox unless it is removed with it
 //	locks/<session>                       while something is ended, deleted or about to be made; see Backend.lock
@@ -28,6 +28,7 @@ func (s stateDir) guest(version string) string { return filepath.Join(s.guests()
 func (s stateDir) sandbox(id string) string    { return filepath.Join(s.root, "sandboxes", id) }
 func (s stateDir) file(id, name string) string { return filepath.Join(s.sandbox(id), name) }
 func (s stateDir) netns(id string) string      { return s.file(id, "netns") }
+func (s stateDir) loopback(id string) string   { return s.file(id, "loopback") }
 func (s stateDir) workspaces(session string) string {
 	return filepath.Join(s.root, "workspaces", session)
 }
@@ -71,9 +72,18 @@ func stateError(what string, err error) error {
 	return fmt.Errorf("containerd: %s: %v: %w", what, err, kind)
 }
 
-// installGuest puts the guest where sandboxes find it, unless it is there.
-func (b *driver) installGuest() error {
-	err := kit.InstallGuest(b.state.guest(b.opts.Guest.Version), filepath.Join(b.state.guests(), "new-"), b.opts.Guest, b.engine.arch)
+// guestFor returns the guest of sandboxes of an OCI runtime.
+func (b *driver) guestFor(runtime string) *backend.Guest {
+	if ownKernel(runtime) {
+		return kit.ReadableGuest(b.opts.Guest)
+	}
+	return b.opts.Guest
+}
+
+// installGuest puts the guest where sandboxes of an OCI runtime find it, unless it is there.
+func (b *driver) installGuest(runtime string) error {
+	g := b.guestFor(runtime)
+	err := kit.InstallGuest(b.state.guest(g.Version), filepath.Join(b.state.guests(), "new-"), g, b.engine.arch)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return fmt.Errorf("containerd: %w", err)
 	}

@@ -29,8 +29,8 @@ const staleWait = 10 * time.Second
 func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
-	if r.bridged() {
-		if err := b.makeNetns(r); err != nil {
+	if path := r.netns(); path != "" {
+		if err := makeNetns(path); err != nil {
 			return err
 		}
 	}
@@ -129,6 +129,11 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	})
 	if errors.Is(err, backend.ErrNotFound) { // there is none, or it has ended
 		return nil
+	}
+	if kit.Unexplained(err) { // runsc has no word for "it has ended already"
+		if p, terr := b.task(ctx, id); terr == nil && p.GetStatus() == apitask.Status_STOPPED {
+			return nil
+		}
 	}
 	if err != nil && !errors.Is(err, errState) {
 		return err

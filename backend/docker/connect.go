@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Connect opens a stream of its own to the guest. Where only the engine reaches that, the engine starts the guest's bridge
@@ -25,7 +26,7 @@ func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
 			User: info.User, WorkingDir: "/", Env: kit.GuestEnv(), AttachStdin: true, AttachStdout: true,
-			Cmd: []string{guestPath(), "connect"},
+			Cmd: []string{embed.Path, "connect"},
 		})
 	})
 	if err != nil {

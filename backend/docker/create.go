@@ -41,6 +41,9 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if c.img, err = b.ensureImage(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
+	if err := b.findEnvironment(ctx, p, c.img); err != nil {
+		return backend.Info{}, err
+	}
 	defer func() {
 		if err != nil {
 			err = b.calls.Undo(ctx, p.Spec.ID, err, c.rollback)
@@ -101,11 +104,16 @@ func (c *creation) make(ctx context.Context) error {
 func (c *creation) launch(ctx context.Context) error {
 	// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
 	// that does not fit what is in the image.
-	if err := c.b.checkMountPoints(ctx, c.id, c.img); err != nil {
+	if err := c.b.checkMountPoints(ctx, c.id, c.img, kit.MountTargets(c.p.Spec.Mounts)); err != nil {
 		return err
 	}
-	if err := c.b.ensureGuest(ctx, c.id); err != nil {
+	if err := c.b.ensureGuest(ctx, c.b.guest.of(c.b.engine().runtime(c.p.Spec)), c.id); err != nil {
 		return err
+	}
+	if c.p.Spec.Building {
+		if err := c.b.prepareBuilding(ctx, c.id, c.p.User); err != nil {
+			return err
+		}
 	}
 	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDriverStart)
 	err := c.b.startContainer(ctx, c.id)
@@ -147,6 +155,11 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	})
 	c.id = res.ID
 	switch {
+	case errors.Is(err, backend.ErrNotFound) && c.p.installed != "": // it was removed, perhaps by another process
+		c.b.installed.Delete(c.p.installed)
+		return c.b.calls.NoEnvironment(c.p.Plan)
+	case errors.Is(err, backend.ErrInvalid) && len(c.p.Spec.Mounts) > 0: // its words name directories of its machine
+		return fmt.Errorf("docker: a directory that is to be mounted is not on the engine's machine: %w", backend.ErrInvalid)
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s vanished: %w", c.p.Image, backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
@@ -166,14 +179,19 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
 	}
-	b.guest.ready.Store(false)
+	res, ierr := b.inspect(ctx, id)
+	if ierr != nil {
+		return err
+	}
+	volume := b.guest.of(res.HostConfig.Runtime)
+	volume.ready.Store(false)
 	whole, werr := b.guestWhole(ctx, id)
 	if whole || werr != nil {
-		b.guest.ready.Store(whole)
+		volume.ready.Store(whole)
 		return err
 	}
 	b.log.Warn("docker: the guest's volume was emptied, filling it again")
-	if err := b.ensureGuest(ctx, id); err != nil {
+	if err := b.ensureGuest(ctx, volume, id); err != nil {
 		return err
 	}
 	return start()

@@ -92,11 +92,12 @@ type driver struct {
 	calls *kit.Calls
 
 	pulls   kit.Pulls
-	guest   guestVolume
+	guest   guestVolumes
 	network sandboxNetwork
 	sizing  *kit.Sizing
 
 	images     sync.Map // ids of images whose mount points were checked
+	installed  sync.Map // image id by name of an environment that was seen
 	workspaces sync.Map // volumeName by container id, so that a container that is gone does not hide its volume
 }
 
@@ -104,7 +105,6 @@ type driver struct {
 // ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(driver)
-	b.guest.lock, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
@@ -113,6 +113,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := kit.Defaults("docker", o.Limits, &o.Guest, &o.Logger); err != nil {
 		return nil, err
 	}
+	b.guest.init(o.Guest)
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	b.log = o.Logger
 	b.sizing = kit.NewSizing("docker", b.log, b.probeSized)
@@ -141,4 +142,6 @@ var (
 	_ backend.SandboxBackend  = (*Backend)(nil)
 	_ backend.WorkspaceKeeper = (*Backend)(nil)
 	_ backend.GuestKeeper     = (*Backend)(nil)
+
+	_ backend.EnvironmentKeeper = (*Backend)(nil)
 )

@@ -89,7 +89,7 @@ func describe(info system.Info) (engine, error) {
 			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
 			PIDs:            info.PidsLimit,
 			Networks:        []backend.NetworkMode{backend.NetworkNone},
-			Runtimes:        slices.Sorted(maps.Keys(info.Runtimes)),
+			OCIRuntimes:     slices.Sorted(maps.Keys(info.Runtimes)),
 			WritableRoot:    true,
 			RootEnforcement: backend.WorkspaceWatched,
 			Persistent:      true,
@@ -147,12 +147,12 @@ func (e *engine) supports(p *kit.Plan) error {
 	case !e.seccomp:
 		return fmt.Errorf("docker: this engine has no seccomp: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
-		return fmt.Errorf("docker: the network of runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
+		return fmt.Errorf("docker: the network of OCI runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
 	}
 	return p.Supports("docker", e.caps, e.arch)
 }
 
-func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.Runtime, e.defaultRuntime) }
+func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.OCIRuntime, e.defaultRuntime) }
 
 // Ping asks the engine whether it is there, and what it is.
 func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
@@ -161,18 +161,18 @@ func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 		return backend.EngineInfo{}, err
 	}
 	return backend.EngineInfo{
-		Name:     "docker",
-		Version:  info.ServerVersion,
-		API:      b.api.ClientVersion(),
-		Kernel:   info.KernelVersion,
-		OS:       info.OperatingSystem,
-		Arch:     goArch(info.Architecture),
-		Cgroup:   info.CgroupVersion,
-		Runtimes: slices.Sorted(maps.Keys(info.Runtimes)),
+		Name:        "docker",
+		Version:     info.ServerVersion,
+		API:         b.api.ClientVersion(),
+		Kernel:      info.KernelVersion,
+		OS:          info.OperatingSystem,
+		Arch:        goArch(info.Architecture),
+		Cgroup:      info.CgroupVersion,
+		OCIRuntimes: slices.Sorted(maps.Keys(info.Runtimes)),
 		Details: map[string]string{
-			"storage":         info.Driver,
-			"default_runtime": info.DefaultRuntime,
-			"security":        strings.Join(info.SecurityOptions, " "),
+			"storage":             info.Driver,
+			"default_oci_runtime": info.DefaultRuntime,
+			"security":            strings.Join(info.SecurityOptions, " "),
 		},
 	}, nil
 }

@@ -17,7 +17,7 @@ func NewStream(conn net.Conn) io.ReadWriteCloser {
 }
 
 // GuestVolume names the volume that carries the guest.
-func (b *Backend) GuestVolume() string { return string(b.d.guestVolumeName()) }
+func (b *Backend) GuestVolume() string { return string(b.d.guest.plain.name()) }
 
 // SetRoot has the engine keep its data elsewhere, as far as this backend knows. Call it before anything else.
 func (b *Backend) SetRoot(dir string) { b.d.engine().root = dir }

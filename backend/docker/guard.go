@@ -108,9 +108,9 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		LogConfig:  container.LogConfig{Type: "none"},
 		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
 		Resources:  container.Resources{PidsLimit: &pids},
-		Mounts:     []mount.Mount{b.guestMount(true)},
+		Mounts:     []mount.Mount{b.guest.plain.mount(true)},
 	}
-	id, err := b.createFromInit(ctx, "", kit.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
+	id, err := b.createFromInit(ctx, "", kit.User{}, b.guest.plain.labels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	})

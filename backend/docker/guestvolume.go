@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -20,47 +20,72 @@ import (
 // readyFile is written after the guest: a volume that has it is whole.
 const readyFile = guestDir + "/ready"
 
-// guestVolume is what this process knows of the volume that carries the guest.
+// guestVolume is what this process knows of a volume that carries the guest.
 type guestVolume struct {
+	guest *backend.Guest
 	lock  chan struct{} // holds one token, taken while the volume is looked at or filled
 	ready atomic.Bool
-	// patience is how long another process is seen to fill the volume before its lock counts as left behind.
+}
+
+// guestVolumes are the volumes of this version's guest.
+type guestVolumes struct {
+	plain    guestVolume
+	readable guestVolume // for sandboxes with a kernel of their own
+	// patience is how long another process is seen to fill a volume before its lock counts as left behind.
 	patience time.Duration
 	// grace is how old another version's volume must be to be one that is not needed.
 	grace time.Duration
 }
 
-func guestPath() string { return embed.Path }
-
-func (b *driver) guestVolumeName() volumeName {
-	return volumeName(namePre + "guest-" + b.opts.Guest.Version)
+func (vs *guestVolumes) init(g *backend.Guest) {
+	vs.plain.guest, vs.readable.guest = g, kit.ReadableGuest(g)
+	vs.plain.lock, vs.readable.lock = make(chan struct{}, 1), make(chan struct{}, 1)
+	vs.patience, vs.grace = 15*time.Second, time.Hour
 }
 
-func (b *driver) guestLabels(role string) map[string]string {
-	return map[string]string{backend.LabelRole: role, backend.LabelGuest: b.opts.Guest.Version}
+// of returns the volume for containers of an OCI runtime.
+func (vs *guestVolumes) of(runtime string) *guestVolume {
+	if kernelNetwork(runtime) {
+		return &vs.plain
+	}
+	return &vs.readable
+}
+
+func (v *guestVolume) name() volumeName { return volumeName(namePre + "guest-" + v.guest.Version) }
+
+func (v *guestVolume) labels(role string) map[string]string {
+	return map[string]string{backend.LabelRole: role, backend.LabelGuest: v.guest.Version}
+}
+
+// mount mounts the volume.
+func (v *guestVolume) mount(readOnly bool) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: string(v.name()), Target: guestDir, ReadOnly: readOnly,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: v.labels(backend.RoleGuest)},
+	}
 }
 
 // ensureGuest makes sure that the guest's volume is filled, looking through a container that mounts it. Once seen whole
 // it is taken to stay so; a start that fails looks again.
-func (b *driver) ensureGuest(ctx context.Context, container string) error {
-	if b.guest.ready.Load() {
+func (b *driver) ensureGuest(ctx context.Context, v *guestVolume, container string) error {
+	if v.ready.Load() {
 		return nil
 	}
 	select {
-	case b.guest.lock <- struct{}{}:
-		defer func() { <-b.guest.lock }()
+	case v.lock <- struct{}{}:
+		defer func() { <-v.lock }()
 	case <-ctx.Done():
 		return b.calls.Fail(ctx, "prepare guest", ctx.Err())
 	}
-	if b.guest.ready.Load() {
+	if v.ready.Load() {
 		return nil
 	}
 	whole, err := b.guestWhole(ctx, container)
 	if err == nil && !whole {
-		err = b.fillGuest(ctx)
+		err = b.fillGuest(ctx, v)
 	}
 	if err == nil {
-		b.guest.ready.Store(true)
+		v.ready.Store(true)
 	}
 	return err
 }
@@ -75,16 +100,16 @@ func (b *driver) guestWhole(ctx context.Context, container string) (bool, error)
 
 // fillGuest puts the guest into its volume. The name of the container through which it does is the lock against other
 // processes; one that was left behind by a dead process is taken over after a while.
-func (b *driver) fillGuest(ctx context.Context) error {
-	name := string(b.guestVolumeName())
+func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
+	name := string(v.name())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), quietHost(b.guestMount(false)), nil)
+		id, err := b.createFromInit(ctx, name, kit.User{}, v.labels(backend.RoleInit), quietHost(v.mount(false)), nil)
 		if errors.Is(err, backend.ErrExists) {
 			return b.awaitGuest(ctx, name, &lock)
 		}
 		if err == nil {
-			err = b.copyGuest(ctx, id)
+			err = b.copyGuest(ctx, v, id)
 		}
 		if id != "" {
 			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -128,33 +153,14 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 }
 
 // copyGuest writes the guest and then the mark, unless another process was faster.
-func (b *driver) copyGuest(ctx context.Context, id string) error {
+func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error {
 	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}
-	bin, err := b.opts.Guest.Binary(b.engine().arch)
-	if err != nil {
-		return fmt.Errorf("docker: no guest for %s: %v: %w", b.engine().arch, err, backend.ErrUnsupported)
-	}
+	mark := embed.File{Path: path.Base(readyFile), Mode: 0o444, Data: []byte(v.guest.Version + "\n")}
 	var buf bytes.Buffer
-	tw := tar.NewWriter(&buf)
-	for _, f := range []struct {
-		name string
-		mode int64
-		data []byte
-	}{
-		{path.Base(embed.Path), embed.Mode, bin},
-		{path.Base(readyFile), 0o444, []byte(b.opts.Guest.Version + "\n")},
-	} {
-		err := tw.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: f.mode, Size: int64(len(f.data))})
-		if err == nil {
-			_, err = tw.Write(f.data)
-		}
-		if err != nil {
-			return fmt.Errorf("docker: pack guest: %w", err)
-		}
-	}
-	if err := tw.Close(); err != nil {
+	size, err := kit.TarGuest(&buf, v.guest, b.engine().arch, mark)
+	if err != nil {
 		return fmt.Errorf("docker: pack guest: %w", err)
 	}
 	if err := b.calls.Do(ctx, "copy guest", func(ctx context.Context) error {
@@ -163,8 +169,8 @@ func (b *driver) copyGuest(ctx context.Context, id string) error {
 		return err
 	}
 	st, err := b.statPath(ctx, id, embed.Path)
-	if err == nil && st.Size != int64(len(bin)) {
-		err = fmt.Errorf("docker: the engine stored %d of the guest's %d bytes: %w", st.Size, len(bin), backend.ErrUnavailable)
+	if err == nil && st.Size != int64(size) {
+		err = fmt.Errorf("docker: the engine stored %d of the guest's %d bytes: %w", st.Size, size, backend.ErrUnavailable)
 	}
 	return err
 }

@@ -168,12 +168,12 @@ func TestPing(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	e, err := b.Ping(t.Context())
-	if err != nil || e.Name != "docker" || e.Version == "" || e.API == "" || e.Arch == "" || len(e.Runtimes) == 0 {
+	if err != nil || e.Name != "docker" || e.Version == "" || e.API == "" || e.Arch == "" || len(e.OCIRuntimes) == 0 {
 		t.Errorf("Ping: %+v, %v", e, err)
 	}
 	c := b.Capabilities()
 	want := backend.Capabilities{
-		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true, Runtimes: c.Runtimes,
+		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true, OCIRuntimes: c.OCIRuntimes,
 		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
 	}
 	if diff := cmp.Diff(want, c); diff != "" {

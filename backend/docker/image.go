@@ -50,12 +50,12 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 
 // checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
 // the link points. It looks through the container, which must not run yet; an image that passed is not looked at again.
-func (b *driver) checkMountPoints(ctx context.Context, container string, img *image) error {
-	if _, known := b.images.Load(img.id); known {
+func (b *driver) checkMountPoints(ctx context.Context, container string, img *image, more []string) error {
+	if _, known := b.images.Load(img.id); known && len(more) == 0 {
 		return nil
 	}
 	seen := map[string]bool{}
-	for _, target := range append([]string{guestDir, backend.Workdir, "/tmp"}, img.volumes...) {
+	for _, target := range append([]string{guestDir, backend.Workdir, "/tmp"}, slices.Concat(img.volumes, more)...) {
 		for at := target; at != "/" && !seen[at]; at = path.Dir(at) {
 			seen[at] = true
 			if err := b.checkMountPoint(ctx, container, at); err != nil {
@@ -84,9 +84,9 @@ func (b *driver) checkMountPoint(ctx context.Context, id, at string) error {
 }
 
 // FindImage looks for an image.
-func (b *driver) FindImage(ctx context.Context, ref string) error {
-	_, err := b.lookUp(ctx, ref)
-	return err
+func (b *driver) FindImage(ctx context.Context, ref string) (string, error) {
+	res, err := b.lookUp(ctx, ref)
+	return res.ID, err
 }
 
 func (b *driver) lookUp(ctx context.Context, ref string) (imagetypes.InspectResponse, error) {

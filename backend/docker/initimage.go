@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // initImage names the image for containers of our own, which hold two empty directories and are one per owner of the
@@ -28,7 +29,7 @@ func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, la
 ) (string, error) {
 	cfg := &container.Config{
 		Image: initImage(o), User: o.String(), Labels: labels, WorkingDir: "/",
-		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: kit.GuestEnv(),
+		Entrypoint: []string{embed.Path}, Cmd: []string{}, Env: kit.GuestEnv(),
 	}
 	if adjust != nil {
 		adjust(cfg)
@@ -52,14 +53,6 @@ func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, la
 // quietHost has neither a network nor a log.
 func quietHost(mounts ...mount.Mount) *container.HostConfig {
 	return &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, Mounts: mounts}
-}
-
-// guestMount mounts the guest's volume.
-func (b *driver) guestMount(readOnly bool) mount.Mount {
-	return mount.Mount{
-		Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: readOnly,
-		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-	}
 }
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.

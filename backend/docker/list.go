@@ -41,7 +41,7 @@ func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Clone(res.Config.Env), nil
+	return withoutGuest(res.Config.Env), nil
 }
 
 // List describes the sandboxes that match filter.
@@ -82,12 +82,17 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
 	info.ID, info.ImageID = res.ID, res.Image
-	info.ImageEnv = slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) })
+	info.ImageEnv = withoutGuest(res.Config.Env)
 	info.State = backend.StateGone
 	if res.State != nil {
 		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
 	}
 	return info
+}
+
+// withoutGuest returns the environment of an image without what is the guest's, as an environment's has.
+func withoutGuest(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) })
 }
 
 // describeLabels reads back what Create wrote. What does not parse stays empty.

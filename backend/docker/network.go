@@ -28,7 +28,7 @@ func (b *driver) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 		return id, err
 	}
 	no := false
-	_, err = kit.Finish(ctx, b.calls, "create network", func(ctx context.Context) (networktypes.CreateResponse, error) {
+	made, err := kit.Finish(ctx, b.calls, "create network", func(ctx context.Context) (networktypes.CreateResponse, error) {
 		return b.api.NetworkCreate(ctx, networkName, networktypes.CreateOptions{
 			Driver:     "bridge",
 			EnableIPv6: &no,
@@ -40,6 +40,14 @@ func (b *driver) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 		return "", err
 	}
 	id, err = b.findNetwork(ctx)
+	if id != "" && made.ID != "" && id != made.ID { // somebody else's was first, and the engine refuses containers while there are two
+		_, err = kit.Finish(ctx, b.calls, "remove network", func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, b.api.NetworkRemove(ctx, made.ID)
+		})
+		if errors.Is(err, backend.ErrNotFound) {
+			err = nil
+		}
+	}
 	if id == "" && err == nil {
 		err = fmt.Errorf("docker: network %s vanished: %w", networkName, backend.ErrUnavailable)
 	}

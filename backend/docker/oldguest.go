@@ -39,7 +39,7 @@ func (b *driver) oldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 // alone are anybody's.
 func (b *driver) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 	g := backend.OldGuest{Name: v.Name, Version: v.Labels[backend.LabelGuest]}
-	if v.Labels[backend.LabelRole] != backend.RoleGuest || v.Name != namePre+"guest-"+g.Version || g.Version == b.opts.Guest.Version {
+	if v.Labels[backend.LabelRole] != backend.RoleGuest || v.Name != namePre+"guest-"+g.Version || g.Version == b.guest.plain.guest.Version || g.Version == b.guest.readable.guest.Version {
 		return g, false
 	}
 	var err error

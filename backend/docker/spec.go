@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
@@ -16,9 +18,9 @@ import (
 )
 
 const (
-	guestDir  = kit.GuestDir // where the guest's volume is mounted
-	namePre   = "workcell-"  // begins the name of every container and volume
-	noneShell = "NONE"       // a health check of this name switches off the image's own
+	guestDir  = embed.Dir   // where the guest's volume is mounted
+	namePre   = "workcell-" // begins the name of every container and volume
+	noneShell = "NONE"      // a health check of this name switches off the image's own
 
 	// labelConfig holds what Info needs and the engine's listing does not have, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
@@ -38,6 +40,7 @@ type plan struct {
 	volume      volumeName          // of the workspace
 	enforcement backend.Enforcement // of its limit
 	labels      map[string]string
+	installed   string // name of the environment that it finds; empty for none
 }
 
 // config is the content of labelConfig.
@@ -59,11 +62,30 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := e.supports(checked); err != nil {
 		return nil, err
 	}
+	if err := b.resolveMounts(p); err != nil {
+		return nil, err
+	}
 	err = b.chooseEnforcement(ctx, p)
 	if err == nil {
 		p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	}
 	return p, err
+}
+
+// resolveMounts looks at the directories that are to be mounted, as far as the engine is likely to see those of this machine.
+func (b *driver) resolveMounts(p *plan) error {
+	p.Spec.Mounts = slices.Clone(p.Spec.Mounts)
+	for i, m := range p.Spec.Mounts {
+		if _, err := os.Stat(m.Source); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix:") {
+			continue // its own engine tells whether it is there
+		}
+		found, err := kit.ResolveMounts("docker", []backend.Mount{m}, b.engine().root)
+		if err != nil {
+			return err
+		}
+		p.Spec.Mounts[i] = found[0]
+	}
+	return nil
 }
 
 // makeLabels joins the user's labels with ours.
@@ -75,7 +97,7 @@ func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := map[string]string{}
 	maps.Copy(l, p.Spec.Labels)
 	maps.Copy(l, p.SandboxLabels(guest))
-	l[labelConfig] = string(js)
+	l[labelConfig], l[labelBuilding] = string(js), ""
 	return l, nil
 }
 
@@ -119,7 +141,7 @@ func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *contain
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		ShmSize:        kit.ShmSize(p.Spec.Limits),
-		Runtime:        p.Spec.Runtime,
+		Runtime:        p.Spec.OCIRuntime,
 		Init:           &noInit,
 		Resources:      b.engine().resources(p.Spec.Limits, p.enforcement, p.Root),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
@@ -135,11 +157,18 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
 // would make an anonymous one without a size.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
-	ms := []mount.Mount{b.guestMount(true), b.workspaceMount(p, nonce)}
+	ms := []mount.Mount{b.guest.of(b.engine().runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
 			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: kit.ImageVolumeBytes, Mode: 0o1777},
+		})
+	}
+	for _, m := range p.Spec.Mounts {
+		ms = append(ms, mount.Mount{
+			Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: !m.Writable,
+			// What is mounted below a read-only mount could be written to.
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
 		})
 	}
 	return ms

@@ -149,4 +149,6 @@ func ended(ctx context.Context) error {
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)
 	_ backend.WorkspaceKeeper = (*Backend)(nil)
+
+	_ backend.EnvironmentKeeper = (*Backend)(nil)
 )

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,11 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	if err != nil {
 		return backend.Info{}, err
 	}
+	release, err := b.holdEnvironment(p, r)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer release()
 	spec := p.Spec
 	b.sweepOne(ctx, spec.ID, spec.Instance)
 	b.reclaim(ctx, spec.ID, spec.Instance)
@@ -110,7 +116,7 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 		return nil, err
 	}
 	enforcement := backend.WorkspaceWatched
-	if p.Sized {
+	if p.Sized && !p.Spec.Building {
 		if enforcement, err = b.chooseEnforcement(ctx, p.Spec.ID); err != nil {
 			return nil, err
 		}
@@ -119,9 +125,27 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 		Nonce: newNonce(), Record: p.Record(enforcement), Labels: p.SandboxLabels(b.opts.Guest.Version),
 		UserLabels: maps.Clone(p.Spec.Labels), OrphanTimeout: p.Spec.OrphanTimeout,
 	}
+	if r.Mounts, err = b.mounts(p.Spec.Mounts); err != nil {
+		return nil, err
+	}
 	r.Image, r.Limits, r.IDs.User = hostImage, b.enforceable(r.Limits), launch.ID(p.User)
+	if err := b.planEnvironment(p, r); err != nil {
+		return nil, err
+	}
 	r.RootBytes = rootBytes(r)
 	return r, nil
+}
+
+// mounts returns mounts with their sources as they are. What the sandbox shows of the host's own system stays as it is.
+func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
+	for _, m := range list {
+		for _, dir := range append(systemDirs(), "/etc") {
+			if m.Target == dir || strings.HasPrefix(m.Target, dir+"/") {
+				return nil, fmt.Errorf("local: nothing can be mounted at %s, which is the host's: %w", m.Target, backend.ErrUnsupported)
+			}
+		}
+	}
+	return kit.ResolveMounts("local", list, b.dirs.root)
 }
 
 // supports refuses what this machine cannot do.
@@ -130,7 +154,7 @@ func (b *driver) supports(p *kit.Plan) error {
 	switch s, asked := p.Spec, p.Asked; {
 	case s.Network == backend.NetworkBridge:
 		return fmt.Errorf("local: a sandbox without an engine has no network but its own loopback, use docker or containerd: %w", backend.ErrUnsupported)
-	case s.Root == backend.RootWritable && !m.layers:
+	case s.Root == backend.RootWritable && !m.layers && !s.Building:
 		return fmt.Errorf("local: this kernel or file system cannot put a writable layer over the host's files: %w", backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !m.cgroups.memory():
 		return fmt.Errorf("local: memory cannot be limited here, no memory cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
@@ -246,6 +270,9 @@ func (b *driver) start(ctx context.Context, x *sandbox, c *prewarmed, record fun
 		if err := b.mountSized(x, c.l.pid); err != nil {
 			return err
 		}
+	}
+	if err := b.prepareBuilding(x); err != nil {
+		return err
 	}
 	config := b.view(&x.record, c.group)
 	if err := c.l.configure(config); err != nil {

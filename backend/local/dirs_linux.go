@@ -19,9 +19,10 @@ import (
 
 // dirs is the state directory.
 //
-//	guest/<version>/workcell-guest   the guest, shown in every sandbox
+//	guest/<version>/                 the guest and its library, shown in every sandbox
 //	sandboxes/<session id>/          a sandbox, see the type
 //	workspaces/<session id>/         its workspace, which may outlive it
+//	environments/<name>/             what was installed for sandboxes, see the type
 //	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
 //	tmp/<process>-<text>             what that process is making; the nonce of its control group, if it has one
 //	trash/<process>-<text>           what that process is removing, or "any" process is to remove
@@ -108,8 +109,6 @@ func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	}
 	return dir, nil
 }
-
-const guestName = "workcell-guest"
 
 // scrub takes the paths of this machine out of an error, whose kind stays testable.
 func scrub(err error) error {

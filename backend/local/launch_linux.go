@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -61,8 +62,8 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	uids, gids := i.mappings()
 	pidfd := -1
 	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), theirConfig.Fd(), theirStatus.Fd(), listener.Fd()}
-	file := filepath.Join(b.guest, guestName)
-	pid, err := forkExec(file, []string{guestName, launch.Command}, &syscall.ProcAttr{
+	file := filepath.Join(b.guest, filepath.Base(embed.Path))
+	pid, err := forkExec(file, []string{filepath.Base(file), launch.Command}, &syscall.ProcAttr{
 		Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: files,
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: namespaces, UidMappings: uids, GidMappings: gids, GidMappingsEnableSetgroups: i.Base != 0,

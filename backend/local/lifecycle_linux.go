@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // Get describes a sandbox.
@@ -286,8 +286,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		return nil, notFound(id)
 	}
 	defer release()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", path)
+	conn, err := wire.DialSocket(path)
 	switch {
 	case err == nil:
 		return host.NewStream(conn), nil
@@ -301,7 +300,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	case errors.Is(err, syscall.EAGAIN):
 		return nil, fmt.Errorf("local: the guest takes no more connections: %w", backend.ErrCapacity)
 	}
-	return nil, fmt.Errorf("local: reaching the guest: %v: %w", errors.Unwrap(err), backend.ErrUnavailable)
+	return nil, fmt.Errorf("local: reaching the guest: %v: %w", err, backend.ErrUnavailable)
 }
 
 // OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
@@ -331,10 +330,10 @@ func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
 }
 
 // FindImage looks for the program that a reference stands for.
-func (b *driver) FindImage(_ context.Context, ref string) error {
+func (b *driver) FindImage(_ context.Context, ref string) (string, error) {
 	p, err := resolveImage(ref)
 	if err == nil {
 		err = p.find()
 	}
-	return err
+	return hostImage, err
 }

@@ -44,6 +44,9 @@ type record struct {
 	UserLabels map[string]string `json:"user_labels,omitempty"`
 	IDs        ids               `json:"ids"`
 	Group      string            `json:"group"` // name of its control group
+
+	Environment string `json:"environment,omitempty"` // name of the environment that it finds installed
+	Building    string `json:"building,omitempty"`    // name of the environment that is to be installed in it
 	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -47,12 +48,17 @@ func (b *driver) view(r *record, g group) *launch.Config {
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,
 		Rlimits:  b.rlimits(r),
-		Argv: append([]string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
+		Argv: append([]string{embed.Path, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
 			kit.GuestArgs(r.Limits, r.Workspace != backend.WorkspaceSized, 0, r.OrphanTimeout)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
 		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
+		for _, m := range r.Mounts {
+			if m.Writable {
+				c.Landlock.Write = append(c.Landlock.Write, m.Target)
+			}
+		}
 		if r.Root == backend.RootWritable {
 			c.Landlock.Write = []string{"/"}
 		}
@@ -60,6 +66,7 @@ func (b *driver) view(r *record, g group) *launch.Config {
 	b.showHost(c)
 	showDevices(c, r)
 	b.showOwn(c, r, g)
+	b.showEnvironment(c, r)
 	makeEtc(c, r)
 	return c
 }
@@ -181,10 +188,13 @@ func tmpfsOptions(size int64, o launch.ID) string {
 
 // showOwn adds what is the sandbox's own.
 func (b *driver) showOwn(c *launch.Config, r *record, g group) {
-	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: "/.workcell", Alone: true})
+	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: embed.Dir, Alone: true})
 	// Programs may run from /tmp: installers and compilers run what they put there.
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.IDs.User)})
 	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.session()), Target: backend.Workdir, Writable: true, Alone: true})
+	for _, m := range r.Mounts {
+		c.Trees = append(c.Trees, launch.Tree{Source: m.Source, Target: m.Target, Writable: m.Writable, Alone: true})
+	}
 	// Where a guest looks for the limits that hold it.
 	if b.machine.cgroups.v2 {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})

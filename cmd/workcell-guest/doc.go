@@ -5,11 +5,21 @@
 //	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
 //	workcell-guest launch
 //	workcell-guest connect
+//	workcell-guest mcp
+//	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
 //
 // launch isolates its own process as a sandbox and becomes the guest in it, with an inherited socket in place
 // of the standard streams (package internal/guest/launch).
 //
-// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. The command
-// exists for Linux only.
+// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox.
+//
+// mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
+// address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, and with 69 behind
+// one JSON-RPC error when nobody serves the command tools.
+//
+// tools, also started as /.workcell/bin/tools, calls tools of the host: results on standard output, a failure as JSON on
+// standard error with exit code 1, 77 when it was denied, 124 when a time limit ran out, 69 when the host is away.
+//
+// The command exists for Linux only.
 package main

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -20,16 +21,27 @@ import (
 // version is the content version of the guest, set by hack/build-guest.sh.
 var version = "dev"
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	if filepath.Base(os.Args[0]) == "tools" {
+		os.Exit(tools(os.Args[1:]))
+	}
+	os.Exit(run(os.Args[1:]))
+}
 
 func run(args []string) int {
 	if len(args) > 0 {
 		switch args[0] {
+		case "tools":
+			return tools(args[1:])
 		case "version":
 			fmt.Println(version)
 			return 0
 		case "connect":
 			return connect()
+		case "mcp":
+			return mcp(os.Stdin, os.Stdout)
+		case "interpret":
+			return interpret(args[1:], os.Stdin, os.Stdout, os.Stderr)
 		case netguard.Command:
 			return netguard.Main(args[1:], os.Stdout)
 		case launch.Command:
@@ -98,6 +110,12 @@ func connect() int {
 		return fail(os.Stderr, err)
 	}
 	return 0
+}
+
+// tools is what code inside calls the host's tools with from a shell.
+func tools(args []string) int {
+	c := &toolsCommand{in: os.Stdin, out: os.Stdout, err: os.Stderr, address: os.Getenv(toolsVariable), trace: os.Getenv("TRACEPARENT")}
+	return c.run(args)
 }
 
 func fail(w io.Writer, err error) int {

@@ -178,10 +178,10 @@ func atShell(u user) {
 
 // atPrograms runs programs that are named.
 func atPrograms(u user) {
-	w := openWindow(u, "sessions", "attach", "box", "-w", "/tmp", "-e", "GREETING=hello", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
+	w := openWindow(u, "sessions", "attach", "-u", "1000", "-w", "/tmp", "-e", "GREETING=hello", "box", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
 	w.ends(137)
-	w = openWindow(u, "sessions", "attach", "box", "--", "no-such-program")
+	w = openWindow(u, "sessions", "attach", "box", "no-such-program")
 	w.await("hint: name a program that the sandbox has")
 	w.ends(127)
 }

@@ -34,8 +34,12 @@ func (a *app) config() (*config.Config, error) {
 	if err != nil {
 		return nil, fail(exitInvalid, err, "docs/configuration.md describes the file; `workcell config show --origin` shows what holds")
 	}
+	mounts, err := c.Mounts()
+	if err != nil {
+		return nil, usageError(err, "--mount /srv/data:/data, or /srv/data:/data:rw for one that programs can write to")
+	}
 	if a.Defaults == nil { // else they are those that a run began with
-		a.Defaults = &session.Defaults{Limits: c.Limits(), ExecTimeout: c.ExecTimeout(), Images: c.Images()}
+		a.Defaults = &session.Defaults{Limits: c.Limits(), ExecTimeout: c.ExecTimeout(), OCIRuntime: c.OCIRuntime(), Images: c.Images(), Mounts: mounts}
 	}
 	a.loaded = c
 	return c, nil
@@ -47,11 +51,20 @@ func (a *app) configFlags() map[string]any {
 	if a.Backend != "" {
 		flags["backend"] = a.Backend
 	}
+	if a.ociRuntime != "" {
+		flags["oci-runtime"] = a.ociRuntime
+	}
 	if len(a.AllowImage) > 0 {
 		flags["allow-image"] = a.AllowImage
 	}
 	if len(a.MapImage) > 0 {
 		flags["map-image"] = a.MapImage
+	}
+	if len(a.mounts) > 0 {
+		flags["mount"] = a.mounts
+	}
+	if len(a.pool) > 0 {
+		flags["pool"] = a.pool
 	}
 	if a.TraceContent {
 		flags["trace-content"] = true

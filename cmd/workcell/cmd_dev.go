@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
 func newDevCmd(a *app) *cobra.Command {
-	return a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
+	cmd := a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
 		Use:     "dev PATH…",
 		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
 		Short:   "Serve agents and workflows to the Genkit Developer UI",
@@ -33,9 +34,13 @@ Workflows show as flows, agents as prompts, and the tools of a sandbox as tools,
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
+			a.poolOf = &session.Request{}
 			return a.withHost(cmd.Context(), files, false, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
 	})
+	a.poolFlag(cmd.Flags())
+	cmd.AddCommand(newMockModelCmd(a))
+	return cmd
 }
 
 // devFiles loads workflows and finds all agents.

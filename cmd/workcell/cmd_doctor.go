@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -204,7 +207,9 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	}
 	r.enforcement(m.Backend().Capabilities())
 	found := r.images(ctx, m.Backend(), a.loaded, image)
+	r.agents(ctx, m, a)
 	r.trial(ctx, m, found)
+	r.ownKernel(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }
 
@@ -244,7 +249,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	if info.Cgroup != "" {
 		facts = append(facts, [2]string{"cgroup", "version " + info.Cgroup})
 	}
-	facts = append(facts, [2]string{"runtimes", strings.Join(info.Runtimes, ", ")})
+	facts = append(facts, [2]string{"OCI runtimes", strings.Join(info.OCIRuntimes, ", ")})
 	for _, key := range slices.Sorted(maps.Keys(info.Details)) {
 		facts = append(facts, [2]string{strings.ReplaceAll(key, "_", " "), info.Details[key]})
 	}
@@ -305,8 +310,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 
 // images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
-	checker, ok := b.(backend.ImageChecker)
-	if !ok {
+	if _, ok := b.(backend.ImageChecker); !ok {
 		return chosen
 	}
 	var refs []string
@@ -326,13 +330,11 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 	}
 	first := chosen
 	for _, ref := range refs {
-		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-		has, err := checker.HasImage(ctx, ref)
-		cancel()
+		id, err := imageID(ctx, b, ref)
 		switch {
 		case err != nil:
 			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
-		case has:
+		case id != "":
 			r.add("image "+ref, verdictOK, present, "")
 			first = cmp.Or(first, ref)
 		default:
@@ -340,6 +342,17 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 		}
 	}
 	return first
+}
+
+// imageID returns the id of an image, empty when it is not there.
+func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string, error) {
+	checker, ok := b.(backend.ImageChecker)
+	if !ok {
+		return "", fmt.Errorf("whether there is an image %s: %w", ref, backend.ErrUnsupported)
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	return checker.ImageID(ctx, ref)
 }
 
 // fetch returns how to get an image that is not there.
@@ -375,10 +388,131 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	info := s.Info()
+	r.hostTools(ctx, s)
+	if r.Name == engines.Local {
+		for _, name := range frontmatter.ExecutorAgents() {
+			r.agentVersion(ctx, s, name, "this machine")
+		}
+	}
 	if err := s.Close(ctx); err != nil {
 		r.add(name, verdictFail, "does not close: "+sanitize.Line(err.Error()), "")
 		return
 	}
 	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
 		image, took, info.User, strings.Join(info.Programs, ", ")), "")
+}
+
+// ownKernels returns the names under which OCI runtimes are usually configured that give a sandbox a kernel of its own.
+func ownKernels() []string {
+	return []string{"runsc", "kata", "kata-runtime", "io.containerd.runsc.v1", "io.containerd.kata.v2"}
+}
+
+// ownKernel reports whether sandboxes can have a kernel of their own, which a sandbox shows.
+func (r *engineReport) ownKernel(ctx context.Context, m *session.Manager, image string) {
+	const name = "own kernel"
+	if r.Engine == nil || r.Name == engines.Local {
+		return
+	}
+	at := slices.IndexFunc(r.Engine.OCIRuntimes, func(have string) bool { return slices.Contains(ownKernels(), have) })
+	switch {
+	case at < 0:
+		r.add(name, verdictOK, "none: sandboxes share the machine's kernel", "for code that must not: gVisor or Kata, see docs/gvisor.md")
+		return
+	case image == "":
+		r.add(name, verdictOK, "not tried: --oci-runtime "+r.Engine.OCIRuntimes[at], "")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
+	defer cancel()
+	runtime := r.Engine.OCIRuntimes[at]
+	kernel, err := kernelUnder(ctx, m, session.Request{Image: image, Pull: backend.PullNever, OCIRuntime: runtime})
+	switch {
+	case err != nil:
+		r.add(name, verdictWarn, "no sandbox opens with --oci-runtime "+runtime+": "+sanitize.Line(err.Error()), "see docs/gvisor.md; "+kvm())
+	case kernel == r.Engine.Kernel:
+		r.add(name, verdictWarn, "--oci-runtime "+runtime+" runs sandboxes on the machine's kernel, "+sanitize.Line(kernel), "")
+	default:
+		r.add(name, verdictOK, fmt.Sprintf("--oci-runtime %s: kernel %s; %s", runtime, sanitize.Line(kernel), kvm()), "")
+	}
+}
+
+// kernelUnder returns the kernel that a sandbox sees.
+func kernelUnder(ctx context.Context, m *session.Manager, req session.Request) (kernel string, err error) {
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, s.Close(context.WithoutCancel(ctx))) }()
+	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"cat", "/proc/sys/kernel/osrelease"}})
+	return strings.TrimSpace(string(res.Stdout.Bytes())), err
+}
+
+// kvm says whether this machine can run virtual machines, which gVisor's platform kvm and Kata need.
+func kvm() string {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return "without KVM here, gVisor's platform is systrap, and Kata does not run"
+	}
+	f.Close() //nolint:errcheck // nothing was written
+	return "/dev/kvm can be opened here"
+}
+
+// hostTools reports whether a command of the trial sandbox reaches this process, as code that calls tools of the host does.
+func (r *engineReport) hostTools(ctx context.Context, s *session.Session) {
+	const name = "host tools"
+	err := callHostTool(ctx, s)
+	switch {
+	case errors.Is(err, backend.ErrUnsupported):
+		r.add(name, verdictWarn, "not supported: "+sanitize.Line(err.Error()), "")
+	case err != nil:
+		r.add(name, verdictWarn, "code inside does not reach them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
+	case !tagged(ctx, s):
+		r.add(name, verdictWarn, "code inside reaches them, without a network; a command is known by its environment, because the kernel takes no limit of file locks",
+			"agents that share a sandbox can pass for each other: give each its own with session: isolated")
+	default:
+		r.add(name, verdictOK, "code inside reaches them, without a network; the kernel says which command calls", "")
+	}
+}
+
+// tagged reports whether commands have the tag by which the guest knows them, a limit of file locks.
+func tagged(ctx context.Context, s *session.Session) bool {
+	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"cat", "/proc/self/limits"}})
+	if err != nil {
+		return false
+	}
+	_, locks, _ := strings.Cut(string(res.Stdout.Bytes()), "Max file locks")
+	fields := strings.Fields(locks)
+	if len(fields) < 2 {
+		return false
+	}
+	hard, err := strconv.ParseUint(fields[1], 10, 64)
+	return err == nil && hard >= 1<<61 // see the guest's tracker
+}
+
+func callHostTool(ctx context.Context, s *session.Session) (err error) {
+	registry, err := hosttools.New(nil, hosttools.Static("doctor", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "ping", ReadOnly: true},
+		Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Text: "pong"}, nil
+		},
+	}))
+	if err != nil {
+		return err
+	}
+	set, err := registry.Set(ctx, hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "doctor.ping"}}}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close(ctx)) }()
+	at, err := hosttools.Attach(ctx, s)
+	if err != nil {
+		return err
+	}
+	req := session.ExecRequest{Argv: []string{"tools", "call", "doctor.ping"}}
+	at.Grant(ctx, set, &req)
+	res, err := s.Exec(ctx, req)
+	if err == nil && strings.TrimSpace(string(res.Stdout.Bytes())) != "pong" {
+		err = fmt.Errorf("the command %s with %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
+	}
+	return err
 }

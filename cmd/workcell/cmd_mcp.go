@@ -19,7 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -36,11 +38,13 @@ type mcpOptions struct {
 	policy mcpPolicyFlags
 
 	agents, workflows string // directories of tasks
+	coding            codingTasks
 
 	transport string
 	image     string
 	runtime   frontmatter.Runtime
 	network   backend.NetworkMode
+	hosts     []string // that the sandboxes reach though they have no network
 	onExit    string
 	idle      time.Duration
 }
@@ -74,11 +78,15 @@ loopback addresses each of them needs a bearer token.`,
 	f := cmd.Flags()
 	f.StringVar(&o.agents, "agents", "", "directory of agents (*.prompt) that execute_task can run, and that workflows use")
 	f.StringVar(&o.workflows, "workflows", "", "directory of workflows (*.yaml) that execute_task can run")
+	f.StringSliceVar(&o.coding.agents, "executors", nil, "coding agents that execute_task can run, as claude or claude=anthropic/claude-sonnet-4-5: "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+	f.Float64Var(&o.coding.budget, "budget-usd", 0, "what the model of each task of --executors may cost; 0 for no bound")
 	f.Var(oneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
 	f.StringVar(&o.image, "image", "", "image of the sandboxes (default that of --runtime)")
 	f.Var(oneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "the language of the sandboxes (default python)")
 	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "what the sandboxes can reach")
+	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that the sandboxes can reach without a network: NAME, *.NAME, NAME:PORT, registry:NAME; may be repeated")
 	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
+	a.poolFlag(f)
 	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "what becomes of the sandboxes when the server ends")
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "idle time after which a sandbox is closed")
 	return cmd
@@ -108,6 +116,12 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer tel.Close(ctx)
+	endTools, err := a.startHostTools(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endTools(err) }()
+	a.poolOf = &session.Request{Network: o.network, Ceiling: policy.Limits.Ceiling()}
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -118,18 +132,18 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		closeManager = m.Detach
 	}
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
-	runner, err := a.taskRunner(m, o.agents, o.workflows)
+	runner, err := a.taskRunner(m, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
 	}
 	defer runner.Close()
 	opts := &mcpserver.Options{
 		Sandbox: tools.Sandbox{
-			Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)},
+			Runtime: o.runtime, Image: o.image, Network: o.reach(),
 			// The policy bounds it.
-			Limits: frontmatter.Limits{ExecTimeoutSeconds: int64(a.Defaults.ExecTimeout.Seconds())},
+			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(a.Defaults.ExecTimeout)},
 		},
-		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {
@@ -143,8 +157,21 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	return serve(ctx, a, srv)
 }
 
+// reach returns what the sandboxes can reach.
+func (o *mcpOptions) reach() frontmatter.Network {
+	if len(o.hosts) > 0 {
+		return frontmatter.Network{Allow: o.hosts}
+	}
+	return frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}
+}
+
 func (o *mcpOptions) check(a *app) error {
+	problems := netrule.List{Allow: o.hosts}.Problems()
 	switch {
+	case len(problems) > 0:
+		return usageError(fmt.Errorf("--network-allow: %w", problems[0]), "write it as example.org, *.example.org, example.org:8443 or registry:npm")
+	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
+		return usageError(errors.New("--network-allow bounds what sandboxes without a network reach"), "leave out --network "+string(backend.NetworkBridge))
 	case a.maxSandboxes < 1:
 		return usageError(fmt.Errorf("--max-sandboxes %d", a.maxSandboxes), "at least 1")
 	case o.idle < time.Second:
@@ -179,20 +206,11 @@ type mcpPolicyFlags struct {
 	over []func(*mcpserver.Policy) error // what the other flags say
 }
 
-// limitFlag returns what sets a limit of the policy to a whole number, or to a time in whole seconds.
-func limitFlag(unit time.Duration, of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, string) error {
+// limitFlag returns what sets a limit of the policy to a whole number.
+func limitFlag(of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, string) error {
 	return func(p *mcpserver.Policy, text string) error {
 		n, err := strconv.ParseInt(text, 10, 64)
-		if unit != 0 {
-			var d time.Duration
-			d, err = time.ParseDuration(text)
-			if n = int64(d / unit); d%unit != 0 {
-				return errors.New("it must be in whole seconds")
-			}
-		}
 		switch {
-		case err != nil && unit != 0:
-			return errors.New("not a time such as 90s or 5m")
 		case err != nil:
 			return errors.New("not a whole number")
 		case n < 0:
@@ -226,13 +244,20 @@ func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
 			return nil
 		}},
 		{"max-file-mb", "largest file through the file tools, 0 is no bound (default 10)",
-			limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.FileMB })},
+			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.FileMB })},
 		{"max-workspace-mb", limitUsage("workspace_mb") + ", set aside on the disk where that can be; 0 leaves it to agents and workflows",
-			limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.WorkspaceMB })},
-		{"max-execution", "longest command, program or task, as 90s, 0 is no bound (default 5m0s)",
-			limitFlag(time.Second, func(l *mcpserver.PolicyLimits) *int64 { return &l.ExecutionSeconds })},
-		{"max-memory-mb", limitUsage("memory_mb"), limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.MemoryMB })},
-		{"max-cpu", limitUsage("cpu_millicores"), limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.CPUMillicores })},
+			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.WorkspaceMB })},
+		{"max-exec-timeout", "longest command, program or task, as 90s, 0 is no bound (default 5m0s)", func(p *mcpserver.Policy, text string) (err error) {
+			if p.Limits.ExecTimeout, err = time.ParseDuration(text); err != nil {
+				return errors.New("not a time such as 90s or 5m")
+			}
+			if p.Limits.ExecTimeout < 0 || p.Limits.ExecTimeout%time.Second != 0 {
+				return errors.New("it must be in whole seconds, at least 0")
+			}
+			return nil
+		}},
+		{"max-memory-mb", limitUsage("memory_mb"), limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.MemoryMB })},
+		{"max-cpu", limitUsage("cpu_millicores"), limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.CPUMillicores })},
 	} {
 		cmd.Flags().Func(row.name, row.usage, func(text string) error {
 			f.over = append(f.over, func(p *mcpserver.Policy) error { return row.set(p, text) })

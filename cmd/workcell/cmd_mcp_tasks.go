@@ -15,8 +15,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
@@ -38,6 +40,7 @@ type taskRunner struct {
 	manager *session.Manager
 	tasks   map[string]mcpTask
 	paths   hostPaths
+	prompts string // directory of the coding agents' files; empty without any
 
 	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
 	hosts map[string]*host
@@ -58,11 +61,17 @@ type mcpTask struct {
 
 // taskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
 // Models are not looked for yet: running a task whose key is missing returns that error.
-func (a *app) taskRunner(m *session.Manager, agents, workflows string) (*taskRunner, error) {
+func (a *app) taskRunner(m *session.Manager, agents, workflows string, coding codingTasks) (*taskRunner, error) {
 	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, paths: newHostPaths(agents, workflows), hosts: map[string]*host{}}
 	var errs []error
-	if agents != "" {
-		errs = append(errs, r.addAgents(agents))
+	var err error
+	if r.prompts, err = coding.write(a.Model); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{r.prompts, agents} {
+		if dir != "" {
+			errs = append(errs, r.addAgents(dir))
+		}
 	}
 	if workflows != "" {
 		errs = append(errs, r.addWorkflows(workflows, agents))
@@ -92,6 +101,9 @@ func (r *taskRunner) addAgents(dir string) error {
 			r.leaveOut(path, err)
 			continue
 		}
+		if first, taken := r.tasks[name]; taken {
+			return fmt.Errorf("%s: the task %s is %s already", path, name, first.Kind)
+		}
 		r.tasks[name] = mcpTask{
 			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
 			path: path, agents: map[string]string{name: path},
@@ -112,7 +124,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		if isScript(path) {
+		if isNoWorkflow(path) {
 			continue
 		}
 		wf, files, err := loadWorkflow(path, agents)
@@ -169,6 +181,8 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		if !e.Done {
 			calls.Add(1)
 			req.Report(agent + ": " + e.Tool)
+		} else if e.Duration >= time.Second {
+			req.Report(fmt.Sprintf("%s: %s (%d s)", agent, e.Tool, int64(e.Duration.Seconds())))
 		}
 	}
 	if t.wf != nil {
@@ -184,10 +198,10 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	}
 	res, err := own.run(ctx, t.Name, input)
 	if err != nil {
-		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model}, taskError(err)
+		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model, CostUSD: taskCost(res)}, taskError(err)
 	}
 	out := mcpserver.TaskResult{
-		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls,
+		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls, CostUSD: taskCost(res),
 	}
 	if want := own.docs[t.Name].Outputs(); want != nil {
 		run, _ := session.RunFromContext(ctx)
@@ -203,6 +217,14 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	return out, nil
 }
 
+// taskCost returns what a coding agent cost; nil when that is not known, or it was none.
+func taskCost(res tools.AgentResult) *float64 {
+	if res.Executor == nil || !res.Executor.Metered.CostKnown {
+		return nil
+	}
+	return &res.Executor.Metered.CostUSD
+}
+
 // taskOutputs describes outputs that stay in a sandbox.
 func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
 	var list []mcpserver.TaskOutput
@@ -212,7 +234,7 @@ func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
 	return list
 }
 
-// keepSnapshot keeps what the sandboxes of a session began with, as long as there are any.
+// keepSnapshot keeps what the sandboxes of a session began with until the session is closed.
 func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
 	r.began.Lock()
 	defer r.began.Unlock()
@@ -220,29 +242,40 @@ func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
 		r.began.with = map[session.Run][]*transfer.Snapshot{}
 	}
 	r.began.with[run] = append(r.began.with[run], s)
-	r.dropSnapshots(func(run session.Run) bool { return len(r.manager.InScope(run.Scope())) == 0 })
+	if len(r.manager.InScope(run.Scope())) == 0 { // the session was closed meanwhile
+		r.forget(run)
+	}
 }
 
-// dropSnapshots removes those of some runs. The caller holds the lock.
-func (r *taskRunner) dropSnapshots(of func(session.Run) bool) {
-	for run, list := range r.began.with {
-		if !of(run) {
-			continue
+// forgetRun removes what the sandboxes of a session began with.
+func (r *taskRunner) forgetRun(run session.Run) {
+	r.began.Lock()
+	defer r.began.Unlock()
+	r.forget(run)
+}
+
+// forget is forgetRun for who holds the lock.
+func (r *taskRunner) forget(run session.Run) {
+	for _, s := range r.began.with[run] {
+		if err := s.Remove(); err != nil {
+			r.logger().Warn("the copy of a workspace was not removed", "error", err)
 		}
-		for _, s := range list {
-			if err := s.Remove(); err != nil {
-				r.logger().Warn("the copy of a workspace was not removed", "error", err)
-			}
-		}
-		delete(r.began.with, run)
 	}
+	delete(r.began.with, run)
 }
 
 // Close removes the snapshots that are left.
 func (r *taskRunner) Close() {
-	r.began.Lock()
-	defer r.began.Unlock()
-	r.dropSnapshots(func(session.Run) bool { return true })
+	own, err := r.snapshots(r.manager.Owner())
+	if err == nil {
+		err = own.Clear()
+	}
+	if r.prompts != "" {
+		err = errors.Join(err, os.RemoveAll(r.prompts))
+	}
+	if err != nil {
+		r.logger().Warn("copies of workspaces were not removed", "error", err)
+	}
 }
 
 // Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other sandboxes.
@@ -273,8 +306,12 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 		return mcpserver.TaskResult{}, inputError(err)
 	}
 	run, _ := session.RunFromContext(ctx)
+	own, err := r.snapshots(h.m.Owner())
+	if err != nil {
+		return mcpserver.TaskResult{}, taskError(err)
+	}
 	engine := workflow.NewEngine(h.m, h, &workflow.Options{
-		Within: &run, OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
+		Within: &run, Results: string(own), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
 		Logger: r.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted {
 				req.Report("step " + ev.Path)
@@ -336,6 +373,13 @@ func taskError(err error) error {
 		return inputError(err)
 	}
 	code := toolspec.ErrorOf(err).Code
+	if errors.Is(err, executor.ErrBudget) {
+		return toolspec.NewError(toolspec.CodeQuota, clip(err.Error(), 2000), "Report to the user that the task's budget is used up.")
+	}
+	var conflict *session.ConflictError
+	if errors.As(err, &conflict) {
+		return toolspec.NewError(code, clip(err.Error(), 2000), "Another task of the session has another kind of sandbox: pass new as session_id.")
+	}
 	return toolspec.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
 }
 

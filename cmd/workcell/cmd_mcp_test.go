@@ -106,7 +106,7 @@ func TestMCPTokens(t *testing.T) {
 func TestMCPPolicyFlags(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "guard.yaml")
-	if err := os.WriteFile(path, []byte("limits: {file_mb: 3, execution_seconds: 7}\ncommands: {refuse: [{pattern: curl}]}\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("limits: {file_mb: 3, exec_timeout: 7s}\ncommands: {refuse: [{pattern: curl}]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, cmd := &mcpPolicyFlags{}, &cobra.Command{}
@@ -118,7 +118,7 @@ func TestMCPPolicyFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 5, ExecutionSeconds: 7, CPUMillicores: 500}
+	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 5, ExecTimeout: 7 * time.Second, CPUMillicores: 500}
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
@@ -146,7 +146,7 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		}
 	}
 	var stderr strings.Builder
-	r, err := (&app{stderr: &stderr}).taskRunner(nil, dir, dir)
+	r, err := (&app{stderr: &stderr}).taskRunner(nil, dir, dir, codingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +186,8 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--policy", "no-such-file"}, exitInvalid, "no-such-file"},
 		{[]string{"--max-file-mb", "-1"}, exitUsage, "--max-file-mb"},
 		{[]string{"--max-cpu", "-500"}, exitUsage, "--max-cpu"},
-		{[]string{"--max-execution", "-1s"}, exitUsage, "--max-execution"},
-		{[]string{"--max-execution", "500ms"}, exitUsage, "whole seconds"},
+		{[]string{"--max-exec-timeout", "-1s"}, exitUsage, "--max-exec-timeout"},
+		{[]string{"--max-exec-timeout", "500ms"}, exitUsage, "whole seconds"},
 		{[]string{"--transport", "http", "--max-connections", "-1"}, exitUsage, "--max-connections"},
 		{[]string{"--transport", "http", "--max-connections", "0"}, exitUsage, "at least 1"},
 		{[]string{"--transport", "http", "--max-rate", "-1"}, exitUsage, "--max-rate"},

@@ -31,7 +31,42 @@ func (a *app) runFiles() (runfiles.Dir, error) {
 	return runfiles.Dir(filepath.Join(string(dir), "runs")), err
 }
 
-// pruneRuns forgets runs that finished long ago, with what they made.
+// snapshots returns where an owner keeps what sandboxes began with that no later process resumes.
+func (a *app) snapshots(owner string) (runfiles.Dir, error) {
+	dir, err := a.stateDir()
+	return runfiles.Dir(filepath.Join(string(dir), "snapshots", owner)), err
+}
+
+// dropSnapshots deletes what dead owners kept there.
+func (a *app) dropSnapshots(j *sqlitejournal.Journal) error {
+	all, err := a.snapshots("")
+	if err != nil {
+		return err
+	}
+	owners, err := all.Runs()
+	errs := []error{err}
+	for _, owner := range owners {
+		lives, err := j.Lives(owner)
+		if errs = append(errs, err); err == nil && !lives {
+			errs = append(errs, all.Remove(owner))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropBegun deletes what processes left that were killed at the end of their run, or before somebody else ended it.
+func dropBegun(ctx context.Context, j *sqlitejournal.Journal, kept runfiles.Dir) error {
+	ids, err := kept.Begun()
+	errs := []error{err}
+	for _, id := range ids {
+		if r, err := j.Run(ctx, id); err == nil && !r.Finished.IsZero() {
+			errs = append(errs, kept.RemoveBegun(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pruneRuns forgets runs that finished long ago, with what they made, and what dead processes have no more use for.
 func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
 	conf, err := a.config()
 	if err != nil {
@@ -42,10 +77,10 @@ func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
 	_, err = j.Prune(ctx, old)
 	kept, dirErr := a.runFiles()
 	if err = errors.Join(err, dirErr); err == nil {
-		err = kept.Prune(old, func(run string) bool {
+		err = errors.Join(a.dropSnapshots(j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
 			_, err := j.Run(ctx, run)
 			return !errors.Is(err, backend.ErrNotFound)
-		})
+		}))
 	}
 	if err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
@@ -85,22 +120,26 @@ type homecoming struct {
 	run       string
 	dir       string // that the patch is for
 	succeeded bool
+	stuck     bool // it is nowhere but in the sandbox
 }
 
 // collectAgent collects and keeps what an agent's run made.
 func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, want []string, began *transfer.Snapshot) (homecoming, error) {
 	home := homecoming{run: run.ID}
 	box := transfer.Shared(h.m, run)
-	if want == nil && began == nil || box == nil && want == nil {
-		return home, nil
-	}
-	if box == nil {
-		return home, errors.New("the agent has no outputs: it used no sandbox")
-	}
-	var err error
-	if home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began); home.Patch != nil {
+	if began != nil {
 		home.dir = began.Dir()
 	}
+	if box == nil {
+		home.Patch = began.Untouched()
+		if want != nil {
+			return home, errors.New("the agent has no outputs: it used no sandbox")
+		}
+		return home, nil
+	}
+	var err error
+	home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began)
+	home.stuck = err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, new(*transfer.MissingError))
 	if home.Patch == nil && len(home.Outputs) == 0 {
 		return home, err
 	}
@@ -108,6 +147,7 @@ func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, 
 	if dirErr == nil {
 		dirErr = kept.Save(run.ID, runfiles.Made{Source: h.docs[agent].File, Workspace: home.dir, Outputs: home.Outputs, Patch: home.Patch})
 	}
+	home.stuck = home.stuck || dirErr != nil
 	return home, errors.Join(err, dirErr)
 }
 
@@ -115,6 +155,9 @@ func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, 
 func (h *host) bringHome(home homecoming) error {
 	for _, name := range home.Missing {
 		h.p.Line("no output %s, which may be missing", name)
+	}
+	if h.Apply && !home.succeeded {
+		h.p.Line("--apply: nothing is applied, the run did not succeed")
 	}
 	var err error
 	switch n := len(home.Outputs); {
@@ -124,7 +167,15 @@ func (h *host) bringHome(home homecoming) error {
 	default:
 		h.p.Line("%s kept; list with: workcell runs files %s", counted(n, "output"), home.run)
 	}
-	if home.Patch == nil || len(home.Patch.Changes)+len(home.Patch.Omitted) == 0 {
+	switch {
+	case home.Patch == nil && h.Apply && home.succeeded:
+		return errors.Join(err, fail(exitFailed, errors.New("--apply: there is nothing to apply, the run has no patch"), "its steps worked in several sandboxes and share none"))
+	case home.Patch == nil:
+		return err
+	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
+		if h.Apply && home.succeeded {
+			h.p.Line("nothing to apply: the run changed no file of %s", home.dir)
+		}
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
@@ -283,12 +334,15 @@ func newRunsGetCmd(a *app) *cobra.Command {
 		Short: "Bring an output of a run here, or write it to standard output",
 		Long: `Bring an output of a run, a file or a directory, into the current directory or into DIR, by its name there. A file that
 is there with another content is left alone unless --force is given. With - in place of DIR one file is written to standard
-output. With - in place of PATH all outputs are, as a tar archive.`,
+output; a terminal is shown escapes for what it might act on. With - in place of PATH all outputs are, as a tar archive.`,
 		Example: "  workcell runs get run_4k2 report.csv\n  workcell runs get run_4k2 dist /srv/site --force\n" +
 			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 - | tar t",
 		Args: cobra.RangeArgs(2, 3),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
-			if args[0] == "-" {
+			switch {
+			case args[0] == "-" && isTerminal(a.stdout):
+				return usageError(errors.New("a tar archive is not for a terminal"), "as in workcell runs get RUN - | tar x")
+			case args[0] == "-":
 				return a.tarOutputs(made)
 			}
 			at := path.Clean(args[0])
@@ -308,7 +362,7 @@ output. With - in place of PATH all outputs are, as a tar archive.`,
 			if !ok {
 				return usageError(fmt.Errorf("%s is a directory", at), "`workcell runs get RUN -` writes all outputs as a tar archive")
 			}
-			_, err = a.stdout.Write(file.Content)
+			_, err = a.contents().Write(file.Content)
 			return err
 		}),
 	})
@@ -368,7 +422,8 @@ func newRunsDiffCmd(a *app) *cobra.Command {
 		Short:   "Print what a run changed in its workspace, as a patch",
 		Example: "  workcell runs diff run_4k2 | git apply",
 		Long: `Print what a run changed in the workspace that is a copy of a directory, as a patch in Git's format: git apply takes it,
-with binary files, modes and renames. Files that it leaves out are named on standard error.`,
+with binary files, modes and renames. Files that it leaves out are named on standard error. A terminal is shown escapes for
+what it might act on; pipes and files get the patch as it is.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
 			p, err := patchOf(run, made)
@@ -376,7 +431,7 @@ with binary files, modes and renames. Files that it leaves out are named on stan
 				return err
 			}
 			listFew(p.Omitted, a.notice, "not among the changes: %s: %s")
-			return p.Format(a.stdout)
+			return p.Format(a.contents())
 		}),
 	})
 }

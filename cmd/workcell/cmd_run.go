@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -30,7 +31,7 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
-	f.StringVar(&a.Out, "out", "", "directory to put the outputs into; without it they are kept for `workcell runs get`")
+	f.StringVar(&a.Out, "out", "", "`DIR` to put the outputs into; without it they are kept for workcell runs get")
 	f.BoolVar(&a.Force, "force", false, "replace files in --out that are others, or changed meanwhile")
 	f.BoolVar(&a.Apply, "apply", false, "when the run succeeded, apply what it changed to the directory that its workspace is a copy of")
 	f.StringVar(&a.User, "user", "", "name of the person whose sandbox agents with session: user work in; it stays for the next run")
@@ -135,6 +136,9 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
+	if res.Unfinished != nil {
+		return errors.Join(runError(err), h.leave(ctx, session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}, "workcell runs resume "+res.RunID))
+	}
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
@@ -229,8 +233,29 @@ type agentOutput struct {
 	InputTokens  int    `json:"input_tokens"`
 	OutputTokens int    `json:"output_tokens"`
 
+	Executor *executorOutput `json:"executor,omitempty"`
+
 	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
 	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
+}
+
+// executorOutput is what is told of a coding agent.
+type executorOutput struct {
+	Outcome    string   `json:"outcome"`
+	SessionID  string   `json:"session_id,omitempty"`
+	Resumed    bool     `json:"resumed,omitempty"`
+	CostUSD    *float64 `json:"cost_usd,omitempty"` // absent when a model has no price
+	Requests   int64    `json:"requests"`           // to its model
+	HookErrors []string `json:"hook_errors,omitempty"`
+}
+
+func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
+	if r == nil {
+		return nil
+	}
+	return &executorOutput{
+		Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(), Requests: r.Metered.Requests, HookErrors: r.HookErrors,
+	}
 }
 
 func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
@@ -256,53 +281,115 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 	})
 }
 
+// leave leaves the sandboxes of a run that have what could not be brought home, and says how to have it.
+func (h *host) leave(ctx context.Context, run session.Run, again string) error {
+	if h.Apply {
+		h.p.Line("--apply: nothing is applied, what the run made was not brought home")
+	}
+	ctx = context.WithoutCancel(ctx)
+	list, err := h.m.List(ctx)
+	if err != nil {
+		h.p.Line("the sandbox of run %s is left with what it made, but cannot be named: %v", run.ID, err)
+	}
+	for _, s := range list {
+		if s.Run == run.ID {
+			h.p.Line("sandbox %s of run %s is left with what it made; copy files with: workcell sessions cp %s:. DIR", s.ID, run.ID, s.ID)
+		}
+	}
+	if again != "" {
+		h.p.Line("once the cause is gone, bring it home with: %s", again)
+	}
+	return h.m.Detach(ctx)
+}
+
+// agentWorkspace takes what the sandboxes of an agent's run begin with; nil for nothing. end must be called when the run has
+// ended, with whether what it made is nowhere but in its sandbox: the patch can then be told only with this.
+func (h *host) agentWorkspace(ctx context.Context, run string) (began *transfer.Snapshot, end func(stuck bool) error, err error) {
+	if h.Workspace == "" {
+		return nil, func(bool) error { return nil }, nil
+	}
+	own, err := h.snapshots(h.m.Owner())
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, err := h.runFiles()
+	if err != nil {
+		return nil, nil, err
+	}
+	if began, err = transfer.NewSnapshot(ctx, h.Workspace, own.Base(run)); err != nil {
+		return nil, nil, fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
+	}
+	h.reportSkipped(ctx, h.Workspace)
+	return began, func(stuck bool) error {
+		if !stuck {
+			return own.Clear()
+		}
+		err := kept.TakeBase(run, own)
+		if err == nil {
+			h.p.Line("%s as the run began with it: %s", h.Workspace, kept.Base(run))
+		}
+		return err
+	}, nil
+}
+
 // executeAgent runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
-func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) (err error) {
+func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) error {
 	h.onTool = h.p.tool
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
-	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
-	var began *transfer.Snapshot
-	if h.Workspace != "" {
-		if began, err = transfer.NewSnapshot(ctx, h.Workspace, ""); err != nil {
-			return fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
-		}
-		defer began.Remove() // a temp file; nothing can be done about one that stays
-		base = began.Into(base)
-		h.reportSkipped(ctx, h.Workspace)
-	}
 	want := h.docs[name].Outputs()
 	if err := h.checkHome(want, h.Workspace); err != nil {
 		return err
+	}
+	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
+	began, drop, err := h.agentWorkspace(ctx, run.ID)
+	if err != nil {
+		return err
+	}
+	if began != nil {
+		base = began.Into(base)
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
 	h.keepTrace(run.ID)
 	h.p.Line("run %s of agent %s", run.ID, name)
 	h.p.Status("agent " + name)
-	res, err := h.run(ctx, name, input)
+	res, runErr := h.run(ctx, name, input)
 	h.p.Status("")
-	home, homeErr := h.collectAgent(ctx, name, run, want, began)
-	home.succeeded = err == nil && homeErr == nil
-	err = errors.Join(err, homeErr)
-	// The end of the manager leaves what the run's own end keeps, and nothing else.
-	err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
-	h.showKept(ctx, run.ID)
-	if err != nil {
-		return errors.Join(runError(err), h.bringHome(home))
+	home, err := h.collectAgent(ctx, name, run, want, began)
+	home.succeeded = runErr == nil && err == nil
+	if home.stuck {
+		err = errors.Join(err, h.leave(ctx, run, ""))
+	} else {
+		// The end of the manager leaves what the run's own end keeps, and nothing else.
+		err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
 	}
+	err = errors.Join(runErr, err, drop(home.stuck))
+	h.showKept(ctx, run.ID)
+	if err == nil || home.stuck && runErr == nil {
+		err = errors.Join(runError(err), h.printAgent(name, res, home))
+	} else {
+		err = runError(err)
+	}
+	if home.stuck {
+		return err
+	}
+	return errors.Join(err, h.bringHome(home))
+}
+
+// printAgent prints the answer of an agent.
+func (h *host) printAgent(name string, res tools.AgentResult, home homecoming) error {
 	out := agentOutput{
-		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
+		Agent: name, RunID: home.run, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
 		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
-		Outputs: slices.Sorted(maps.Keys(home.Outputs)),
+		Outputs: slices.Sorted(maps.Keys(home.Outputs)), Executor: newExecutorOutput(res.Executor),
 	}
 	if home.Patch != nil {
 		stat := home.Patch.Stat()
 		out.Patch = &stat
 	}
-	err = h.print(out, func(w io.Writer) error {
+	return h.print(out, func(w io.Writer) error {
 		if res.Output != nil {
 			return writeLines(w, "", res.Output)
 		}
 		return writeLines(w, "", res.Text)
 	})
-	return errors.Join(err, h.bringHome(home))
 }

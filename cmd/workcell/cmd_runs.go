@@ -65,7 +65,7 @@ func (h *host) note(path string) (string, error) {
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &script} {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
@@ -356,10 +356,14 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
-		if kept, err := a.runFiles(); err != nil || kept.Remove(r.ID) != nil {
+		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"}
+		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
+			return err
+		}
+		if kept, err := a.runFiles(); err != nil || kept.RemoveBegun(r.ID) != nil {
 			a.notice("the workspace of run %s as it began is still in the state directory", r.ID)
 		}
-		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
+		return nil
 	})
 }
 
@@ -429,7 +433,8 @@ type shownRun struct {
 	runOutput
 	File    string           `json:"file,omitempty"` // of the workflow
 	Backend string           `json:"backend,omitempty"`
-	Entries []workflow.Entry `json:"entries"` // the journal
+	CostUSD *float64         `json:"cost_usd,omitempty"` // of the attempts that ended, as far as it is known
+	Entries []workflow.Entry `json:"entries"`            // the journal
 }
 
 func newRunsShowCmd(a *app) *cobra.Command {
@@ -458,10 +463,33 @@ func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) 
 	if shown.Entries, err = j.Entries(ctx, r.ID); err != nil {
 		return err
 	}
+	shown.CostUSD = costOf(shown.Entries)
 	if n, err := readNote(r); err == nil {
 		shown.File, shown.Backend = n.Workflow, n.Backend
 	}
 	return a.print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
+}
+
+// costOf returns what the models of coding agents cost in a run; nil when nothing is known of that.
+func costOf(entries []workflow.Entry) (sum *float64) {
+	for _, e := range entries {
+		if e.CostUSD == nil {
+			continue
+		}
+		if sum == nil {
+			sum = new(float64)
+		}
+		*sum += *e.CostUSD
+	}
+	return sum
+}
+
+// dollars returns a cost for people; empty for none that is known.
+func dollars(cost *float64) string {
+	if cost == nil {
+		return ""
+	}
+	return fmt.Sprintf("$%.4f", *cost)
 }
 
 // table shows the run's attempts in the order in which they ended, then those that did not. Below it stands what it has no
@@ -469,9 +497,9 @@ func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) 
 func (s shownRun) table(w io.Writer, now time.Time) error {
 	writeFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
-		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"took", s.took(now)})
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"took", s.took(now)}, [2]string{"cost", dollars(s.CostUSD)})
 	fmt.Fprintln(w)
-	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
+	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "COST", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
 	for _, e := range s.Entries {
@@ -504,7 +532,7 @@ func errorCell(e *workflow.Error) string { return clip(sanitize.Line(e.Message),
 func (s shownRun) steps() [][]string {
 	began := map[string]workflow.Entry{}
 	row := func(e workflow.Entry, status, took, text string) []string {
-		return []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, took, text}
+		return []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, took, dollars(e.CostUSD), text}
 	}
 	var rows [][]string
 	for _, e := range s.Entries {

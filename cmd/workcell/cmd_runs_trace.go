@@ -7,10 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -25,17 +28,17 @@ const (
 func newRunsTraceCmd(a *app) *cobra.Command {
 	out, all := traceText, false
 	cmd := a.verb(0, &cobra.Command{
-		Use:   "trace RUN",
+		Use:   "trace [RUN]",
 		Short: "Draw the trace of a run",
 		Long: `Draw the trace of a run of ` + "`workcell run`" + ` or ` + "`workcell agent run`" + `: its agents, the calls of models and tools, the
-commands in its sandbox, when each began and how long it took. The spans are kept with the run, whether or not they were
+commands in its sandbox, when each began and how long it took. Without RUN it is the latest. The spans are kept with the run, whether or not they were
 sent to a collector. As JSON they are what a collector takes:
 
   workcell runs trace RUN -o json | curl -H 'Content-Type: application/json' -d @- http://localhost:4318/v1/traces`,
 		Example: "  workcell runs trace run_…\n  workcell runs trace run_… -o svg > trace.svg",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
-			return a.drawTrace(ctx, j, args[0], out, all)
+			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
 		}),
 	})
 	cmd.Flags().VarP(oneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "text, a picture, or the spans in OpenTelemetry's JSON")
@@ -97,20 +100,39 @@ func (a *app) drawTrace(ctx context.Context, j *sqlitejournal.Journal, id, out s
 	return nil
 }
 
-// tracedRun returns the id of a run that is named by its id or the beginning of that, and what it was a run of. Runs of
-// agents have no journal.
+// latestTrace returns the run of which a span was kept last.
+func latestTrace(dir runfiles.Dir, runs []string) (latest string, err error) {
+	var last time.Time
+	for _, run := range runs {
+		if st, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil && st.ModTime().After(last) {
+			latest, last = run, st.ModTime()
+		}
+	}
+	if latest == "" {
+		return "", fail(exitNotFound, errors.New("no trace of a run is kept"), "")
+	}
+	return latest, nil
+}
+
+// tracedRun returns the id of a run that is named by its id or the beginning of that, empty for the latest, and what it was
+// a run of. Runs of agents have no journal.
 func (a *app) tracedRun(ctx context.Context, j *sqlitejournal.Journal, id string) (full, title string, err error) {
+	dir, err := a.runFiles()
+	if err != nil {
+		return "", "", err
+	}
+	kept, err := dir.Runs()
+	if err != nil {
+		return "", "", err
+	}
+	if id == "" {
+		if id, err = latestTrace(dir, kept); err != nil {
+			return "", "", err
+		}
+	}
 	r, err := findRun(ctx, j, id)
 	if err == nil {
 		return r.ID, r.Workflow + " · " + r.ID, nil
-	}
-	dir, late := a.runFiles()
-	if late != nil {
-		return "", "", late
-	}
-	kept, late := dir.Runs()
-	if late != nil {
-		return "", "", late
 	}
 	var found []string
 	for _, name := range kept {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -28,7 +29,7 @@ func newSessionsCmd(a *app) *cobra.Command {
 Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
 are under way in other processes of the same user.`,
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
-		newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
 }
 
 // managed returns what a command runs with a manager.
@@ -142,19 +143,26 @@ func abbreviates(short, id string) bool {
 }
 
 func newSessionsLsCmd(a *app) *cobra.Command {
-	user, all := "", false
+	user, all, watch := "", false, false
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the sandboxes",
 		Long: `List the sandboxes: created ones are being made, running ones take commands, stopped ones have their files, kept ones
 are those of a run that is over. REASON is why one is not running. With --all also those that were removed or lost within the
-last hour.`,
-		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json",
+last hour. With --watch it goes on, with a line for each that is added, changes or is removed; where the engine could not be heard for
+a while, a line says so.`,
+		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json\n  workcell sessions ls --watch",
 		Args:    cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
 		RunE: a.managed(stateWanted, func(ctx context.Context, m *session.Manager, _ []string) error {
+			switch {
+			case watch && all:
+				return usageError(errors.New("--watch tells of what is there and changes, --all of what has gone"), "give one of them")
+			case watch:
+				return a.watchSandboxes(ctx, m, user)
+			}
 			rows, err := a.sandboxRows(ctx, m, all)
 			if err != nil {
 				return err
@@ -174,7 +182,48 @@ last hour.`,
 	})
 	cmd.Flags().StringVar(&user, "user", "", "only those of the person of that name (session: user, --user of a run)")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that were removed or lost within the last hour")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and tell what becomes of them until the command is ended; with -o json an object for each")
 	return cmd
+}
+
+// eventOutput is what `ls --watch` tells.
+type eventOutput struct {
+	Event   session.EventType `json:"event"`
+	Time    time.Time         `json:"time"`
+	Since   time.Time         `json:"since,omitzero"` // of a gap: when the engine was last heard
+	Sandbox *sandboxOutput    `json:"sandbox,omitempty"`
+}
+
+// watchSandboxes tells what becomes of sandboxes until the command is ended.
+func (a *app) watchSandboxes(ctx context.Context, m *session.Manager, user string) error {
+	for e, err := range m.Watch(ctx, session.WatchFilter{User: user}) {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		}
+		out := eventOutput{Event: e.Type, Time: e.Time, Since: e.Since}
+		line := "since " + e.Since.Format(time.TimeOnly)
+		if e.Type != session.EventGap {
+			row := sandboxRow(e.Info)
+			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == session.EventRemoved {
+				row.State = string(stateRemoved)
+			}
+			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)
+		}
+		if a.out == outputYAML {
+			fmt.Fprintln(a.stdout, "---")
+		}
+		err := a.print(out, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%s  %-8s  %s\n", e.Time.Format(time.TimeOnly), e.Type, sanitize.Line(strings.TrimSpace(line)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sandboxRows returns the sandboxes of m's engine, with all also those that are remembered, in the order of their creation.
@@ -278,6 +327,7 @@ type sandboxOutput struct {
 	Image    string              `json:"image"`
 	User     string              `json:"user"`
 	Network  backend.NetworkMode `json:"network"`
+	Mounts   []backend.Mount     `json:"mounts,omitempty"`
 	Limits   backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace to its limit.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
@@ -298,7 +348,7 @@ func sandboxRow(i session.Info) sandboxOutput {
 	}
 	return sandboxOutput{
 		Name: name,
-		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy,

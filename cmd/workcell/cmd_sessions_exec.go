@@ -16,31 +16,55 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
 )
 
 // execFlags are the flags of `exec` and `attach`.
 type execFlags struct {
-	dir string
-	env []string
+	dir  string
+	env  []string
+	user string
 }
 
 // addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "directory to "+dir+" in; a relative one lies below /workspace")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "uid, uid:gid or root to "+dir+" as, which must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return fail(exitExecProduct, err, dockerHint)
 		}
-		return fail(exitExecProduct, err, "flags of the command go after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+		return fail(exitExecProduct, err, renamedFlag(cmd, err, "flags of the command go after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x"))
 	})
+}
+
+// checkUser refuses another user than the sandbox's: the guest, which starts its commands, has no capability, so that they are its
+// own user's.
+func (f *execFlags) checkUser(has string) error {
+	if f.user == "" {
+		return nil
+	}
+	want, err := session.ParseUser(f.user)
+	if err != nil {
+		return usageError(fmt.Errorf("--user %q is not known", f.user), "use UID or UID:GID in numbers, as 1000:1000")
+	}
+	if f.user != "root" && !strings.Contains(f.user, ":") { // whatever its group
+		want, has = f.user, strings.Split(has, ":")[0]
+	}
+	if want != has {
+		return fail(exitExecProduct, fmt.Errorf("commands of this sandbox run as %s, and none can become --user %s", has, f.user),
+			"open a sandbox for that user: workcell sessions open --user "+f.user)
+	}
+	return nil
 }
 
 type sessionsExecOptions struct {
 	execFlags
-	timeout time.Duration
-	noStdin bool
+	timeout  time.Duration
+	noStdin  bool
+	language string // of the interpreter that runs a program; empty runs a command
 }
 
 func newSessionsExecCmd(a *app) *cobra.Command {
@@ -53,9 +77,15 @@ its name, or its run when that has one sandbox only.
 
 The command's arguments are passed as they are, without a shell. Standard input, output and error are the command's
 own, and so is the exit code: 128+n when signal n ended it, 124 when it timed out (everything it started is ended), 127
-when there is no such program, 126 when it cannot be executed, 125 when workcell itself failed.`,
+when there is no such program, 126 when it cannot be executed, 125 when workcell itself failed.
+
+With --interpreter the one argument, or without one standard input, is a program, run in an interpreter of the sandbox that keeps
+variables from one call to the next. The value of its last expression is printed, and images are left out.`,
 		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
+			if o.language != "" {
+				return cobra.RangeArgs(1, 2)(cmd, args)
+			}
 			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
 				return fail(exitExecProduct, errors.New("name one sandbox and a command"), "workcell sessions exec SANDBOX -- COMMAND")
 			}
@@ -64,7 +94,8 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
 	o.addTo(cmd, "run", "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
+	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", session.MaxExecTimeout, "end the command and all it started after this long")
+	cmd.Flags().Var(oneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables")
 	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
 	return cmd
 }
@@ -75,13 +106,19 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 		return err
 	}
 	if o.timeout < session.MinExecTimeout || o.timeout > session.MaxExecTimeout {
-		return usageError(fmt.Errorf("--timeout %s is out of range", o.timeout),
+		return usageError(fmt.Errorf("--exec-timeout %s is out of range", o.timeout),
 			fmt.Sprintf("from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
 	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		if err := o.checkUser(s.Info().User); err != nil {
+			return err
+		}
 		environment, err := a.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
+		}
+		if o.language != "" {
+			return o.program(ctx, a, s, argv, environment)
 		}
 		streams := session.Streams{Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr}
 		if o.noStdin {
@@ -93,6 +130,46 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 		}
 		return a.execStatus(s.Info().Limits, res)
 	})(cmd, args)
+}
+
+// printedBytes is how much of the beginning, and of the end, of a program's output is printed.
+const printedBytes = 512 << 10 // the most there is
+
+// program runs a program in an interpreter of the sandbox.
+func (o *sessionsExecOptions) program(ctx context.Context, a *app, s *session.Session, args []string, environment map[string]string) error {
+	if len(args) == 0 {
+		code, err := io.ReadAll(io.LimitReader(a.stdin, session.MaxStdinBytes+1))
+		if err != nil {
+			return err
+		}
+		args = []string{string(code)}
+	}
+	res, err := interpreter.Run(ctx, s, interpreter.Request{Language: o.language, Code: args[0], Exec: session.ExecRequest{
+		Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
+	}})
+	if err != nil {
+		return err
+	}
+	if _, err := a.stdout.Write(res.Stdout.Bytes()); err != nil {
+		return err
+	}
+	if _, err := a.stderr.Write(res.Stderr.Bytes()); err != nil {
+		return err
+	}
+	if res.Text != "" {
+		if _, err := fmt.Fprintln(a.stdout, res.Text); err != nil {
+			return err
+		}
+	}
+	for _, out := range []session.Output{res.Stdout, res.Stderr} {
+		if out.Omitted > 0 {
+			a.notice("%d bytes are left out; all of it is in %s of the sandbox", out.Omitted, out.Path)
+		}
+	}
+	if res.Lost {
+		a.notice("the variables of earlier programs are lost: the interpreter was ended")
+	}
+	return a.execStatus(s.Info().Limits, res.ExecResult)
 }
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
@@ -165,12 +242,13 @@ type sessionsAttachOptions struct {
 func newSessionsAttachCmd(a *app) *cobra.Command {
 	o := &sessionsAttachOptions{}
 	cmd := a.verb(engineFlags, &cobra.Command{
-		Use:   "attach [flags] SANDBOX [-- COMMAND [ARG…]]",
+		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
 		Short: "Work in a sandbox at a terminal",
 		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
 window. The sandbox is named as for exec, and may belong to a run that is under way.
 
-Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
+Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the one that /etc/passwd has for its user unless that is
+sh, else the first there is of bash, zsh, ash and sh. When
 terminals are there already, the latest is joined, and what it showed last is shown again; somebody who is at it is
 detached. --new, -w, -e and COMMAND make another one.
 
@@ -180,10 +258,10 @@ sandbox for ten minutes. Meanwhile ` + "`workcell sessions logs`" + ` shows what
 
 What the sandbox writes goes to this terminal as it is, control sequences included. The exit code is the command's, as
 with exec; 0 after the detach keys.`,
-		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3",
+		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox bash\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3 -q",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 || dash < 0 && len(args) > 1 {
-				return fail(exitExecProduct, errors.New("name one sandbox"), "workcell sessions attach SANDBOX [-- COMMAND]")
+			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
+				return fail(exitExecProduct, errors.New("name one sandbox"), "workcell sessions attach SANDBOX [COMMAND]")
 			}
 			return nil
 		},
@@ -209,6 +287,9 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) e
 		return usageError(err, "without a terminal: workcell sessions exec SANDBOX -- COMMAND")
 	}
 	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		if err := o.checkUser(s.Info().User); err != nil {
+			return err
+		}
 		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
 		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
 			if execID, err := openTerminal(ctx, s); err != nil {

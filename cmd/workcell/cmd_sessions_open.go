@@ -28,7 +28,7 @@ type sessionsOpenOptions struct {
 	name    string
 	root    string
 	env     []string
-	timeout time.Duration
+	idle    time.Duration
 	rebuild bool
 }
 
@@ -43,15 +43,15 @@ With --name the sandbox can be called by that name, and opening the name again r
 say then must be so: one that was made with another image or other limits is an error, or with --rebuild rebuilt with the
 files of its workspace, all of it as the flags say. -e adds to its variables.
 
-With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --timeout: its processes end, its files
+With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --idle-timeout: its processes end, its files
 stay. sessions open and sessions exec start it again.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.req.IdlePolicy == session.IdleStop && !cmd.Flags().Changed("timeout") {
-				o.timeout = session.DefaultIdleTimeout
+			if o.req.IdlePolicy == session.IdleStop && !cmd.Flags().Changed("idle-timeout") {
+				o.idle = session.DefaultIdleTimeout
 			}
-			o.req.Match = shapeFlags(cmd)
+			o.req.Match, o.req.OCIRuntime = shapeFlags(cmd), a.ociRuntime
 			if !cmd.Flags().Changed("image") {
 				wish.DefaultImage(&o.req, frontmatter.RuntimeBash)
 			}
@@ -67,11 +67,10 @@ stay. sessions open and sessions exec start it again.`,
 	f.StringVar(&o.req.User, "user", "", "uid:gid that commands run as (default "+backend.DefaultUser+")")
 	f.Var(oneOf(&o.root, "readonly", "writable"), "root", "the image's file system")
 	f.Var(oneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "what commands can reach")
-	f.StringVar(&o.req.Runtime, "runtime", "", "OCI runtime (default the engine's)")
 	f.Var(oneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when the image is fetched")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
 	o.limits.addTo(cmd)
-	f.DurationVar(&o.timeout, "timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
+	f.DurationVar(&o.idle, "idle-timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.Var(oneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy", "what becomes of it then (default as it was, remove for a new one)")
 	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild a sandbox of that name with another image or other limits, with its files")
@@ -146,10 +145,13 @@ func conflictHint(ctx context.Context, m *session.Manager, conflict *session.Con
 // shapeFlags returns what the flags that were given say of the sandbox, in the words of session.ConflictError.
 func shapeFlags(cmd *cobra.Command) []string {
 	var out []string
-	for _, field := range []string{"image", "user", "root", "limits", "network", "runtime"} {
-		flags := []string{field}
-		if field == "limits" {
+	for _, field := range []string{"image", "user", "root", "limits", "network", "oci_runtime", "mounts"} {
+		flags := []string{strings.ReplaceAll(field, "_", "-")}
+		switch field {
+		case "limits":
 			flags = slices.Collect(maps.Keys(limitFlagNames()))
+		case "mounts":
+			flags = []string{"mount"}
 		}
 		if slices.ContainsFunc(flags, cmd.Flags().Changed) {
 			out = append(out, field)
@@ -167,10 +169,10 @@ type openedSandbox struct {
 // complete checks what the flags say and puts into the request what they do not set themselves. It returns the variables of
 // -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
 func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
-	if o.timeout < 0 {
-		return nil, usageError(fmt.Errorf("--timeout %s is negative", o.timeout), "0 is never")
+	if o.idle < 0 {
+		return nil, usageError(fmt.Errorf("--idle-timeout %s is negative", o.idle), "0 is never")
 	}
-	o.req.IdleTimeout = cmp.Or(o.timeout, -1)
+	o.req.IdleTimeout = cmp.Or(o.idle, -1)
 	if o.root == "writable" {
 		o.req.Root = backend.RootWritable
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -142,9 +143,15 @@ func oneRun(list []session.Info) bool {
 }
 
 type sessionsGCOptions struct {
-	yes, named bool
-	older      time.Duration
+	yes, named, environments bool
+	older                    time.Duration
 }
+
+// Bounds of the environments that gc leaves.
+const (
+	environmentAge   = 30 * 24 * time.Hour // unused
+	environmentBytes = 20 << 30            // together
+)
 
 func newSessionsGCCmd(a *app) *cobra.Command {
 	o := &sessionsGCOptions{}
@@ -155,8 +162,12 @@ func newSessionsGCCmd(a *app) *cobra.Command {
 		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
 with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
 
+What pip_packages, npm_packages and setup of an agent's file installed goes when no sandbox had it for 30 days, when the image has
+changed since, and when all of it takes more than 20 GiB; what a sandbox has stays.
+
 On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
-they are new. With --yes, what is kept of runs for more than 30 days goes, too.
+they are new. With --yes, what is kept of runs for more than 30 days goes, too, and the copies of
+workspaces that killed commands left.
 
 A run whose sandbox is removed can be resumed with an empty one only.`,
 		Args: cobra.NoArgs,
@@ -165,14 +176,15 @@ A run whose sandbox is removed can be resumed with an empty one only.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "remove them; without it they are only shown")
 	f.BoolVar(&o.named, "named", false, "also the ones that sessions open made")
+	f.BoolVar(&o.environments, "environments", false, "also the environments that are worth keeping: all that there are, with what they hold installed")
 	f.DurationVar(&o.older, "older-than", 0, "only those that were last used longer ago than this")
 	return cmd
 }
 
-// garbageOutput is a sandbox that no process has, or the guest program of a version that none needs.
+// garbageOutput is a sandbox that no process has, an environment, or the guest program of a version that none needs.
 type garbageOutput struct {
 	ID       string    `json:"id"`
-	Key      string    `json:"key"` // empty for a guest
+	Key      string    `json:"key"` // of a sandbox alone
 	Why      string    `json:"why"`
 	LastUsed time.Time `json:"last_used"`
 	Expires  time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
@@ -222,6 +234,11 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		collect(garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestReclaimAt(g)},
 			func() error { return m.RemoveOldGuest(ctx, g) })
 	}
+	environments, err := o.reclaim(ctx, m, now)
+	errs = append(errs, err)
+	for _, e := range environments {
+		collect(garbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return m.RemoveEnvironment(ctx, e.Name) })
+	}
 	err = a.print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
 	switch {
 	case err != nil:
@@ -233,6 +250,19 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		a.notice("nothing was removed; --yes removes them")
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// reclaim returns the environments to remove.
+func (o *sessionsGCOptions) reclaim(ctx context.Context, m *session.Manager, now time.Time) ([]session.EnvironmentInfo, error) {
+	list, err := m.Environments(ctx)
+	if o.environments {
+		return list, err
+	}
+	return environment.Reclaim(list, now, environmentAge, environmentBytes), err
+}
+
+func whyEnvironment(e session.EnvironmentInfo) string {
+	return fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)
 }
 
 // whyGarbage returns in a word how a sandbox came to be nobody's.

@@ -14,11 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -51,7 +55,7 @@ func (p problem) line() string {
 // checkedFile is the verdict on one file.
 type checkedFile struct {
 	Path     string    `json:"path"`
-	Kind     string    `json:"kind"` // "agent", "partial", "workflow" or "script"
+	Kind     string    `json:"kind"` // "agent", "partial", "workflow", "script", "host tools" or "skill"
 	Problems []problem `json:"problems"`
 }
 
@@ -61,25 +65,35 @@ func newValidateCmd(a *app) *cobra.Command {
 		Use:     "validate PATH…",
 		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
 		Short:   "Check agents, workflows and scripts",
-		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. The
-agents of workflows and what they include are checked, too. All problems of all files are reported, each with file and
+		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), skills (SKILL.md), and directories of them. The
+agents of workflows, what they include and their skills are checked, too. All problems of all files are reported, each with file and
 line. Needs no engine and no key. Exits with 3 when there is a problem.
 
 What is wrong unless ` + "`workcell run`" + ` is told otherwise, such as a model of an unknown provider, which --model replaces,
 or a workspace: that is not there, which --workspace replaces, is a warning.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.validate(cmd.Context(), args, strict) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.validate(cmd.Context(), args, strict)
+		},
 	})
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 for warnings, too")
+	a.hostToolsFlag(cmd.Flags())
 	return cmd
 }
 
-func (a *app) validate(ctx context.Context, args []string, strict bool) error {
+func (a *app) validate(ctx context.Context, args []string, strict bool) (err error) {
 	paths, err := filesToCheck(args)
 	if err != nil {
 		return err
 	}
-	c := &checker{app: a, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
+	registry, err := a.openHostTools()
+	if err != nil {
+		return err
+	}
+	if registry != nil {
+		defer func() { err = errors.Join(err, registry.Close()) }()
+	}
+	c := &checker{app: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
@@ -143,6 +157,8 @@ func filesToCheck(args []string) ([]string, error) {
 
 func kindByName(path string) string {
 	switch ext := filepath.Ext(path); {
+	case filepath.Base(path) == skillFile:
+		return "skill"
 	case ext == agentExt && strings.HasPrefix(filepath.Base(path), "_"):
 		return "partial"
 	case ext == agentExt:
@@ -156,6 +172,7 @@ func kindByName(path string) string {
 // checker checks files and counts what is wrong with them.
 type checker struct {
 	*app
+	hostTools        *hosttools.Registry // nil: what agents ask of it is not checked
 	files            []checkedFile
 	errors, warnings int
 	todo             []string         // files to check, those that were checked included
@@ -169,7 +186,7 @@ func (c *checker) check(ctx context.Context, path string) {
 	switch {
 	case kind == "":
 		wrong = append(wrong, &frontmatter.Error{
-			File: path, Message: "it is neither an agent nor a workflow", Hint: "agents end in .prompt, workflows and scripts in .yaml or .yml",
+			File: path, Message: "it is neither an agent nor a workflow", Hint: "agents end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
 		})
 	case kind == "agent":
 		doc, err := checkAgent(path)
@@ -177,9 +194,19 @@ func (c *checker) check(ctx context.Context, path string) {
 		if doc != nil {
 			warned = append(warned, modelProblem(doc), rootProblem(c.env, doc.AsRoot()))
 		}
+		if doc != nil && err == nil {
+			wrong = append(wrong, hostToolProblems(ctx, c.hostTools, doc)...)
+			wrong = append(wrong, c.skillsOf(doc))
+		}
+	case kind == "skill":
+		wrong = append(wrong, skillProblem(path))
 	case kind == "partial":
 		wrong = append(wrong, tools.CheckPartial(path))
-	case isScript(path):
+	case hasKey(path, serversKey):
+		kind = "host tools"
+		_, err := serverfile.Read(path, func(string) (string, bool) { return "unknown", true }) // secrets are not asked for
+		wrong = append(wrong, err)
+	case hasKey(path, scriptKey):
 		kind = "script"
 		_, err := scripted.Load(path)
 		wrong = append(wrong, err)
@@ -232,6 +259,9 @@ func checkAgent(path string) (*frontmatter.Document, error) { return tools.Check
 // modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
+		if needsNoModel(doc.Sandbox) {
+			return nil
+		}
 		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
 	}
 	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
@@ -264,21 +294,25 @@ func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
 const maxScriptBytes = 8 << 20
 
-// isScript reports whether a file is a script rather than a workflow: only scripts have agents at the top and no steps. It looks at the text, since
+// hasKey reports whether a file has, at its top, the key of another kind of file, and no steps as a workflow. It looks at the text, since
 // a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
-func isScript(path string) bool {
+func hasKey(path string, key *regexp.Regexp) bool {
 	file, err := os.Open(path)
 	if err != nil {
 		return false
 	}
 	defer file.Close() // only read from
 	src, err := io.ReadAll(io.LimitReader(file, maxScriptBytes))
-	return err == nil && len(src) < maxScriptBytes && scriptKey.Match(src) && !workflowKey.Match(src)
+	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
 }
+
+// isNoWorkflow reports whether a file is of another kind.
+func isNoWorkflow(path string) bool { return hasKey(path, scriptKey) || hasKey(path, serversKey) }
 
 // Keys at the top of a file.
 var (
 	scriptKey   = regexp.MustCompile(`(?m)^["']?agents["']?[ \t]*:`)
+	serversKey  = regexp.MustCompile(`(?m)^["']?servers["']?[ \t]*:`)
 	workflowKey = regexp.MustCompile(`(?m)^["']?steps["']?[ \t]*:`)
 )
 
@@ -288,8 +322,13 @@ func problemsOf(path string, errs ...error) (out []*frontmatter.Error) {
 		var list frontmatter.Errors
 		var one *frontmatter.Error
 		var fromScript scripted.Problems
+		var plain *yamlnode.Problem
+		var inSkill *skill.Problem
+		joined, several := err.(interface{ Unwrap() []error })
 		switch {
 		case err == nil:
+		case several:
+			out = append(out, problemsOf(path, joined.Unwrap()...)...)
 		case errors.As(err, &list):
 			out = append(out, list...)
 		case errors.As(err, &fromScript):
@@ -298,6 +337,10 @@ func problemsOf(path string, errs ...error) (out []*frontmatter.Error) {
 			}
 		case errors.As(err, &one):
 			out = append(out, one)
+		case errors.As(err, &plain):
+			out = append(out, (*frontmatter.Error)(plain))
+		case errors.As(err, &inSkill):
+			out = append(out, &frontmatter.Error{File: path, Line: inSkill.Line, Message: inSkill.Message})
 		default:
 			if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
 				err = notThere.Err // it is reported with its file

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/spf13/pflag"
+
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
@@ -60,6 +62,12 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	if err != nil {
 		return nil, nil, err
 	}
+	if opts.Egress, err = a.egress(dir); err != nil {
+		return nil, nil, err
+	}
+	if opts.Environments, err = a.environments(dir); err != nil {
+		return nil, nil, err
+	}
 	store, err := a.openStore(ctx, dir, use)
 	if err != nil {
 		return nil, nil, err
@@ -80,6 +88,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	}
 	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
 	opts.Engine = a.engines().ID(engines.NameOf(driver))
+	opts.Pool = a.poolSpecs(conf)
 	if engines.NameOf(driver) == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}
@@ -93,6 +102,24 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
 	return m, end, err
+}
+
+// poolSpecs returns the sandboxes that a server keeps ready; none for other commands.
+func (a *app) poolSpecs(conf *config.Config) (specs []session.PoolSpec) {
+	if a.poolOf == nil {
+		return nil
+	}
+	for image, n := range conf.Pool() {
+		req := *a.poolOf
+		req.Image = image
+		specs = append(specs, session.PoolSpec{Request: req, Size: n})
+	}
+	return specs
+}
+
+// poolFlag adds --pool to a server.
+func (a *app) poolFlag(f *pflag.FlagSet) {
+	f.StringArrayVar(&a.pool, "pool", nil, "`IMAGE=N`: keep N sandboxes of this image ready, so that opening one takes milliseconds; may be repeated")
 }
 
 // guarded returns the store that a manager of this command is to use.

@@ -127,7 +127,12 @@ func classify(err error) (code int, todo string) {
 // classOf returns the exit code and the hint of an error by its class, of which the first that fits counts.
 func classOf(err error) (code int, hint string) {
 	var vanished *session.VanishedError
+	var install *session.InstallError
 	switch {
+	case errors.As(err, &install) && len(install.Refused) > 0:
+		return exitFailed, "hosts that it needs beside the registries stand in setup.network.allow of the file; for those that are not public pass --egress-allow-private"
+	case errors.As(err, &install):
+		return exitFailed, "see pip_packages, npm_packages and setup of the file; --pip-index and --npm-registry name other registries"
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
 		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` resumes the run with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):

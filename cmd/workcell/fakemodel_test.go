@@ -2,59 +2,32 @@ package main
 
 import (
 	"encoding/json"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire format:
 // the first answer calls sandbox_exec, the second gives its output back. Key and address come from the environment.
 func TestAgentWithAVendorsPlugin(t *testing.T) {
 	t.Parallel()
-	var turns atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if got := r.Header.Get("Authorization"); got != "Bearer key-from-env" {
-			t.Errorf("Authorization = %q", got)
+	mock := llmmock.New(func(n int, r llmmock.Request) llmmock.Answer {
+		if got := r.Header.Get("Authorization"); got != "Bearer key-from-env" || r.Model != "house-model" || r.Dialect != "openai-chat" {
+			t.Errorf("Authorization = %q, model = %q, %s", got, r.Model, r.Dialect)
 		}
-		var req struct {
-			Model    string
-			Messages []struct {
-				Role    string
-				Content any
-			}
+		if n == 0 {
+			return llmmock.Answer{Calls: []llmmock.Call{{Name: "sandbox_exec", Input: llmmock.Object{"cmd": []string{"echo", "six times seven is", "42"}}}}}
 		}
-		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
-			t.Error(err)
+		if results := r.Results(); len(results) == 1 && strings.Contains(results[0], "six times seven is 42") {
+			return llmmock.Answer{Text: "The sandbox says 42."}
 		}
-		if req.Model != "house-model" {
-			t.Errorf("model = %q", req.Model)
-		}
-		message := map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{
-			"id": "call_1", "type": "function",
-			"function": map[string]any{"name": "sandbox_exec", "arguments": `{"cmd": ["echo", "six times seven is", "42"]}`},
-		}}}
-		if turns.Add(1) > 1 {
-			last := req.Messages[len(req.Messages)-1]
-			answer := "no"
-			if text, _ := json.Marshal(last.Content); strings.Contains(string(text), "six times seven is 42") {
-				answer = "The sandbox says 42."
-			}
-			message = map[string]any{"role": "assistant", "content": answer}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		err := json.NewEncoder(w).Encode(map[string]any{
-			"id": "x", "object": "chat.completion", "model": req.Model,
-			"choices": []any{map[string]any{"index": 0, "finish_reason": "stop", "message": message}},
-			"usage":   map[string]any{"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}))
+		return llmmock.Answer{Text: "no"}
+	})
+	server := httptest.NewServer(mock)
 	t.Cleanup(server.Close)
 
 	path := filepath.Join(t.TempDir(), "asker.prompt")
@@ -72,7 +45,7 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Text != "The sandbox says 42." || got.Model != "openai/house-model" || got.ToolCalls != 1 || got.InputTokens != 20 {
+	if got.Text != "The sandbox says 42." || got.Model != "openai/house-model" || got.ToolCalls != 1 || int64(got.InputTokens) != mock.Used().Input {
 		t.Errorf("answer = %+v", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -19,6 +20,7 @@ type runFlags struct {
 	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
 	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
 	Model        string   `json:"model,omitempty"`         // in place of what the agents' files name
+	Prices       string   `json:"prices,omitempty"`        // file of model prices
 	TraceContent bool     `json:"trace_content,omitempty"` // prompts, answers and the like in traces
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
@@ -29,6 +31,12 @@ type runFlags struct {
 	Force        bool     `json:"force,omitempty"`         // also over files there that are others
 	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
 	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
+	HostTools    string   `json:"host_tools,omitempty"`    // file of the servers whose tools code may call
+
+	EgressAllowPrivate []string `json:"egress_allow_private,omitempty"` // networks
+
+	PipIndex    string `json:"pip_index,omitempty"`    // in place of pypi.org
+	NpmRegistry string `json:"npm_registry,omitempty"` // in place of npm's own
 
 	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }
@@ -38,7 +46,7 @@ type flagGroup int
 
 const (
 	engineFlags flagGroup = 1 << iota // the engine; every command that touches sandboxes has them
-	imageFlags                        // which images may be used and where they come from
+	imageFlags                        // how sandboxes are made: which images may be used, where they come from, the OCI runtime
 	modelFlags                        // the model in place of what the agents' files name
 	outputFlags                       // how data is written to standard output
 	agentsFlags                       // where the agents of workflows are
@@ -58,12 +66,18 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 			"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
 		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
 			"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
+		f.StringArrayVar(&a.mounts, "mount", nil,
+			"SOURCE:TARGET: sandboxes see this directory of the machine, read-only, or with :rw behind it not; may be repeated")
+		f.StringVar(&a.ociRuntime, "oci-runtime", "", "OCI runtime of sandboxes, such as runsc for a kernel of their own (default the engine's)")
+		a.egressFlag(f)
 	}
 	if groups&modelFlags != 0 {
 		f.StringVar(&a.Model, "model", "",
 			"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
+		f.StringVar(&a.Prices, "prices", "", "`FILE` of model prices, over those that this version knows, for the cost of coding agents")
 		f.BoolVar(&a.TraceContent, "trace-content", false,
 			"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+		a.hostToolsFlag(f)
 	}
 	if groups&outputFlags != 0 {
 		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
@@ -131,7 +145,19 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &bad) && errors.As(err, &unknown) {
 		return usageError(fmt.Errorf("--%s %q is not known", bad.GetFlag().Name, bad.GetValue()), unknown.Error())
 	}
-	return usageError(err, "see `"+cmd.CommandPath()+" --help`")
+	return usageError(err, renamedFlag(cmd, err, "see `"+cmd.CommandPath()+" --help`"))
+}
+
+// renamedFlag returns what to use in place of a flag whose word is an old one, else the hint of another error.
+func renamedFlag(cmd *cobra.Command, err error, other string) string {
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	if unknown := new(pflag.NotExistError); errors.As(err, &unknown) {
+		if now, ok := suggest.Renamed(unknown.GetSpecifiedName(), known); ok {
+			return "use --" + now
+		}
+	}
+	return other
 }
 
 // limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not given.

@@ -16,6 +16,8 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
@@ -41,6 +43,7 @@ type host struct {
 	docs    map[string]*frontmatter.Document
 	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	approve hosttools.ApproverFunc                // asked about calls of host tools; nil for nobody
 	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
 	tel     *otelsetup.Tracing
 	traced  string // the run whose spans are kept, empty for none
@@ -60,6 +63,9 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 		if err == nil {
 			err = a.checkImage(doc)
 		}
+		if err == nil {
+			err = errors.Join(hostToolProblems(ctx, a.hosts, doc)...)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -69,11 +75,11 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	if err := errors.Join(errs...); err != nil {
 		return nil, fail(exitInvalid, err, "")
 	}
-	plugins, err := h.plugins()
+	plugins, proxy, err := h.plugins()
 	if err != nil {
 		return nil, err
 	}
-	plugins = append(plugins, &tools.Plugin{Manager: m, Logger: a.logger()})
+	plugins = append(plugins, &tools.Plugin{Manager: m, Logger: a.logger(), HostTools: a.hosts, Models: proxy, ExecutorImages: a.executorImages()})
 	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
 		return nil, err
 	}
@@ -87,41 +93,39 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	return h, nil
 }
 
-// plugins builds what plays the models, and notes on standard error when answers are recorded.
-func (h *host) plugins() ([]api.Plugin, error) {
+// plugins builds what plays the models, and notes on standard error when answers are recorded. The proxy is for coding agents, nil
+// without one.
+func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
+	genkit, coding, err := h.modelUses()
+	if err != nil {
+		return nil, nil, err
+	}
 	if path, ok := scriptOf(h.Model); ok {
+		if len(coding) > 0 {
+			return nil, nil, usageError(errScriptedCoding, "workcell dev mockmodel serves a script by HTTP; *_BASE_URL of the provider names its address")
+		}
 		script, err := scripted.Load(path)
 		if err != nil {
-			return nil, fail(exitInvalid, err, "")
+			return nil, nil, fail(exitInvalid, err, "")
 		}
 		h.modelOf = scripted.ModelName
 		h.notice("scripted model: answers are recorded in %s, no model is asked", path)
 		h.script = scripted.NewPlugin(script)
-		return []api.Plugin{h.script}, nil
+		return []api.Plugin{h.script}, nil, nil
 	}
 	h.modelOf = func(string) string { return h.Model }
-	if h.Model != "" {
-		return models.Plugins(h.env, []models.Use{{Model: h.Model}})
+	proxy, err := h.modelProxy(coding)
+	if err != nil {
+		return nil, nil, err
 	}
-	var uses []models.Use
-	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
-		doc := h.docs[name]
-		if doc.Meta.Model == "" {
-			return nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
-				"add model: provider/name to "+doc.File+", or pass --model provider/name")
-		}
-		uses = append(uses, models.Use{Model: doc.Meta.Model, Agent: name})
-	}
-	return models.Plugins(h.env, uses)
+	plugins, err := models.Plugins(h.env, genkit)
+	return plugins, proxy, err
 }
 
 // RunAgent is the agents' side of workflow.Engine.
 func (h *host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	res, err := h.run(ctx, name, input)
-	if err != nil {
-		return workflow.AgentOutput{}, err
-	}
-	return workflow.AgentOutput{Text: res.Text, Output: res.Output}, nil
+	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
 }
 
 func (h *host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
@@ -129,7 +133,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	if agent == nil {
 		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
 	}
-	opts := &tools.RunOptions{Model: h.modelOf(name)}
+	opts := &tools.RunOptions{Model: h.modelOf(name), OnApproval: h.approve}
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
@@ -252,6 +256,11 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 			a.notice("trace: %s", id)
 		}
 	}()
+	endTools, err := a.startHostTools(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endTools(err) }()
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -266,7 +275,13 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 	if err != nil {
 		return err
 	}
+	if oneRun {
+		if err := h.needHostTools(); err != nil {
+			return err
+		}
+	}
 	h.tel, h.p = tel, newProgress(a.stderr)
+	h.approve = h.terminalApprover()
 	defer func() {
 		h.p.Close()
 		if h.traced != "" {

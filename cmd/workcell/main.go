@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -63,6 +65,7 @@ Environment:
   WORKCELL_CONFIG      as --config
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
+  WORKCELL_HOST_TOOLS  as --host-tools
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
   WORKCELL_DEBUG       1 logs more
   WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
@@ -91,6 +94,7 @@ Environment:
 		newValidateCmd(a),
 		newSessionsCmd(a),
 		newMCPCmd(a),
+		newToolsCmd(a),
 		newDevCmd(a),
 		newDoctorCmd(a),
 		newConfigCmd(a),
@@ -156,12 +160,17 @@ type app struct {
 	runFlags
 	stateDirFlag string
 	configFlag   string
+	ociRuntime   string
+	mounts       []string
 	loaded       *config.Config // a.config's; nil until it is needed
 	out          format
-	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
+	maxSandboxes int              // that may be open at once; 0 is no bound. Only servers have a flag for it.
+	pool         []string         // IMAGE=N of servers' --pool
+	poolOf       *session.Request // what sandboxes of the pool are besides their image; nil for commands that keep none ready
 
 	before patch.Stamps // files in --out when the run began
 
+	hosts    *hosttools.Registry          // tools of the host for agents' code; nil for none
 	records  *sqlitestore.Store           // openManager's; nil when it does without
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }

@@ -23,7 +23,7 @@ const testImages = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/
 
 // TestMain lets scripts and tests start this binary as the command itself, in a process of its own.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"workcell": main})
+	testscript.Main(m, map[string]func(){"workcell": main, "shop": shop})
 }
 
 // TestScripts runs testdata/*.txtar: the real command against real engines. Each script has its own state directory

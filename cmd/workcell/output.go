@@ -3,13 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
+	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -72,11 +77,71 @@ func (a *app) notice(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "workcell: %s\n", sanitize.Line(fmt.Sprintf(format, args...)))
 }
 
+// contents returns standard output for contents that may come from a sandbox: a terminal must not act on them. Whoever
+// else reads them gets them as they are.
+func (a *app) contents() io.Writer {
+	if isTerminal(a.stdout) {
+		return plainWriter{a.stdout}
+	}
+	return a.stdout
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// plainWriter makes what is written safe for a terminal. A write must end with a whole character.
+type plainWriter struct{ w io.Writer }
+
+func (p plainWriter) Write(data []byte) (int, error) {
+	for rest := data; len(rest) > 0; {
+		n := min(len(rest), 32<<10) // escapes are longer than what they stand for
+		for n < len(rest) && !utf8.RuneStart(rest[n]) && n < 32<<10+utf8.UTFMax {
+			n++
+		}
+		if _, err := io.WriteString(p.w, sanitize.Text(string(rest[:n]))); err != nil {
+			return 0, err
+		}
+		rest = rest[n:]
+	}
+	return len(data), nil
+}
+
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, escapeUnprintable(b.String(), func(r rune) string {
+		if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
+			return fmt.Sprintf(`\u%04x\u%04x`, hi, lo)
+		}
+		return fmt.Sprintf(`\u%04x`, r)
+	}))
+	return err
+}
+
+// isUnprintable reports whether a terminal may act on a character, or not show it.
+func isUnprintable(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
+
+// escapeUnprintable writes what a terminal may act on as escapes. In text that is JSON or YAML it stands inside of quotes.
+func escapeUnprintable(text string, escape func(rune) string) string {
+	if strings.IndexFunc(text, isUnprintable) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if isUnprintable(r) {
+			b.WriteString(escape(r))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // writeYAML writes what writeJSON would, as YAML, with the same names in the same order.
@@ -87,17 +152,20 @@ func writeYAML(w io.Writer, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	var node yaml.Node // JSON is YAML; a node keeps the order that a map would lose
-	if err := yaml.Unmarshal(buf.Bytes(), &node); err != nil {
+	escape := func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
+	var node yaml.Node // JSON is YAML, but for control characters; a node keeps the order that a map would lose
+	if err := yaml.Unmarshal([]byte(escapeUnprintable(buf.String(), escape)), &node); err != nil {
 		return err
 	}
 	blockStyle(&node)
-	out := yaml.NewEncoder(w)
+	var b strings.Builder
+	out := yaml.NewEncoder(&b)
 	out.SetIndent(2)
-	if err := out.Encode(&node); err != nil {
+	if err := errors.Join(out.Encode(&node), out.Close()); err != nil {
 		return err
 	}
-	return out.Close()
+	_, err := io.WriteString(w, escapeUnprintable(b.String(), escape))
+	return err
 }
 
 // blockStyle drops JSON's brackets and quotes, except where a string would read as something else without them.
@@ -106,7 +174,7 @@ func blockStyle(n *yaml.Node) {
 		var plain yaml.Node
 		plain.SetString(n.Value)
 		n.Style = plain.Style
-		if strings.ContainsAny(n.Value, "\u0085\u2028\u2029") { // line breaks to YAML, which would not come back
+		if strings.ContainsFunc(n.Value, isUnprintable) { // line breaks to YAML, which would not come back, and what is escaped
 			n.Style = yaml.DoubleQuotedStyle
 		}
 	} else {

@@ -27,6 +27,7 @@ type progress struct {
 	mu      sync.Mutex // guards what follows and keeps lines whole
 	status  string
 	since   time.Time
+	held    bool                                       // somebody is asked something: nothing is drawn over the answer
 	shown   bool                                       // a live line stands on the terminal
 	pulls   map[string]map[string]backend.PullProgress // layers of the images that are fetched
 	running []string                                   // steps of runs under way, oldest first
@@ -75,6 +76,15 @@ func (p *progress) setStatus(text string) {
 	p.draw()
 }
 
+// Hold keeps the live line away while somebody types an answer.
+func (p *progress) Hold(held bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = held
+	p.erase()
+	p.draw()
+}
+
 // Close erases the live line and ends the goroutine. Idempotent for a progress that is not live; call it once.
 func (p *progress) Close() {
 	if !p.live {
@@ -110,7 +120,7 @@ func (p *progress) erase() {
 }
 
 func (p *progress) draw() {
-	if !p.live || p.status == "" {
+	if !p.live || p.held || p.status == "" {
 		return
 	}
 	width := 80
@@ -170,6 +180,12 @@ func (p *progress) event(ev workflow.Event) {
 			p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
 		}
 		p.started(ev)
+	case workflow.EventStepProgress:
+		if ev.Repeats {
+			p.Line("  %-26s again from its start: %s", ev.Path, ev.Lost)
+		} else {
+			p.Line("  %-26s its conversation is not kept from here on: %s", ev.Path, ev.Lost)
+		}
 	case workflow.EventStepFinished:
 		p.finished(ev)
 	case workflow.EventStepSkipped:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 const (
@@ -30,9 +31,24 @@ func (c *contest) run(ctx context.Context) (err error) {
 		c.sandboxes[who.name()] = b
 		defer func() { err = errors.Join(err, b.remove()) }() //nolint:gocritic // few
 	}
-	for _, measure := range []func(context.Context) error{
-		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP,
-	} {
+	codeMode := []func(context.Context) error{c.measureHostTools, c.measureModel, c.measureTokens}
+	forward := []func(context.Context) error{c.measureForward}
+	measures := slices.Concat([]func(context.Context) error{
+		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP, c.measurePool, c.measureGrowth, c.measureInstalled,
+	}, forward, codeMode)
+	switch c.opts.only {
+	case "pool":
+		measures = []func(context.Context) error{c.measureExec, c.measurePool}
+	case "packages":
+		measures = []func(context.Context) error{c.measureInstalled}
+	case "growth":
+		measures = []func(context.Context) error{c.measureGrowth}
+	case "codemode":
+		measures = codeMode
+	case "forward":
+		measures = forward
+	}
+	for _, measure := range measures {
 		if err := measure(ctx); err != nil {
 			return err
 		}

@@ -31,6 +31,8 @@ type sandbox struct {
 	read   func() (size int64, err error) // reads it
 	rss    func() (float64, error)        // of the guest, in MiB
 	remove func() error
+
+	session *session.Session // nil for what is not ours
 }
 
 // host runs plain processes of this machine: the floor.
@@ -76,6 +78,7 @@ func (w *workcell) open(ctx context.Context) (*sandbox, error) {
 		return nil, err
 	}
 	return &sandbox{
+		session: s,
 		exec: func() error {
 			_, err := output(ctx, s, "/bin/true")
 			return err
@@ -90,11 +93,7 @@ func (w *workcell) open(ctx context.Context) (*sandbox, error) {
 			return int64(n), err
 		},
 		rss: func() (float64, error) {
-			ns, err := output(ctx, s, "readlink", "/proc/self/ns/pid")
-			if err != nil {
-				return 0, err
-			}
-			pid, err := mainProcess(strings.TrimSpace(ns))
+			pid, err := guestOf(ctx, s)
 			if err != nil {
 				return 0, err
 			}
@@ -110,6 +109,15 @@ func output(ctx context.Context, s *session.Session, argv ...string) (string, er
 		err = fmt.Errorf("%v: %s, exit code %d", argv, res.Status, res.ExitCode)
 	}
 	return string(res.Stdout.Bytes()), err
+}
+
+// guestOf returns the main process of a sandbox, on this machine.
+func guestOf(ctx context.Context, s *session.Session) (pid string, err error) {
+	ns, err := output(ctx, s, "readlink", "/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	return mainProcess(strings.TrimSpace(ns))
 }
 
 // mainProcess finds the process that is PID 1 of a PID namespace, on this machine.

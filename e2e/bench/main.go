@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,6 +45,8 @@ type options struct {
 	engines string
 	rounds  int
 	scale   int
+	// only is the one benchmark that is run; empty for all.
+	only string
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
@@ -56,6 +59,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	switch what := flags.Args(); {
+	case len(what) == 0:
+	case len(what) == 1 && slices.Contains([]string{"codemode", "forward", "growth", "packages", "pool"}, what[0]):
+		o.only = what[0]
+	default:
+		return fmt.Errorf("there is no benchmark %q; codemode, forward, growth, packages and pool are, and without a name all are run", what)
 	}
 	bench := &contest{opts: o, all: []contestant{host{}}, figures: figures{}}
 	defer func() {
@@ -138,6 +148,9 @@ func (f figures) print(w io.Writer, all []contestant) {
 	}
 	fmt.Fprintln(table)
 	for _, what := range rows {
+		if strings.HasPrefix(what, tokenFigures) {
+			continue // of no contestant
+		}
 		fmt.Fprintf(table, "%s\t", what)
 		for _, who := range all {
 			cell := "-"
@@ -149,6 +162,11 @@ func (f figures) print(w io.Writer, all []contestant) {
 		fmt.Fprintln(table)
 	}
 	table.Flush()
+	for _, key := range slices.Sorted(maps.Keys(f)) {
+		if strings.HasPrefix(key, tokenFigures) {
+			fmt.Fprintf(w, "%s  %.0f\n", key, f[key])
+		}
+	}
 }
 
 func (f figures) write(path string) error {

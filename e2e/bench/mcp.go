@@ -17,15 +17,11 @@ import (
 // measureMCP takes turns between a command in a sandbox of our own and one through `workcell mcp` on stdio, the command
 // as it is installed with the official client, to see what the server adds.
 func (c *contest) measureMCP(ctx context.Context) (err error) {
-	dir, err := os.MkdirTemp("", "workcell-bench-")
+	program, dir, remove, err := command(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	program := filepath.Join(dir, "workcell")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/workcell").CombinedOutput(); err != nil {
-		return fmt.Errorf("building the command: %w\n%s", err, out)
-	}
+	defer func() { err = errors.Join(err, remove()) }()
 	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *sandbox) (map[string]float64, error) {
 		w, ok := who.(*workcell)
 		if !ok {
@@ -48,11 +44,28 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 	})
 }
 
+// command builds the command in a directory of its own, which is for its state, too.
+func command(ctx context.Context) (program, dir string, remove func() error, err error) {
+	if dir, err = os.MkdirTemp("", "workcell-bench-"); err != nil {
+		return "", "", nil, err
+	}
+	program = filepath.Join(dir, "workcell")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/workcell").CombinedOutput(); err != nil {
+		return "", "", nil, errors.Join(fmt.Errorf("building the command: %w\n%s", err, out), os.RemoveAll(dir))
+	}
+	return program, dir, func() error { return os.RemoveAll(dir) }, nil
+}
+
 // call runs /bin/true through the server.
 func call(ctx context.Context, front *mcp.ClientSession) error {
-	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: toolspec.ToolExec, Arguments: map[string]any{"cmd": []string{"/bin/true"}}})
+	return callTool(ctx, front, toolspec.ToolExec, map[string]any{"cmd": []string{"/bin/true"}})
+}
+
+// callTool calls a tool, which must succeed.
+func callTool(ctx context.Context, front *mcp.ClientSession, name string, args map[string]any) error {
+	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
 	if err == nil && res.IsError {
-		err = fmt.Errorf("%s: %v", toolspec.ToolExec, res.StructuredContent)
+		err = fmt.Errorf("%s: %v", name, res.StructuredContent)
 	}
 	return err
 }

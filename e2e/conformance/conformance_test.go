@@ -38,9 +38,11 @@ type engine struct {
 func engineOf(name, dir string) engine {
 	ctx := context.Background()
 	return engine{name, map[string]func() (backend.SandboxBackend, error){
-		"docker": func() (backend.SandboxBackend, error) { return docker.New(ctx, nil) },
+		"docker": func() (backend.SandboxBackend, error) {
+			return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+		},
 		"containerd": func() (backend.SandboxBackend, error) {
-			return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS")})
+			return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS"), OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME")})
 		},
 		"local": func() (backend.SandboxBackend, error) { return local.New(ctx, &local.Options{StateDir: dir}) },
 	}[name]}
@@ -131,6 +133,19 @@ func TestExec(t *testing.T) {
 		req := sessiontest.ExecRequest(debianImage)
 		req.Pull = backend.PullNever
 		sessiontest.Exec(t, open(t, manager(t, e.connect(t), session.Options{}), session.UserKey("exec"), req))
+	})
+}
+
+// TestPool: sandboxes that were made in advance, on engines whose labels nobody can change.
+func TestPool(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		b, instance := e.connect(t), "conformance-"+session.NewID()
+		t.Cleanup(func() {
+			if left, err := b.List(context.Background(), backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
+				t.Errorf("left: %+v, %v", left, err)
+			}
+		})
+		sessiontest.Pool(t, b, instance, request())
 	})
 }
 
@@ -292,5 +307,23 @@ func TestLimitsShow(t *testing.T) {
 		if want := []string{"workcell.oom_kill", "workcell.quota"}; !slices.Equal(events, want) {
 			t.Errorf("events %q, want %q", events, want)
 		}
+	})
+}
+
+// TestService has commands connect to the host, and to another process on the same sandbox.
+func TestService(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		b, opts := e.connect(t), session.Options{Instance: "conformance-" + session.NewID(), Store: session.NewMemoryStore()}
+		req := request()
+		req.Image = pythonImage
+		s := open(t, manager(t, b, opts), session.UserKey("service"), req)
+		sessiontest.Service(t, s, func() *session.Session {
+			other, err := session.NewManager(b, &opts)
+			must(t, err)
+			t.Cleanup(func() { must(t, other.Close(context.Background())) })
+			v, err := other.Connect(t.Context(), s.ID())
+			must(t, err)
+			return v
+		})
 	})
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package faults kills the command and spoils what it keeps, on real engines, and looks at what is lost and what is left.
 package faults
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package faults
 
 import (
@@ -15,7 +17,7 @@ import (
 
 // lingering is a workflow that can be killed while a command runs, which ends soon after; then the sandbox is idle.
 const lingering = `id: lingering
-sandbox: {runtime: bash, limits: {timeout_seconds: 1}}
+sandbox: {runtime: bash, limits: {idle_timeout: 1s}}
 steps:
   - {id: first, type: exec, command: "echo first > file"}
   - {id: second, type: exec, command: "sleep 10"}
@@ -105,7 +107,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		ours, theirs, err := os.Pipe()
 		must(t, err)
 		defer ours.Close()
-		cmd := h.command("sessions", "open", "--name", "box", "--timeout", "1h")
+		cmd := h.command("sessions", "open", "--name", "box", "--idle-timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
 		out, err := cmd.Output() // waits for its end, and that nobody has its streams any more
 		theirs.Close()
@@ -117,7 +119,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 		if rest, err := io.ReadAll(ours); err != nil {
 			t.Errorf("the pipe that it was given: %q, %v", rest, err)
 		}
-		h.ok(t, "sessions", "open", "--name", "another", "--timeout", "1h")
+		h.ok(t, "sessions", "open", "--name", "another", "--idle-timeout", "1h")
 		one := h.watched(t) // of the two, and it may be either
 		h.ok(t, "sessions", "rm", "--all")
 		if err := syscall.Kill(one, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) { // it would look in a minute

@@ -1,3 +1,5 @@
+//go:build linux
+
 package faults
 
 import (
@@ -87,7 +89,7 @@ func (h *host) waiting(t *testing.T, file string) *process {
 
 // TestExpiredRun: the sandbox of a killed run goes when its idle time is over; resuming the run says so.
 func TestExpiredRun(t *testing.T) {
-	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {timeout_seconds: 1}}", 1)
+	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.waiting(t, workflow(t, impatient)).kill()
 		h.inSandbox(t, "kill $(cat pid)") // a sandbox in which a command runs is not idle

@@ -99,6 +99,9 @@ func (b *Builder) configure(img v1.Image, im Image) (v1.Image, error) {
 	if im.StandIn {
 		cfg.Config.Labels[LabelStandIn] = "true"
 	}
+	if im.Private {
+		cfg.Config.Labels[LabelPrivate] = "true"
+	}
 	if img, err = mutate.ConfigFile(img, cfg); err != nil {
 		return nil, fmt.Errorf("images: %s: %w", im.Ref, err)
 	}

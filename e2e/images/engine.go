@@ -87,6 +87,9 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 	if cannot == nil {
 		return Built, k.buildAndLoad(ctx, im)
 	}
+	if im.Official == "" {
+		return "", cannot
+	}
 	fmt.Fprintf(k.log, "%v: taking %s instead\n", cannot, im.Official)
 	if _, present, err := k.find(ctx, im.Official); err != nil {
 		return "", err

@@ -66,6 +66,11 @@ func TestImagesWork(t *testing.T) {
 			"python -c 'import sqlite3, lzma, ctypes, venv; print(1)'":                                    "1",
 			"pip --version | cut -d' ' -f1":                                                               "pip",
 		},
+		"workcell/net:12": {
+			"curl --version | cut -d' ' -f1 | head -n1":    "curl",
+			"git --version | cut -d' ' -f1":                "git",
+			"apt-get --version | cut -d' ' -f1 | head -n1": "apt",
+		},
 		"workcell/node:22": {
 			"node --version | cut -d. -f1": "v22",
 			"npm --version | cut -d. -f1":  "10",

@@ -274,6 +274,11 @@ func writeLayer(ctx context.Context, w io.Writer, spec Layer, debs []string, tar
 			return err
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Texts)) {
+		if err := l.addFile(name, []byte(spec.Texts[name])); err != nil {
+			return fmt.Errorf("images: layer %s: %w", spec.Name, err)
+		}
+	}
 	if err := l.addLinks(spec.Links); err != nil {
 		return fmt.Errorf("images: layer %s: %w", spec.Name, err)
 	}

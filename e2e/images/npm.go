@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// maxTarball bounds a download; the largest one, Node.js, has about 50 MB.
+// maxTarball bounds a download; the largest one, Claude Code, has about 175 MB.
 const maxTarball = 200 << 20
 
 // ErrIntegrity is returned when a downloaded tarball is not the pinned one.
@@ -28,7 +28,9 @@ var ErrIntegrity = errors.New("images: tarball does not match its pinned digest"
 // none, the tarball is fetched from registry, which a recipe's digest makes
 // just as safe.
 func fetchNPM(ctx context.Context, p NPMPackage, dir, registry string) (string, error) {
-	file := filepath.Join(dir, fmt.Sprintf("%s-%s.tgz", p.Name, p.Version))
+	// npm names the tarball of a package of a scope so, too.
+	base := strings.ReplaceAll(strings.TrimPrefix(p.Name, "@"), "/", "-")
+	file := filepath.Join(dir, fmt.Sprintf("%s-%s.tgz", base, p.Version))
 	var err error
 	if _, lerr := exec.LookPath("npm"); lerr == nil {
 		err = npmPack(ctx, p, dir)
@@ -54,6 +56,21 @@ func npmPack(ctx context.Context, p NPMPackage, dir string) error {
 		return fmt.Errorf("images: npm pack %s@%s: %v: %s", p.Name, p.Version, err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
+}
+
+// npmView returns a field of a package as its registry has it: of a version, or of "latest".
+func npmView(ctx context.Context, name, version, field string) (string, error) {
+	cmd := exec.CommandContext(ctx, "npm", "view", name+"@"+version, field)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("images: npm view %s@%s %s: %v: %s", name, version, field, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	if text := strings.TrimSpace(string(out)); text != "" {
+		return text, nil
+	}
+	return "", fmt.Errorf("images: npm view %s@%s: there is no %s", name, version, field)
 }
 
 func tarballURL(registry string, p NPMPackage) string {

@@ -26,6 +26,8 @@ const (
 	// LabelStandIn is "true" on an image that carries an official name but
 	// was made here.
 	LabelStandIn = "dev.workcell.stand-in"
+	// LabelPrivate is "true" on an image that must not be published.
+	LabelPrivate = "dev.workcell.private"
 )
 
 // Layer is one layer of an image: packages and npm tarballs on top of what the
@@ -42,6 +44,8 @@ type Layer struct {
 	NPM []NPMPackage
 	// Links maps the path of a symbolic link to its target.
 	Links map[string]string
+	// Texts maps the path of a file to what it holds.
+	Texts map[string]string `json:",omitempty"`
 	// Omit are paths that are left out of the layer.
 	Omit []string
 }
@@ -68,6 +72,8 @@ type Image struct {
 	Env      []string
 	// StandIn marks an image that is tagged with the official name.
 	StandIn bool
+	// Private marks an image that holds what may not be passed on.
+	Private bool `json:",omitempty"`
 }
 
 // Hash identifies the recipe for one architecture.
@@ -103,6 +109,7 @@ func TestImages(arch string) ([]Image, error) {
 		recipe("workcell/debian:12", "debian:bookworm-slim", "bash"),
 		recipe("workcell/python:3.11", "python:3.11-slim", "python3", pythonLayer(), Layer{Name: "pytest", Packages: []string{"python3-pytest"}}),
 		recipe("workcell/node:22", "node:22-slim", "node", node),
+		recipe("workcell/net:12", "debian:bookworm-slim", "bash", Layer{Name: "net", Packages: []string{"apt", "curl", "git"}}),
 	}, nil
 }
 

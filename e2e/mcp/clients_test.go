@@ -4,38 +4,22 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/e2e/npmtest"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // clientTime is how long one run of a client from npm may take.
 const clientTime = 10 * time.Minute
-
-// npmTools returns a Node.js and the folder of the clients from npm, installed where that was not done.
-func npmTools(t *testing.T) (node, dir string) {
-	t.Helper()
-	script := filepath.Join("..", "..", "hack", "mcp-tools.sh")
-	for what, into := range map[string]*string{"path": &dir, "node": &node} {
-		cmd := exec.Command(script, what)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%s %s: %v: %s", script, what, err, stderr.Bytes())
-		}
-		*into = strings.TrimSpace(string(out))
-	}
-	return node, filepath.Join(dir, "node_modules")
-}
 
 // runClient runs a program in a home of its own.
 func runClient(t *testing.T, dir string, env []string, name string, args ...string) (stdout, stderr string, err error) {
@@ -59,7 +43,7 @@ func runClient(t *testing.T, dir string, env []string, name string, args ...stri
 // entry that is not needed any more fails too.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	node, modules := npmTools(t)
+	node, modules := npmtest.Tools(t)
 	s := startHTTP(t, "--max-rate", "10000")
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(revision, func(t *testing.T) {
@@ -81,7 +65,7 @@ func TestConformance(t *testing.T) {
 // what all hosts take.
 func TestInspector(t *testing.T) {
 	t.Parallel()
-	node, modules := npmTools(t)
+	node, modules := npmtest.Tools(t)
 	inspector := filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
 	state := t.TempDir()
 	t.Cleanup(func() {
@@ -135,72 +119,26 @@ func TestInspector(t *testing.T) {
 	}
 }
 
-// fakeModel speaks OpenAI's wire format. It calls a tool whose name ends as told with the given arguments, then repeats
-// what came of it.
-type fakeModel struct {
-	tool, args string
-
-	mu      sync.Mutex // guards the fields below
-	offered []string
-	results []string
-}
-
-func (f *fakeModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		Messages []struct {
-			Role    string
-			Content json.RawMessage
+// calling returns a model that calls the tool whose name ends as told, and then answers.
+func calling(tool string, args any) *llmmock.Server {
+	return llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+		if len(r.Results()) == 0 {
+			for name := range r.Tools() {
+				if strings.HasSuffix(name, tool) {
+					return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: args}}}
+				}
+			}
 		}
-		Tools []struct{ Function struct{ Name string } }
-	}
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || len(req.Messages) == 0 {
-		http.Error(w, "not a completion", http.StatusBadRequest)
-		return
-	}
-	name := ""
-	f.mu.Lock()
-	for _, tool := range req.Tools {
-		f.offered = append(f.offered, tool.Function.Name)
-		if strings.HasSuffix(tool.Function.Name, f.tool) {
-			name = tool.Function.Name
-		}
-	}
-	last := req.Messages[len(req.Messages)-1]
-	if last.Role == "tool" {
-		f.results = append(f.results, string(last.Content))
-	}
-	f.mu.Unlock()
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(delta map[string]any, finish any) {
-		raw, err := json.Marshal(map[string]any{
-			"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m",
-			"choices": []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish}},
-			"usage":   map[string]any{"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-		})
-		if err == nil {
-			fmt.Fprintf(w, "data: %s\n\n", raw)
-		}
-	}
-	if name != "" && last.Role != "tool" {
-		call := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": f.args}}
-		send(map[string]any{"role": "assistant", "tool_calls": []any{call}}, nil)
-		send(map[string]any{}, "tool_calls")
-	} else {
-		send(map[string]any{"role": "assistant", "content": "that is all"}, nil)
-		send(map[string]any{}, "stop")
-	}
-	fmt.Fprint(w, "data: [DONE]\n\n")
+		return llmmock.Answer{Text: "that is all"}
+	})
 }
 
 // TestCodingAgent lets a real coding agent find the server in its configuration, offer the tools to a model and call one.
 func TestCodingAgent(t *testing.T) {
 	t.Parallel()
-	_, modules := npmTools(t)
-	agent := filepath.Join(modules, "opencode-linux-x64-baseline", "bin", "opencode")
-	if _, err := os.Stat(agent); errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("no coding agent for this machine: %v", err)
-	}
-	model := &fakeModel{tool: "sandbox_exec", args: `{"command":"echo the answer is $((6*7)); id -u"}`}
+	_, modules := npmtest.Tools(t)
+	agent := npmtest.OpenCode(t, modules)
+	model := calling("sandbox_exec", llmmock.Object{"command": "echo the answer is $((6*7)); id -u"})
 	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
 	state, project := t.TempDir(), t.TempDir()
@@ -229,15 +167,18 @@ func TestCodingAgent(t *testing.T) {
 	if err != nil {
 		t.Fatalf("run: %v\n%s\n%s", err, out, stderr)
 	}
-	model.mu.Lock()
-	defer model.mu.Unlock()
+	var offered, results []string
+	for _, r := range model.Requests() {
+		offered = slices.AppendSeq(offered, maps.Keys(r.Tools()))
+		results = append(results, r.Results()...)
+	}
 	for _, tool := range []string{"sandbox_run", "sandbox_open", "sandbox_fs_write", "get_files", "session_status"} {
-		if !strings.Contains(strings.Join(model.offered, " ")+" ", "workcell_"+tool+" ") {
-			t.Errorf("%s was not offered: %q", tool, model.offered)
+		if !slices.Contains(offered, "workcell_"+tool) {
+			t.Errorf("%s was not offered: %q", tool, offered)
 		}
 	}
-	if len(model.results) == 0 || !strings.Contains(model.results[0], `the answer is 42\\n1000`) {
-		t.Errorf("results of the tool: %q\n%s\n%s", model.results, out, stderr)
+	if len(results) == 0 || !strings.Contains(results[0], `the answer is 42\n1000`) {
+		t.Errorf("results of the tool: %q\n%s\n%s", results, out, stderr)
 	}
 	if left := containers(t, state); left != "" {
 		t.Errorf("sandboxes are left: %s", left)

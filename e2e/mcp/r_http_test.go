@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
@@ -379,10 +380,14 @@ func TestKeptOverHTTP(t *testing.T) {
 	if status != http.StatusOK || id == "" {
 		t.Fatalf("sandbox_open: %d %s", status, answer)
 	}
-	if err := syscall.Kill(s.pid, syscall.SIGTERM); err != nil {
+	server, err := os.FindProcess(s.pid)
+	if err == nil {
+		err = server.Signal(syscall.SIGTERM)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); syscall.Kill(s.pid, 0) == nil; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); server.Signal(syscall.Signal(0)) == nil; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server does not end")
 		}

@@ -61,8 +61,15 @@ func TestTaskWorkflow(t *testing.T) {
 	if !strings.HasPrefix(changed, "diff --git a/calculator.py b/calculator.py\n") || strings.Contains(changed, "new file") {
 		t.Errorf("the patch of the workflow's workspace: %s", changed)
 	}
+	began := filepath.Join(p.state, "snapshots", "*", "*", "base.zip") // what the session's sandbox began with
+	if found, err := filepath.Glob(began); err != nil || len(found) != 1 {
+		t.Errorf("in the state directory there are %v, %v", found, err)
+	}
 	if r := p.must("cleanup_session", map[string]any{"session_id": "work"}); string(r.Structured["removed"]) != "1" {
 		t.Errorf("removed %s", r.Structured["removed"])
+	}
+	if found, err := filepath.Glob(began); err != nil || len(found) != 0 {
+		t.Errorf("the session is closed and there are %v, %v", found, err)
 	}
 }
 

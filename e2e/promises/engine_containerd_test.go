@@ -1,3 +1,5 @@
+//go:build linux
+
 package promises
 
 import (
@@ -58,7 +60,7 @@ func (e *containerdEngine) in(ctx context.Context) context.Context {
 
 func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
 	return containerd.New(ctx, &containerd.Options{
-		Address: cmp.Or(c.address, e.socket), StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
+		Address: cmp.Or(c.address, e.socket), StateDir: e.state, OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME"), OCIRuntimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
 		Logger: c.logger, TracerProvider: c.tracer,
 	})
 }

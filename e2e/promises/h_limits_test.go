@@ -1,3 +1,5 @@
+//go:build linux
+
 package promises
 
 import (
@@ -201,6 +203,35 @@ func TestH6Spin(t *testing.T) {
 	}
 	for _, b := range spinning {
 		b.alive(t)
+	}
+}
+
+// TestH7Flood: while a sandbox's commands flood the socket of its main process, other sandboxes are made, used and removed,
+// and the flooded one is not lost: whoever has it works in it, and so does another process that connects to it.
+func TestH7Flood(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.driver, session.Options{})
+	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, pythonSandbox())
+	must(t, err)
+	b.background(t, "flood.py", "24")
+	other, err := session.NewManager(w.driver, &session.Options{Instance: m.Instance()})
+	must(t, err)
+	t.Cleanup(func() { must(t, other.Detach(context.Background())) })
+	for range 3 {
+		s, err := other.Connect(t.Context(), b.s.ID())
+		must(t, err)
+		check(t, s, "echo connected", "connected\n")
+		must(t, s.Close(t.Context()))
+		key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+		next, _, err := m.Open(t.Context(), key, request())
+		must(t, err)
+		check(t, next, "echo beside it", "beside it\n")
+		must(t, m.CloseScope(t.Context(), key.Scope()))
+		w.user.alive(t)
+		b.alive(t)
+	}
+	if info := b.s.Info(); info.State != session.StateReady {
+		t.Errorf("the flooded sandbox is %v", info.State)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package promises
 
 import (
@@ -63,7 +65,7 @@ func TestF12Clock(t *testing.T) {
 	clock := clocktest.New(t, bin)
 	gone := leaveIdle(t, bin)
 	h := newHost(t)
-	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-execution", "1h")))
+	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-exec-timeout", "1h")))
 	worker := f.ok(t, toolspec.ToolOpen, nil)["sandbox_id"]
 	in := func(tool string, in obj) obj { in["sandbox_id"] = worker; return f.ok(t, tool, in) }
 	background := func(seconds int, line string) any {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package promises
 
 import (
@@ -212,7 +214,7 @@ func TestL7Runtime(t *testing.T) {
 	m := x.open(t)
 	req := request()
 	if x.runtime != "" {
-		req.Runtime = "own"
+		req.OCIRuntime = "own"
 	}
 	s, _, err := m.Open(t.Context(), session.UserKey("first"), req)
 	must(t, err)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package promises
 
 import (
@@ -323,13 +325,13 @@ func TestL8Features(t *testing.T) {
 		supported bool
 		req       session.Request
 	}{
-		"runtime":   {false, session.Request{Runtime: "no-such-runtime"}},
-		"network":   {slices.Contains(caps.Networks, backend.NetworkBridge), session.Request{Network: backend.NetworkBridge}},
-		"root":      {caps.WritableRoot, session.Request{Root: backend.RootWritable, RootSet: true}},
-		"memory":    {caps.Memory, session.Request{Limits: backend.Limits{MemoryBytes: 64 << 20}}},
-		"workspace": {caps.Workspace != "", session.Request{Limits: backend.Limits{WorkspaceBytes: 8 << 20}}},
-		"cpu":       {caps.CPU, session.Request{Limits: backend.Limits{CPUMillis: 500}}},
-		"processes": {caps.PIDs, session.Request{Limits: backend.Limits{PIDs: 32}}},
+		"oci_runtime": {false, session.Request{OCIRuntime: "no-such-runtime"}},
+		"network":     {slices.Contains(caps.Networks, backend.NetworkBridge), session.Request{Network: backend.NetworkBridge}},
+		"root":        {caps.WritableRoot, session.Request{Root: backend.RootWritable, RootSet: true}},
+		"memory":      {caps.Memory, session.Request{Limits: backend.Limits{MemoryBytes: 64 << 20}}},
+		"workspace":   {caps.Workspace != "", session.Request{Limits: backend.Limits{WorkspaceBytes: 8 << 20}}},
+		"cpu":         {caps.CPU, session.Request{Limits: backend.Limits{CPUMillis: 500}}},
+		"processes":   {caps.PIDs, session.Request{Limits: backend.Limits{PIDs: 32}}},
 	} {
 		c.req.Image = debianImage
 		_, _, err := m.Open(t.Context(), session.UserKey(what), c.req)

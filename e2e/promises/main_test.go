@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package promises attacks the product the way an agent, a user or the code that they run could, on a real engine:
 // through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
 // it holds the product to.

@@ -8,15 +8,21 @@
 //	curl -s localhost:8080/agents/chat -d '{"data": {"message": {"role": "user", "content": [{"text": "What is their sum?"}]}},
 //	    "init": {"sessionId": "SESSION_ID of the first answer"}}'
 //
-// With -model openai/NAME it asks OpenAI, or a server like it: OPENAI_API_KEY, OPENAI_BASE_URL. Whoever knows the id of a
-// conversation can continue it and reaches its files: put authentication in front of this.
+// With -model openai/NAME it asks OpenAI, or a server like it: OPENAI_API_KEY, OPENAI_BASE_URL.
+//
+// It serves this machine alone, as one user, unless -tokens FILE names its users, with a line `TOKEN NAME` for each. Requests have
+// to bring a token then (Authorization: Bearer TOKEN), and one user's conversations and files are out of another's reach, also
+// with the id of the conversation. A server for the world has TLS in front of this, and users who sign in.
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -44,8 +50,16 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// idle is how long a conversation may pause before its sandbox is removed.
-const idle = 24 * time.Hour
+const (
+	// idle is how long a conversation may pause before its sandbox is removed.
+	idle = 24 * time.Hour
+	// maxBody is the largest request that is taken.
+	maxBody = 1 << 20
+	// bodyTimeout is how long the body of a request may take to come.
+	bodyTimeout = 30 * time.Second
+	// cancelTimeout is how long cancelled turns may take to end.
+	cancelTimeout = 5 * time.Second
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -61,9 +75,18 @@ func run(ctx context.Context, args []string) (err error) {
 	addr := flags.String("addr", "127.0.0.1:8080", "address to serve on")
 	state := flags.String("state", ".chat", "directory for conversations and records of sandboxes")
 	engine := flags.String("backend", "docker", "docker or local")
+	grace := flags.Duration("grace", 10*time.Second, "how long turns may take to end after a signal")
 	model := flags.String("model", "googleai/gemini-2.5-flash", "googleai/NAME or openai/NAME")
+	tokens := flags.String("tokens", "", "file with a line `TOKEN NAME` for each user; without one only this machine is served")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	users, err := readUsers(*tokens)
+	if err != nil {
+		return err
+	}
+	if at, err := net.ResolveTCPAddr("tcp", *addr); err != nil || users == nil && !at.IP.IsLoopback() {
+		return errors.Join(fmt.Errorf("-addr %s: others than this machine are served with -tokens only", *addr), err)
 	}
 	manager, end, err := openManager(ctx, *state, *engine)
 	if err != nil {
@@ -79,17 +102,113 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	fmt.Printf("serving http://%s/agents/chat\n", listener.Addr())
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	stopped := context.AfterFunc(ctx, func() {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		_ = server.Shutdown(late) // turns that are not over by then end with the manager
-	})
-	defer stopped()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	return serve(ctx, listener, authenticated(users, handler), *grace)
+}
+
+// serve serves until ctx ends. Turns under way then have a time to end, after which they are cancelled. None runs any more
+// when it returns without an error.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, grace time.Duration) error {
+	turns, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           bounded(handler),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute, // and none for an answer, which takes as long as its turn
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return turns },
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
 		return err
+	case <-ctx.Done():
+		signal.Reset(os.Interrupt, syscall.SIGTERM) // of Genkit's handlers, too: a second signal ends the program at once
+	}
+	shutdown := func(wait time.Duration) error {
+		limit, done := context.WithTimeout(context.WithoutCancel(ctx), wait)
+		defer done()
+		return server.Shutdown(limit)
+	}
+	if shutdown(grace) == nil {
+		return nil
+	}
+	cancel()
+	if err := shutdown(cancelTimeout); err != nil {
+		return errors.Join(fmt.Errorf("turns that do not end: %w", err), server.Close())
 	}
 	return nil
+}
+
+// readUsers reads the names of users, by the hash of their tokens, so that looking one up takes no longer the more of it is
+// right. Without a file there are none.
+func readUsers(file string) (map[[sha256.Size]byte]string, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	users := map[[sha256.Size]byte]string{}
+	for line := range strings.Lines(string(text)) {
+		token, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			return nil, fmt.Errorf("%s: a line is not `TOKEN NAME`", file)
+		}
+		users[sha256.Sum256([]byte(token))] = strings.TrimSpace(name)
+	}
+	return users, nil
+}
+
+// onlyUser is who is served when nobody has to say who it is.
+const onlyUser = "local"
+
+// authenticated serves requests as the users whose tokens they bring, and no others.
+func authenticated(users map[[sha256.Size]byte]string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user := onlyUser
+		if users != nil {
+			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+			var known bool
+			if user, known = users[sha256.Sum256([]byte(token))]; !known {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				http.Error(w, "who is it?", http.StatusUnauthorized)
+				return
+			}
+		}
+		next.ServeHTTP(w, r.WithContext(session.WithUser(r.Context(), user))) // whose the sandbox is
+	})
+}
+
+// directoryOf returns the directory for the conversations of a request's user.
+func directoryOf(ctx context.Context) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(session.UserFromContext(ctx))))
+}
+
+// bounded reads each request before it is handled, within bounds of size and time.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		err := control.SetReadDeadline(time.Now().Add(bodyTimeout))
+		var body []byte
+		if err == nil {
+			body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		}
+		if err == nil {
+			err = control.SetReadDeadline(time.Time{}) // the connection is still watched while the turn runs
+		}
+		switch tooLarge := (*http.MaxBytesError)(nil); {
+		case errors.As(err, &tooLarge):
+			http.Error(w, tooLarge.Error(), http.StatusRequestEntityTooLarge)
+			return
+		case err != nil:
+			http.Error(w, "the request cannot be read", http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
 }
 
 // openManager opens the manager of the sandboxes, with records in a file. end leaves the sandboxes for the next process.
@@ -151,7 +270,7 @@ func newHandler(ctx context.Context, manager *session.Manager, state, model stri
 	}
 	plugin := &tools.Plugin{Manager: manager}
 	g := genkit.Init(ctx, genkit.WithPlugins(provider, plugin), genkit.WithExperimental())
-	conversations, err := localstore.NewFileSessionStore[any](filepath.Join(state, "conversations"))
+	conversations, err := localstore.NewFileSessionStore[any](filepath.Join(state, "conversations"), localstore.WithSnapshotPathPrefix(directoryOf))
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,8 +30,8 @@ func TestMain(m *testing.M) {
 }
 
 // provider is a server that speaks OpenAI's wire format. Its model runs the command that a user's message is, and answers with
-// what the command returned.
-func provider(t *testing.T) string {
+// what the command returned. asked gets the commands, where it has room.
+func provider(t *testing.T, asked chan<- string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req struct {
@@ -50,6 +53,10 @@ func provider(t *testing.T) string {
 			if !isText && json.Unmarshal(content, &parts) == nil && len(parts) > 0 {
 				command = parts[0].Text
 			}
+			select {
+			case asked <- command:
+			default:
+			}
 			args, _ := json.Marshal(map[string]any{"command": command})
 			message = map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{
 				"id": "call_1", "index": 0, "type": "function", "function": map[string]any{"name": "sandbox_exec", "arguments": string(args)},
@@ -68,9 +75,9 @@ func provider(t *testing.T) string {
 }
 
 // start starts the program and returns it with its address.
-func start(t *testing.T, state, model string) (*exec.Cmd, string) {
+func start(t *testing.T, state, model string, args ...string) (*exec.Cmd, string) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-addr", "127.0.0.1:0", "-state", state, "-backend", "local", "-model", "openai/m")
+	cmd := exec.Command(os.Args[0], append([]string{"-addr", "127.0.0.1:0", "-state", state, "-backend", "local", "-model", "openai/m"}, args...)...)
 	cmd.Env = append(os.Environ(), serving+"=1", "OPENAI_API_KEY=key", "OPENAI_BASE_URL="+model)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
@@ -96,15 +103,13 @@ func start(t *testing.T, state, model string) (*exec.Cmd, string) {
 // say sends a turn and returns the answer; without the id of a conversation it begins one.
 func say(t *testing.T, url, text, id string) (answer, conversation string) {
 	t.Helper()
-	turn := map[string]any{"data": map[string]any{"message": map[string]any{"role": "user", "content": []any{map[string]any{"text": text}}}}}
-	if id != "" {
-		turn["init"] = map[string]any{"sessionId": id}
-	}
-	body, err := json.Marshal(turn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Post(url, "application/json", strings.NewReader(string(body)))
+	return sayAs(t, "", url, text, id)
+}
+
+// sayAs is say with a token.
+func sayAs(t *testing.T, token, url, text, id string) (answer, conversation string) {
+	t.Helper()
+	resp, err := post(t, token, url, text, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +131,33 @@ func say(t *testing.T, url, text, id string) (answer, conversation string) {
 	return answer, out.Result.SessionID
 }
 
+// post sends a turn, with a token unless that is empty.
+func post(t *testing.T, token, url, text, id string) (*http.Response, error) {
+	t.Helper()
+	turn := map[string]any{"data": map[string]any{"message": map[string]any{"role": "user", "content": []any{map[string]any{"text": text}}}}}
+	if id != "" {
+		turn["init"] = map[string]any{"sessionId": id}
+	}
+	body, err := json.Marshal(turn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return http.DefaultClient.Do(req)
+}
+
 // TestChat: a conversation finds the file of its first turn in the second, when the program was ended in between, and when it
 // was killed; another conversation does not.
 func TestChat(t *testing.T) {
-	state, model := filepath.Join(t.TempDir(), "state"), provider(t)
-	t.Cleanup(func() { removeAll(t, state) })
+	state, model := filepath.Join(t.TempDir(), "state"), provider(t, nil)
+	t.Cleanup(func() { removeAll(t, state, 2) })
 	cmd, url := start(t, state, model)
 	_, id := say(t, url, "echo kept for later > note", "")
 	finds := func(when string) {
@@ -157,8 +184,134 @@ func TestChat(t *testing.T) {
 	finds("after the program was killed")
 }
 
+// TestUsers: who brings no token of a user is not served, and a user who sends the id of another's conversation, be it Genkit's or
+// one that the other chose, has neither that nor its files.
+func TestUsers(t *testing.T) {
+	dir := t.TempDir()
+	state, model, tokens := filepath.Join(dir, "state"), provider(t, nil), filepath.Join(dir, "tokens")
+	if err := os.WriteFile(tokens, []byte("secret-a ann\nsecret-b bob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { removeAll(t, state, 4) })
+	_, url := start(t, state, model, "-tokens", tokens)
+	for _, token := range []string{"", "secret-c", "ann"} {
+		resp, err := post(t, token, url, "true", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("token %q: status %d", token, resp.StatusCode)
+		}
+	}
+	_, given := sayAs(t, "secret-a", url, "echo ann was here > note", "")
+	sayAs(t, "secret-a", url, "echo ann was here > note", "chosen")
+	for _, id := range []string{given, "chosen"} {
+		if answer, _ := sayAs(t, "secret-b", url, "cat note", id); strings.Contains(answer, "ann") {
+			t.Errorf("bob finds %s", answer)
+		}
+		if answer, _ := sayAs(t, "secret-a", url, "cat note", id); !strings.Contains(answer, "ann was here") {
+			t.Errorf("ann finds %s", answer)
+		}
+	}
+	for _, addr := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		if err := run(t.Context(), []string{"-addr", addr, "-state", filepath.Join(dir, "other"), "-backend", "local"}); err == nil || !strings.Contains(err.Error(), "-tokens") {
+			t.Errorf("everybody is served at %s: %v", addr, err)
+		}
+	}
+}
+
+// TestEnd: after a signal nobody else is served, and a turn under way is answered when it ends in time, else cancelled; a
+// second signal ends the program at once. The conversation's files are there in each case.
+func TestEnd(t *testing.T) {
+	asked := make(chan string)
+	state, model := filepath.Join(t.TempDir(), "state"), provider(t, asked)
+	t.Cleanup(func() { removeAll(t, state, 1) })
+	cmd, url := start(t, state, model)
+	_, id := say(t, url, "echo kept > note", "")
+	// turn sends a turn, and returns when it is under way.
+	turn := func(url, command string) (answered chan error) {
+		t.Helper()
+		answered = make(chan error, 1)
+		go func() {
+			resp, err := post(t, "", url, command, id)
+			if err == nil {
+				var text []byte
+				text, err = io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if err == nil && !strings.Contains(string(text), "in time") {
+					err = fmt.Errorf("status %d: %s", resp.StatusCode, text)
+				}
+			}
+			answered <- err
+		}()
+		<-asked
+		return answered
+	}
+	end := func(signals int) error {
+		t.Helper()
+		for range signals {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			for { // until it has taken the signal
+				conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/agents/chat"))
+				if err != nil {
+					break
+				}
+				_ = conn.Close()
+			}
+		}
+		return cmd.Wait()
+	}
+	answered := turn(url, "sleep 1; echo in time")
+	if err := end(1); err != nil {
+		t.Errorf("a turn that ends in time: %v", err)
+	}
+	if err := <-answered; err != nil {
+		t.Errorf("its answer: %v", err)
+	}
+	cmd, url = start(t, state, model, "-grace", "100ms")
+	answered = turn(url, "sleep 100")
+	if err := end(1); err != nil {
+		t.Errorf("a turn that takes long: %v", err)
+	}
+	if err := <-answered; err == nil {
+		t.Error("it was answered")
+	}
+	cmd, url = start(t, state, model, "-grace", "10m")
+	answered = turn(url, "sleep 100")
+	if err := end(2); err == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("a second signal: %v", err)
+	}
+	<-answered
+	_, url = start(t, state, model)
+	if answer, _ := say(t, url, "cat note", id); !strings.Contains(answer, "kept") {
+		t.Errorf("afterwards: %s", answer)
+	}
+}
+
+// TestTooLarge: a request beyond the bound is refused.
+func TestTooLarge(t *testing.T) {
+	server := httptest.NewServer(bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	})))
+	defer server.Close()
+	for size, want := range map[int]int{maxBody: http.StatusOK, maxBody + 1: http.StatusRequestEntityTooLarge} {
+		resp, err := http.Post(server.URL, "application/json", strings.NewReader(strings.Repeat("x", size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%d bytes: status %d", size, resp.StatusCode)
+		}
+	}
+}
+
 // removeAll removes the sandboxes of the test, whose program has ended.
-func removeAll(t *testing.T, state string) {
+func removeAll(t *testing.T, state string, want int) {
 	t.Helper()
 	ctx := context.Background()
 	m, end, err := openManager(ctx, state, "local")
@@ -167,7 +320,7 @@ func removeAll(t *testing.T, state string) {
 		return
 	}
 	list, err := m.List(ctx)
-	if err != nil || len(list) != 2 {
+	if err != nil || len(list) != want {
 		t.Errorf("%d sandboxes, %v", len(list), err)
 	}
 	for _, s := range list {

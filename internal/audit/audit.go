@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ const (
 	EventTool    = "tool"    // a tool call was decided on
 	EventCommand = "command" // a command is about to be started
 	EventExit    = "exit"    // a command ended, or was left running
+	EventEgress  = "egress"  // a connection to a host is about to be made, or may not be
+	EventTorn    = "torn"    // the line before was not written to its end
 )
 
 // Decisions.
@@ -49,6 +52,7 @@ type Record struct {
 	Image      string    `json:"image,omitempty"`
 	Exec       string    `json:"exec,omitempty"`
 	Argv       []string  `json:"argv,omitempty"`
+	Host       string    `json:"host,omitempty"`        // with its port
 	ArgvSHA256 string    `json:"argv_sha256,omitempty"` // of the arguments, each followed by a zero byte
 	Status     string    `json:"status,omitempty"`      // of a command
 	Exit       *int      `json:"exit,omitempty"`        // absent when a signal ended it, and while it runs
@@ -79,15 +83,85 @@ type Options struct {
 // ErrWrite: a record could not be written.
 var ErrWrite = errors.New("the audit file cannot be written")
 
-// Open opens the file at path for appending; one that is not there is made, for its owner alone to read.
+// Open opens the file at path for appending; one that is not there is made, for its owner alone to read. A link is followed
+// now, and not again: what is written later is written to the place that the caller meant.
 func Open(path string, o Options) (*Log, error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil { // else it is not there yet, or no file: a pipe
+		path = real
+	}
 	l := &Log{path: path, o: o, max: maxFile}
-	return l, l.open()
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	if err := l.mend(); err != nil {
+		return nil, errors.Join(err, l.file.Close())
+	}
+	return l, nil
 }
 
 func (l *Log) open() (err error) {
 	l.file, err = os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	return err
+}
+
+// reopen opens the file that is to follow one that was renamed. A link, which somebody put there meanwhile, is an error.
+func (l *Log) reopen() error {
+	if there, err := os.Lstat(l.path); err == nil && !there.Mode().IsRegular() {
+		return fmt.Errorf("%s is no file any more", l.path)
+	}
+	if err := l.open(); err != nil {
+		return err
+	}
+	here, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Lstat(l.path)
+	if errors.Is(err, fs.ErrNotExist) { // another process has renamed this one, too
+		return nil
+	}
+	if err == nil && !os.SameFile(here, there) && !there.Mode().IsRegular() {
+		err = fmt.Errorf("%s became a link", l.path)
+	}
+	return err
+}
+
+// settle is longer than another process takes to write a line.
+const settle = 20 * time.Millisecond
+
+// mend ends a line that was not written to its end, by a process that died, or found the disk full, and says so.
+func (l *Log) mend() error {
+	at := l.torn()
+	if at == 0 {
+		return nil
+	}
+	time.Sleep(settle)
+	if l.torn() != at {
+		return nil
+	}
+	line, err := json.Marshal(Record{Time: time.Now().UTC(), Event: EventTorn})
+	if err == nil {
+		_, err = l.file.WriteString("\n" + string(line) + "\n")
+	}
+	return err
+}
+
+// torn returns the size of the file when it ends within a line, else 0.
+func (l *Log) torn() int64 {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return 0 // one that may be written and not read
+	}
+	defer f.Close() // only read from
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return 0
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
+		return 0
+	}
+	return info.Size()
 }
 
 // Close ends the log. The error is the first failure of all that was written.
@@ -159,7 +233,7 @@ func (l *Log) rotate() error {
 			return err
 		}
 	}
-	return l.open()
+	return l.reopen()
 }
 
 type (

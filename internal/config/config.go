@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -126,12 +128,19 @@ func (c *Config) base(o Options, s setting, trusted *file) error {
 		}
 	}
 	if value, ok := o.Flags[s.flag]; s.flag != "" && ok {
-		if list, isList := value.([]string); isList && s.key == keyMapImages {
-			value = pairs(list)
+		if list, isList := value.([]string); isList {
+			if _, isPairs := s.fallback.(pairs); isPairs {
+				value = pairs(list)
+			}
 		}
 		put(value, "--"+s.flag)
 	}
 	c.values = append(c.values, v)
+	if s.counts { // flags and variables are not checked yet
+		if problem, hint := s.check(v.Value); problem != "" {
+			return fmt.Errorf("%s: %s: %s, %s", v.Origin, s.key, problem, hint)
+		}
+	}
 	if _, err := c.list(v); err != nil {
 		return fmt.Errorf("%s: %w", v.Origin, err)
 	}
@@ -192,6 +201,12 @@ func (c *Config) Backend() string {
 	return v.(string)
 }
 
+// OCIRuntime returns the OCI runtime of sandboxes; empty when nobody set one.
+func (c *Config) OCIRuntime() string {
+	v, _ := c.get(keyOCIRuntime)
+	return v.(string)
+}
+
 // Image returns the image of sandboxes for a runtime that name none.
 func (c *Config) Image(runtime string) string {
 	v, _ := c.get(keyImages + runtime)
@@ -215,6 +230,33 @@ func (c *Config) MapImages() []string {
 	return v.(pairs)
 }
 
+// Pool returns how many sandboxes of an image servers keep ready.
+func (c *Config) Pool() map[string]int {
+	v, _ := c.get(keyPool)
+	counts, _ := v.(pairs)
+	pool := map[string]int{}
+	for _, pair := range counts {
+		image, n, _ := strings.Cut(pair, "=")
+		pool[image], _ = strconv.Atoi(n) // checked
+	}
+	maps.DeleteFunc(pool, func(_ string, n int) bool { return n == 0 })
+	return pool
+}
+
+// Mounts returns the directories of the machine that sandboxes see.
+func (c *Config) Mounts() ([]backend.Mount, error) {
+	v, _ := c.get(keyMounts)
+	var list []backend.Mount
+	for _, text := range v.([]string) {
+		m, err := parseMount(text) // a flag was not checked yet
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", keyMounts, err)
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
 // Limits returns the limits that somebody set; the others are zero.
 func (c *Config) Limits() backend.Limits {
 	var l backend.Limits
@@ -227,14 +269,14 @@ func (c *Config) Limits() backend.Limits {
 }
 
 // IdleTimeout returns the idle time that somebody set; zero when nobody did.
-func (c *Config) IdleTimeout() time.Duration { return c.seconds(keyIdleTimeout) }
+func (c *Config) IdleTimeout() time.Duration { return c.duration(keyIdleTimeout) }
 
 // ExecTimeout returns the time limit of commands that somebody set; zero when nobody did.
-func (c *Config) ExecTimeout() time.Duration { return c.seconds(keyExecTimeout) }
+func (c *Config) ExecTimeout() time.Duration { return c.duration(keyExecTimeout) }
 
-func (c *Config) seconds(key string) time.Duration {
+func (c *Config) duration(key string) time.Duration {
 	if v, set := c.get(key); set {
-		return time.Duration(v.(int64)) * time.Second
+		return v.(time.Duration)
 	}
 	return 0
 }
@@ -282,7 +324,7 @@ func (c *Config) Allowed() []List {
 // list returns the list of images that v is, with a nil policy when it is none.
 func (c *Config) list(v Value) (List, error) {
 	patterns, isList := v.Value.([]string)
-	if !isList || v.Origin == Default {
+	if !isList || v.Key != keyAllowImages || v.Origin == Default {
 		return List{}, nil
 	}
 	policy, err := backend.NewImagePolicy(patterns...)

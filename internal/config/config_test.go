@@ -69,10 +69,11 @@ map_images:
 limits:
   memory_mb: 1024
   file_bytes: 4096
-  timeout_seconds: 60
-  exec_timeout_seconds: 30
+  idle_timeout: 1m
+  exec_timeout: 30s
 telemetry: {endpoint: "http://localhost:4318", protocol: grpc, service_name: agents, content: true}
 retention: {runs: 240h, kept: 24h}
+oci_runtime: runsc
 `
 
 // TestEverySetting: what a file says is what holds, and the rest is the default.
@@ -86,19 +87,20 @@ func TestEverySetting(t *testing.T) {
 	at := m.users() + ":"
 	want := map[string]string{
 		"backend": at + "1:10", "images.python": at + "2:18", "allow_images": at + "3:15", "map_images": at + "5:3",
-		"limits.memory_mb": at + "7:14", "limits.file_bytes": at + "8:15", "limits.timeout_seconds": at + "9:20",
-		"limits.exec_timeout_seconds": at + "10:25", "telemetry.endpoint": at + "11:23", "telemetry.protocol": at + "11:58",
+		"limits.memory_mb": at + "7:14", "limits.file_bytes": at + "8:15", "limits.idle_timeout": at + "9:17",
+		"limits.exec_timeout": at + "10:17", "telemetry.endpoint": at + "11:23", "telemetry.protocol": at + "11:58",
 		"telemetry.service_name": at + "11:78", "telemetry.content": at + "11:95", "retention.runs": at + "12:19", "retention.kept": at + "12:31",
+		"oci_runtime": at + "13:14",
 	}
 	if diff := cmp.Diff(want, origins(c)); diff != "" {
 		t.Errorf("origins (-want +got)\n%s", diff)
 	}
 	got := []any{
-		c.Backend(), c.Image("python"), c.Image("node"), c.Images(), c.MapImages(), c.Limits(), c.IdleTimeout(), c.ExecTimeout(),
+		c.Backend(), c.OCIRuntime(), c.Image("python"), c.Image("node"), c.Images(), c.MapImages(), c.Limits(), c.IdleTimeout(), c.ExecTimeout(),
 		c.Variables(), c.TraceContent(), c.KeepRuns(), c.KeepSandboxes(), c.Files,
 	}
 	if diff := cmp.Diff([]any{
-		"containerd", "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
+		"containerd", "runsc", "registry.example.com/python:3.11", "node:20-slim", map[string]string{"python": "registry.example.com/python:3.11"},
 		[]string{"node:20-slim=registry.example.com/node:20"}, backend.Limits{MemoryBytes: 1 << 30, FileBytes: 4096}, time.Minute, 30 * time.Second,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_SERVICE_NAME": "agents"},
 		true, 240 * time.Hour, 24 * time.Hour, []string{m.users()},
@@ -197,8 +199,12 @@ func TestStrict(t *testing.T) {
 		"limits: {memory_mb: 15}":                     `1:21: limits.memory_mb is 15, it must be 16 to 4194304`,
 		"limits: {pids: -1}":                          `1:16: limits.pids is -1`,
 		"limits: {pids: 99999999999999999999}":        `1:16: limits.pids must be a whole number`,
-		"limits: {exec_timeout_seconds: 3601}":        `1:32: limits.exec_timeout_seconds is 3601`,
-		"limits: {timeout_seconds: 0}":                `1:27: limits.timeout_seconds`,
+		"limits: {exec_timeout: 3601s}":               `1:24: limits.exec_timeout is 1h0m1s, it must be 1s to 1h`,
+		"limits: {idle_timeout: 0s}":                  `1:24: limits.idle_timeout is 0; leave it out`,
+		"limits: {idle_timeout: 900}":                 `1:24: limits.idle_timeout must be a time such as 36h or 90m, it is the number 900; add a unit, as in 900s`,
+		"limits: {timeout_seconds: 900}":              `1:10: unknown key "timeout_seconds" in limits; did you mean "idle_timeout"?`,
+		"limits: {exec_timeout_seconds: 90}":          `1:10: unknown key "exec_timeout_seconds" in limits; did you mean "exec_timeout"?`,
+		"limits: {timeout: 15m}":                      `1:10: unknown key "timeout" in limits; did you mean "idle_timeout"?`,
 		"limits: 5":                                   `1:9: limits must be a mapping, it is the number 5`,
 		"limits:":                                     `1:8: limits must be a mapping, it is nothing`,
 		"backend:":                                    `1:9: backend is empty; give a value or remove the key`,
@@ -210,6 +216,9 @@ func TestStrict(t *testing.T) {
 		"images: {python: UPPER}":                     `1:18: image reference "UPPER"`,
 		"images: {ruby: ruby:3}":                      `1:10: unknown key "ruby" in images`,
 		"map_images: {a: 5}":                          `1:13: map_images must be a mapping of text to text`,
+		"pool: {python: many}":                        `1:7: pool must be a mapping of text to whole numbers`,
+		"pool: {python: 5000}":                        `1:7: python=5000 is out of range`,
+		"pool: {UPPER: 1}":                            `1:7: image reference "UPPER"`,
 		"telemetry: {content: yes please}":            `1:22: telemetry.content must be true or false`,
 		"telemetry: {endpoint: 'http://u:secret@'}":   `1:23: the endpoint is no http or https address`,
 		"telemetry: {protocol: udp}":                  `1:23: unknown protocol "udp"`,
@@ -251,6 +260,7 @@ func TestProjectLoosensNothing(t *testing.T) {
 		"backend: local":                             "backend cannot be set here",
 		"backend: docker":                            "backend cannot be set here",
 		"map_images: {python:3.11: evil/x}":          "map_images cannot be set here",
+		"pool: {python:3.11: 1}":                     "pool cannot be set here",
 		"telemetry: {endpoint: http://evil.example}": "telemetry.endpoint cannot be set here",
 		"telemetry: {content: true}":                 "telemetry.content cannot be set here",
 		"telemetry: {service_name: x}":               "telemetry.service_name cannot be set here",
@@ -259,8 +269,8 @@ func TestProjectLoosensNothing(t *testing.T) {
 		"retention: {kept: 1000h}":                   "retention.kept cannot be set here",
 		"limits: {memory_mb: 1025}":                  "limits.memory_mb may only be lowered here, from 1024 (",
 		"limits: {pids: 257}":                        "limits.pids may only be lowered here, from 256 (default)",
-		"limits: {exec_timeout_seconds: 121}":        "limits.exec_timeout_seconds may only be lowered",
-		"limits: {timeout_seconds: 901}":             "limits.timeout_seconds may only be lowered",
+		"limits: {exec_timeout: 121s}":               "limits.exec_timeout may only be lowered here, from 2m0s (default)",
+		"limits: {idle_timeout: 901s}":               "limits.idle_timeout may only be lowered",
 		"images: {python: evil.example/python}":      "images.python may only be an image that allow_images allows (",
 		"images: {python: ghcr.io/acme/python:1}":    "",
 		"limits: {memory_mb: 512, file_bytes: 1000}": "",
@@ -348,4 +358,39 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPool: flags go over the file image by image, and zero takes one back.
+func TestPool(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "pool: {python:3.11: 4, node:20: 1}", "")
+	c, err := m.load("", map[string]any{"pool": []string{"python:3.11=2", "node:20=0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"python:3.11": 2}, c.Pool()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for _, bad := range []string{"python", "python=", "python=-1", "python=x", "=1"} {
+		if _, err := m.load("", map[string]any{"pool": []string{bad}}); err == nil || !strings.Contains(err.Error(), "--pool") {
+			t.Errorf("--pool %s: %v", bad, err)
+		}
+	}
+}
+
+// TestMounts: what the machine shows to sandboxes is the operator's to say, and no file's of a working directory.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]backend.Mount{
+		"/a:/b": {Source: "/a", Target: "/b"}, "/a/:/b:ro": {Source: "/a", Target: "/b"}, "/a:/b/c:rw": {Source: "/a", Target: "/b/c", Writable: true},
+	} {
+		if got, err := parseMount(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "/a", "a:/b", "/a:b", "/a:/b:", "/a:/b:rw:x", "/a:/b:RW", "/a:/b:rw,exec", ":", "/a:"} {
+		if got, err := parseMount(text); err == nil && text != "/a:/b:" {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
 }

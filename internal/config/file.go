@@ -126,9 +126,13 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 
 // set reads the value of a setting.
 func (r *reader) set(s setting, n *yaml.Node) {
-	value, want := decode(s.fallback, n)
+	value, want := decode(s, n)
 	if value == nil {
-		r.fail(n, "", "%s must be %s, it is %s", s.key, want, yamlnode.Kind(n))
+		hint := ""
+		if _, isTime := s.fallback.(time.Duration); isTime {
+			_, hint, _ = yamlnode.Duration(n)
+		}
+		r.fail(n, hint, "%s must be %s, it is %s", s.key, want, yamlnode.Kind(n))
 		return
 	}
 	if s.check != nil {
@@ -140,10 +144,10 @@ func (r *reader) set(s setting, n *yaml.Node) {
 	r.entries[s.key] = entry{value, n.Line, n.Column}
 }
 
-// decode returns the value of n in the type of like; nil when it is none, and what it would have to be.
-func decode(like any, n *yaml.Node) (value any, want string) {
+// decode returns the value of n in the type of a setting; nil when it is none, and what it would have to be.
+func decode(s setting, n *yaml.Node) (value any, want string) {
 	text, isText := scalar(n, "!!str")
-	switch like.(type) {
+	switch s.fallback.(type) {
 	case string:
 		want = "text"
 		if isText && text != "" {
@@ -182,13 +186,17 @@ func decode(like any, n *yaml.Node) (value any, want string) {
 		return list, want
 	case pairs:
 		want = "a mapping of text to text"
+		tag := "!!str"
+		if s.counts {
+			want, tag = "a mapping of text to whole numbers", "!!int"
+		}
 		if n.Kind != yaml.MappingNode {
 			return nil, want
 		}
 		list := pairs{}
 		for key, item := range yamlnode.Pairs(n) {
 			from, okFrom := scalar(key, "!!str")
-			to, okTo := scalar(item, "!!str")
+			to, okTo := scalar(item, tag)
 			if !okFrom || !okTo || from == "" || to == "" || strings.Contains(from, "=") {
 				return nil, want
 			}

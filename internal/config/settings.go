@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,12 +18,15 @@ import (
 // Keys of settings that have a name in Go; those of limits and images are made of the tables that have them.
 const (
 	keyBackend       = "backend"
+	keyOCIRuntime    = "oci_runtime"
 	keyAllowImages   = "allow_images"
 	keyMapImages     = "map_images"
+	keyPool          = "pool"
+	keyMounts        = "mounts"
 	keyImages        = "images."
 	keyLimits        = "limits."
-	keyIdleTimeout   = keyLimits + "timeout_seconds"
-	keyExecTimeout   = keyLimits + "exec_timeout_seconds"
+	keyIdleTimeout   = keyLimits + "idle_timeout"
+	keyExecTimeout   = keyLimits + "exec_timeout"
 	keyContent       = "telemetry.content"
 	keyTelemetry     = "telemetry."
 	keyRetentionRuns = "retention.runs"
@@ -38,6 +43,7 @@ type setting struct {
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none
 	what     string // for people
+	counts   bool   // pairs whose second is a whole number
 	check    func(value any) (problem, hint string)
 	// project returns why a file in the working directory may not set value; under is what holds without it. Nil refuses
 	// every value.
@@ -70,6 +76,9 @@ func settings(backends []string) []setting {
 			project: func(*Config, any, Value) string { return "" }}, // another list beside the operator's: it can only refuse more
 		setting{key: keyMapImages, fallback: pairs(nil), flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
 			what: "images to use where others are asked for", check: checkPairs},
+		setting{key: keyPool, fallback: pairs(nil), flag: "pool", counts: true, what: "sandboxes that servers keep ready, by image", check: checkCounts},
+		setting{key: keyMounts, fallback: []string(nil), flag: "mount", what: "directories of the machine that sandboxes see", check: checkMounts},
+		setting{key: keyOCIRuntime, fallback: "", flag: "oci-runtime", what: "the OCI runtime of sandboxes; empty is the engine's own choice"},
 	)
 	list = append(list, limitSettings()...)
 	positive := func(v any) (string, string) {
@@ -111,17 +120,18 @@ func limitSettings() []setting {
 	}
 	for _, t := range []struct {
 		key, what string
-		fallback  int64
-		limits    func(int64) frontmatter.Limits
+		fallback  time.Duration
+		limits    func(frontmatter.Duration) frontmatter.Limits
 	}{
-		{keyIdleTimeout, "idle time after which a sandbox is closed", 900, func(n int64) frontmatter.Limits { return frontmatter.Limits{TimeoutSeconds: n} }},
-		{keyExecTimeout, "time limit of a command that names none", 120, func(n int64) frontmatter.Limits { return frontmatter.Limits{ExecTimeoutSeconds: n} }},
+		{keyIdleTimeout, "idle time after which a sandbox is closed", 15 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{IdleTimeout: d} }},
+		{keyExecTimeout, "time limit of a command that names none", 2 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }},
 	} {
 		list = append(list, setting{key: t.key, fallback: t.fallback, what: t.what, project: lower, check: func(v any) (string, string) {
-			if v.(int64) == 0 {
+			d := v.(time.Duration)
+			if d == 0 {
 				return t.key + " is 0", "leave it out for the default"
 			}
-			for _, p := range (frontmatter.Sandbox{Limits: t.limits(v.(int64))}).Problems() {
+			for _, p := range (frontmatter.Sandbox{Limits: t.limits(frontmatter.Duration(d))}).Problems() {
 				return p.Message, p.Hint
 			}
 			return "", ""
@@ -132,8 +142,15 @@ func limitSettings() []setting {
 
 // lower lets a file in the working directory only ask for less. A default of zero is no bound.
 func lower(_ *Config, value any, under Value) string {
-	if was := under.Value.(int64); was != 0 && value.(int64) > was {
-		return fmt.Sprintf("may only be lowered here, from %d (%s)", was, under.Origin)
+	lowered := true
+	switch was := under.Value.(type) {
+	case int64:
+		lowered = was == 0 || value.(int64) <= was
+	case time.Duration:
+		lowered = value.(time.Duration) <= was
+	}
+	if !lowered {
+		return fmt.Sprintf("may only be lowered here, from %v (%s)", under.Value, under.Origin)
 	}
 	return ""
 }
@@ -176,6 +193,52 @@ func checkPairs(v any) (string, string) {
 		}
 	}
 	return "", ""
+}
+
+// maxPool is how many sandboxes of an image can be kept ready.
+const maxPool = 1000
+
+func checkCounts(v any) (string, string) {
+	counts, _ := v.(pairs)
+	for _, pair := range counts {
+		image, n, _ := strings.Cut(pair, "=")
+		if problem, hint := checkImage(image); problem != "" {
+			return problem, hint
+		}
+		if count, err := strconv.Atoi(n); err != nil || count < 0 || count > maxPool {
+			return fmt.Sprintf("%s=%s is out of range", image, n), fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
+		}
+	}
+	return "", ""
+}
+
+// checkMounts refuses what is no list of mounts; where they may lead a driver says.
+func checkMounts(v any) (string, string) {
+	list, _ := v.([]string)
+	for _, text := range list {
+		if _, err := parseMount(text); err != nil {
+			return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw for one that programs can write to"
+		}
+	}
+	return "", ""
+}
+
+// parseMount reads SOURCE:TARGET, which is read-only, or with an option.
+func parseMount(text string) (m backend.Mount, err error) {
+	source, rest, _ := strings.Cut(text, ":")
+	target, option, _ := strings.Cut(rest, ":")
+	switch option {
+	case "rw":
+		m.Writable = true
+	case "", "ro":
+	default:
+		return m, fmt.Errorf("%.100q: a mount is ro or rw", text)
+	}
+	if !path.IsAbs(source) || !path.IsAbs(target) {
+		return m, fmt.Errorf("%.100q is not SOURCE:TARGET with absolute paths", text)
+	}
+	m.Source, m.Target = path.Clean(source), path.Clean(target)
+	return m, nil
 }
 
 func checkURL(v any) (string, string) {

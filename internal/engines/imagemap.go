@@ -52,6 +52,7 @@ type driver interface {
 	backend.OOMReporter
 	backend.UsageReporter
 	backend.WorkspaceKeeper
+	backend.EnvironmentKeeper
 	backend.ImageChecker
 }
 
@@ -61,6 +62,9 @@ type mappedBackend struct {
 	driver
 	images ImageMap
 }
+
+// Unwrap returns the driver, for what not all of them can do.
+func (b *mappedBackend) Unwrap() backend.SandboxBackend { return b.driver }
 
 // mappedKeeper is a mappedBackend of a driver that keeps guests, which not all do.
 type mappedKeeper struct {
@@ -86,7 +90,7 @@ func (b *mappedBackend) Create(ctx context.Context, spec backend.Spec) (backend.
 	return b.driver.Create(ctx, spec)
 }
 
-// HasImage asks for the mapped image.
-func (b *mappedBackend) HasImage(ctx context.Context, ref string) (bool, error) {
-	return b.driver.HasImage(ctx, b.images.image(ref))
+// ImageID asks for the mapped image.
+func (b *mappedBackend) ImageID(ctx context.Context, ref string) (string, error) {
+	return b.driver.ImageID(ctx, b.images.image(ref))
 }

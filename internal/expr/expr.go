@@ -76,10 +76,23 @@ type Env struct {
 	vars []Var
 	cel  *cel.Env
 	at   Place
+	most bounds
+}
+
+// bounds are those of one evaluation.
+type bounds struct {
+	steps uint64
+	time  time.Duration
 }
 
 // At returns an environment with the same variables for text that stands at a place.
-func (e *Env) At(n *yaml.Node, offset int) *Env { return &Env{e.vars, e.cel, Place{n, offset}} }
+func (e *Env) At(n *yaml.Node, offset int) *Env { return &Env{e.vars, e.cel, Place{n, offset}, e.most} }
+
+// Within returns an environment whose evaluations have tighter bounds, in steps and time. An environment that With makes of
+// it has the usual ones.
+func (e *Env) Within(steps uint64, most time.Duration) *Env {
+	return &Env{e.vars, e.cel, e.at, bounds{min(steps, costLimit), min(most, timeLimit)}}
+}
 
 // New makes an environment. It fails when a name is used twice or is no identifier.
 func New(vars ...Var) (*Env, error) {
@@ -109,7 +122,7 @@ func New(vars ...Var) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("expression environment: %v", err)
 	}
-	return &Env{vars: slices.Clone(vars), cel: env}, nil
+	return &Env{vars: slices.Clone(vars), cel: env, most: bounds{costLimit, timeLimit}}, nil
 }
 
 // With makes an environment that has more variables. A name that is there already keeps its declaration.

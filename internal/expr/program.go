@@ -29,6 +29,7 @@ type Program struct {
 	src   string
 	ast   *cel.Ast
 	prog  cel.Program
+	most  bounds
 }
 
 // interruptEvery is after how many iterations a running evaluation looks at its context.
@@ -53,13 +54,13 @@ func (e *Env) Compile(src string) (*Program, error) {
 	}
 	prog, err := e.cel.Program(ast,
 		cel.CostTracking(stringCosts{}),
-		cel.CostLimit(costLimit),
+		cel.CostLimit(e.most.steps),
 		cel.InterruptCheckFrequency(interruptEvery),
 	)
 	if err != nil {
 		return fail(nil, "%v", err)
 	}
-	return &Program{Place: e.at, src: src, ast: ast, prog: prog}, nil
+	return &Program{Place: e.at, src: src, ast: ast, prog: prog, most: e.most}, nil
 }
 
 // Condition compiles an expression whose result must be a boolean.
@@ -145,7 +146,7 @@ func (p *Program) EvalBool(ctx context.Context, vars map[string]any) (bool, erro
 }
 
 func (p *Program) eval(ctx context.Context, vars map[string]any, b *budget) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.most.time)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Place: p.Place, Msg: err.Error(), Err: err}
@@ -168,9 +169,9 @@ func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	var value *types.Err
 	switch {
 	case errors.As(err, &cancelled) && cancelled.Cause != interpreter.ContextCancelled:
-		e.Msg, e.Err = fmt.Sprintf("the expression takes more than %d steps", costLimit), ErrLimit
+		e.Msg, e.Err = fmt.Sprintf("the expression takes more than %d steps", p.most.steps), ErrLimit
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		e.Msg, e.Err = fmt.Sprintf("the expression takes longer than %s", timeLimit), ErrLimit
+		e.Msg, e.Err = fmt.Sprintf("the expression takes longer than %s", p.most.time), ErrLimit
 		if errors.Is(ctx.Err(), context.Canceled) {
 			e.Msg, e.Err = "cancelled", context.Canceled
 		}

@@ -31,7 +31,7 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
+	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -49,6 +49,8 @@ func layers() []layer {
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
+		// What code inside reads of the host's tools.
+		{dir: "gateway/hosttools/declare", only: []string{}},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
 		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
@@ -73,9 +75,27 @@ func layers() []layer {
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
 		// Conversations of agents, as a journal keeps them.
-		{dir: "internal/transcript", may: []string{}, genkit: true},
+		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
 		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
+		// What code inside may call on the host; what it is and how it gets there.
+		// Which hosts code inside may reach, and the way there.
+		{dir: "internal/netrule", may: []string{"internal/suggest"}, only: []string{}},
+		{dir: "internal/recipe", may: []string{"internal/netrule"}, only: []string{}},
+		{dir: "environment", may: above("backend", "session", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
+		{dir: "gateway/egress", may: above("backend", "session", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
+		{dir: "internal/toolrule", may: []string{"internal/expr", "internal/suggest"}, only: []string{}},
+		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/guest", "internal/toolrule", "internal/toolspec")},
+		{dir: "internal/httpconn", only: []string{}},
+		{dir: "gateway/model", may: above("backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
+		{dir: "internal/llmmock", only: []string{}},
+		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "internal/interrupt", may: above("gateway/hosttools")},
+		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
+		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
+		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
+		{dir: "executor", may: above("backend", "session", "executor/skill", "internal/argv", "internal/guest", "internal/sanitize")},
+		{dir: "executor/skill", may: []string{"session", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
 		{dir: "internal/layers"},
 
@@ -83,14 +103,16 @@ func layers() []layer {
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
-		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server", "patch")},
+		{dir: "session", may: above("backend", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
+		{dir: "session/forward", may: []string{"backend", "session"}, only: []string{}},
+		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "session", "patch"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode", "internal/outputs"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "patch", "session/transfer", "internal/transcript"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec", "patch")},
+		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar"}},
 		{dir: "internal/outputs", only: []string{"github.com/bmatcuk/doublestar"}},
@@ -105,7 +127,7 @@ func layers() []layer {
 		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
-		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
+		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 

@@ -1,4 +1,4 @@
-// Package models has the Genkit plugins of the model providers that the command knows.
+// Package models has the model providers that the command knows, for Genkit and for the model proxy.
 package models
 
 import (
@@ -13,15 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
-
-// provider is a family of models: the part of a model's name before the first slash.
-type provider struct {
-	// needs are the variables that must be set, one of every group: without them the plugin panics at Init.
-	needs [][]string
-	// orElse are variables of which any one makes needs unnecessary.
-	orElse []string
-	plugin api.Plugin
-}
 
 // Use is a model and the agent that asks for it.
 type Use struct {
@@ -42,7 +33,7 @@ func (u Use) Provider() (string, error) {
 	if name == "" || rest == "" {
 		return "", hint.New(hint.Model, fmt.Errorf("%s is not of the form provider/name", u), "for example googleai/gemini-2.5-flash")
 	}
-	known := slices.Sorted(maps.Keys(providers(environ.Of(nil))))
+	known := slices.Sorted(maps.Keys(genkitPlugins(environ.Of(nil))))
 	if slices.Contains(known, name) {
 		return name, nil
 	}
@@ -62,37 +53,21 @@ func (u Use) Provider() (string, error) {
 
 // Plugins returns the plugins that uses need, one per provider. The error names every variable that is missing.
 func Plugins(e environ.Lookup, uses []Use) ([]api.Plugin, error) {
-	known := providers(e)
+	known, rows := genkitPlugins(e), table(e)
 	plugins := map[string]api.Plugin{}
 	for _, u := range uses {
 		name, err := u.Provider()
 		if err != nil {
 			return nil, err
 		}
-		p := known[name]
-		if missing := p.missing(e); len(missing) > 0 {
-			return nil, hint.New(hint.Model, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
-				"export it, or choose another model with --model provider/name")
+		if err := rows[name].checkKeys(e, u); err != nil {
+			return nil, err
 		}
-		plugins[name] = p.plugin
+		plugins[name] = known[name]
 	}
 	var out []api.Plugin
 	for _, name := range slices.Sorted(maps.Keys(plugins)) {
 		out = append(out, plugins[name])
 	}
 	return out, nil
-}
-
-// missing returns the groups of needs of which no variable has a value, as "A" or "A or B".
-func (p provider) missing(e environ.Lookup) []string {
-	if name, _ := e.First(p.orElse...); name != "" {
-		return nil
-	}
-	var out []string
-	for _, group := range p.needs {
-		if name, _ := e.First(group...); name == "" {
-			out = append(out, strings.Join(group, " or "))
-		}
-	}
-	return out
 }

@@ -1,6 +1,9 @@
 package models
 
 import (
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,13 +33,51 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryProviderCarriesItsName: a provider's name and its plugin's stay the same.
+// TestEveryProviderCarriesItsName: a provider's name and its plugin's stay the same, and every plugin has a row.
 func TestEveryProviderCarriesItsName(t *testing.T) {
 	t.Parallel()
-	for name, p := range providers(environ.Of(nil)) {
-		if got := p.plugin.Name(); got != name {
+	plugins, rows := genkitPlugins(environ.Of(nil)), table(environ.Of(nil))
+	for name, p := range plugins {
+		if got := p.Name(); got != name {
 			t.Errorf("provider %s builds the plugin of %s", name, got)
 		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(plugins))); diff != "" {
+		t.Errorf("rows and plugins differ:\n%s", diff)
+	}
+}
+
+// TestUpstream: the proxy reads the same variables as the plugins.
+func TestUpstream(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		model, base, header, key string
+		env                      map[string]string
+	}{
+		{"anthropic/x", "https://api.anthropic.com", "X-Api-Key", "a", map[string]string{"ANTHROPIC_API_KEY": "a", "ANTHROPIC_AUTH_TOKEN": "b"}},
+		{"anthropic/x", "http://gate:8080", "Authorization", "Bearer b", map[string]string{"ANTHROPIC_AUTH_TOKEN": "b", "ANTHROPIC_BASE_URL": "http://gate:8080"}},
+		{"googleai/x", "https://generativelanguage.googleapis.com", "X-Goog-Api-Key", "g", map[string]string{"GOOGLE_API_KEY": "g"}},
+		{"openai/x", "http://vllm:8000/v1/", "Authorization", "Bearer o", map[string]string{"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://vllm:8000/v1/"}},
+		{"kimi/x", "https://api.moonshot.ai/v1", "Authorization", "Bearer m", map[string]string{"MOONSHOT_API_KEY": "m"}},
+		{"ollama/x", "http://gpu:11434/v1", "Authorization", "", map[string]string{"OLLAMA_HOST": "gpu"}},
+	} {
+		p, err := Upstream(environ.Of(tt.env), Use{tt.model, "a"})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.model, err)
+		}
+		h := http.Header{}
+		if p.Auth != nil {
+			if err := p.Auth(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.Base.String() != tt.base || h.Get(tt.header) != tt.key {
+			t.Errorf("%s: %s, %v", tt.model, p.Base, h)
+		}
+	}
+	for model, want := range map[string]string{"vertexai/x": "no way to sign in", "xai/x": "needs XAI_API_KEY", "openai/x": "no address"} {
+		_, err := Upstream(environ.Of(map[string]string{"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "ftp:x"}), Use{model, "a"})
+		wantModel(t, err, want)
 	}
 }
 

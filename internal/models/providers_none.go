@@ -2,7 +2,11 @@
 
 package models
 
-import "github.com/workcell-dev/workcell/internal/environ"
+import (
+	"github.com/firebase/genkit/go/core/api"
 
-// providers returns none: this build is without the clients of model providers.
-func providers(environ.Lookup) map[string]provider { return nil }
+	"github.com/workcell-dev/workcell/internal/environ"
+)
+
+// genkitPlugins returns none: this build is without the clients of model providers.
+func genkitPlugins(environ.Lookup) map[string]api.Plugin { return nil }

@@ -96,7 +96,7 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 // startTraces sets the tracer provider. What is local gets every span soon, whatever becomes of the collector's.
 func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local fanOut) {
 	limits := sdktrace.NewSpanLimits()
-	// What the variables say is the exporter's: it reads tokens in what a limit of the SDK would have cut.
+	// What the variables say is the mapping's: it reads tokens in what a limit of the SDK would have cut.
 	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit}
 	if mapping.MaxLength <= 0 || mapping.MaxLength > maxAttributeLength {
 		mapping.MaxLength = maxAttributeLength
@@ -105,10 +105,11 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 	mapping.Content = o.Content || otelgenai.CaptureContent(o.Env.Get(otelgenai.CaptureVariable)) || o.Env.Get("GENKIT_ENV") == "dev"
 	options := []sdktrace.TracerProviderOption{
 		sdktrace.WithSpanProcessor(t.roots), sdktrace.WithRawSpanLimits(limits), sdktrace.WithResource(service),
-		sdktrace.WithBatcher(otelgenai.NewExporter(local, mapping), sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()),
+		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
+			sdktrace.NewBatchSpanProcessor(local, sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()), mapping)),
 	}
 	if exporter != nil {
-		options = append(options, sdktrace.WithBatcher(otelgenai.NewExporter(exporter, mapping)))
+		options = append(options, sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), mapping)))
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(t.provider)

@@ -102,6 +102,15 @@ func (g Globs) Missing(names []string) (missing, optional []int) {
 	return missing, optional
 }
 
+// Pick returns the patterns at some indices, without the mark of those that may be missing.
+func (g Globs) Pick(at []int) (list []string) {
+	for _, i := range at {
+		glob, _ := split(g[i])
+		list = append(list, glob)
+	}
+	return list
+}
+
 // In returns the files of fsys that match, in order. A directory that cannot be read has none.
 func (g Globs) In(fsys fs.FS) []string {
 	var names []string

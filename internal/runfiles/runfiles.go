@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ import (
 const (
 	baseFile   = "base.zip" // the workspace as it was; only while the run is under way or interrupted
 	madeFile   = "made.zip" // what the run made
+	unnamed    = "-*"       // behind the name of a file that is being written
 	aboutName  = "about.json"
 	outputsDir = "outputs/"
 )
@@ -65,22 +67,35 @@ type change struct {
 	New  *fs.FileMode `json:"new,omitempty"` // absent: deleted
 }
 
-// Save keeps what a run made, in place of what was kept of it before.
+// Save keeps what a run made, in place of what was kept of it before. When it returns nil it is on the disk.
 func (d Dir) Save(run string, m Made) error {
 	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(d.of(run), "made-*")
+	f, err := os.CreateTemp(d.of(run), madeFile+unnamed)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.write(f), f.Close()); err != nil {
+	err = errors.Join(m.write(f), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), d.of(run, madeFile))
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	if err := os.Rename(f.Name(), d.of(run, madeFile)); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+	return errors.Join(syncDir(d.of(run)), syncDir(string(d)))
+}
+
+// syncDir puts the names in a directory on the disk. Windows has no such call.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
 	}
-	return nil
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func (m *Made) write(f io.Writer) error {
@@ -120,8 +135,9 @@ func (m *Made) write(f io.Writer) error {
 
 // Archive is what a run made, as it is kept. The caller must close it.
 type Archive struct {
-	z *zip.ReadCloser
-	a about
+	z       *zip.ReadCloser
+	entries map[string]*zip.File // by name; there may be very many
+	a       about
 }
 
 // Open opens what a run made; fs.ErrNotExist when nothing is kept of it.
@@ -130,7 +146,10 @@ func (d Dir) Open(run string) (*Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	ar := &Archive{z: z}
+	ar := &Archive{z: z, entries: map[string]*zip.File{}}
+	for _, f := range z.File {
+		ar.entries[f.Name] = f
+	}
 	e, err := ar.entry(aboutName)
 	if err == nil {
 		err = json.Unmarshal(e.Content, &ar.a)
@@ -152,11 +171,11 @@ func (ar *Archive) Workspace() string { return ar.a.Workspace }
 
 // entry reads an entry of the archive.
 func (ar *Archive) entry(name string) (e patch.Entry, err error) {
-	i := slices.IndexFunc(ar.z.File, func(f *zip.File) bool { return f.Name == name })
-	if i < 0 {
+	f, ok := ar.entries[name]
+	if !ok {
 		return e, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	return read(ar.z.File[i])
+	return read(f)
 }
 
 func read(f *zip.File) (e patch.Entry, err error) {
@@ -239,8 +258,53 @@ func (d Dir) Runs() ([]string, error) {
 	return ids, err
 }
 
+// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began, or what
+// killed processes wrote half.
+func (d Dir) Begun() ([]string, error) {
+	files, err := d.begun("*")
+	for i, file := range files {
+		files[i] = filepath.Base(filepath.Dir(file))
+	}
+	slices.Sort(files)
+	return slices.Compact(files), err
+}
+
+func (d Dir) begun(run string) (files []string, err error) {
+	for _, pattern := range []string{baseFile, baseFile + unnamed, madeFile + unnamed} {
+		found, globErr := filepath.Glob(filepath.Join(string(d), run, pattern))
+		files, err = append(files, found...), errors.Join(err, globErr)
+	}
+	return files, err
+}
+
+// TakeBase moves the workspace of a run as it began from another directory, if it is there.
+func (d Dir) TakeBase(run string, from Dir) error {
+	if _, err := os.Stat(from.Base(run)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+		return err
+	}
+	return os.Rename(from.Base(run), d.Base(run))
+}
+
+// RemoveBegun deletes what Begun lists a run for, and leaves what else is kept of it. The run must have ended.
+func (d Dir) RemoveBegun(run string) error {
+	files, err := d.begun(filepath.Base(run))
+	errs := []error{err}
+	for _, file := range files {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Remove deletes what is kept of a run.
 func (d Dir) Remove(run string) error { return os.RemoveAll(d.of(run)) }
+
+// Clear deletes what is kept of all runs.
+func (d Dir) Clear() error { return os.RemoveAll(string(d)) }
 
 // Prune deletes what was kept before a time, but for runs that known reports true for.
 func (d Dir) Prune(before time.Time, known func(run string) bool) error {

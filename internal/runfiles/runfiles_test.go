@@ -56,8 +56,10 @@ func TestSaveAndOpen(t *testing.T) {
 	if ar.Workspace() != made.Workspace || ar.Source() != made.Source {
 		t.Errorf("of %s for %s", ar.Source(), ar.Workspace())
 	}
-	if st, err := os.Stat(filepath.Join(string(d), "run_1")); err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", st.Mode(), err)
+	for name, want := range map[string]fs.FileMode{"": fs.ModeDir | 0o700, "run_1": fs.ModeDir | 0o700, "run_1/made.zip": 0o600} {
+		if st, err := os.Stat(filepath.Join(string(d), name)); err != nil || st.Mode() != want {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
 	}
 }
 

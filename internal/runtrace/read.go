@@ -190,7 +190,7 @@ func (s *Span) kind() Kind { return KindOf(s.Attributes[string(semconv.Operation
 // no more than the tool above them, are left out.
 func (s *Span) shown() bool {
 	switch s.Name {
-	case telemetry.SpanWorkflowStep, telemetry.SpanExec, telemetry.SpanStream:
+	case telemetry.SpanWorkflowStep, telemetry.SpanExec, telemetry.SpanStream, telemetry.SpanExecutor:
 		return true
 	case telemetry.SpanOpen:
 		return s.Attributes[string(telemetry.KeyCreated)] == "true" || s.Failed

@@ -49,9 +49,15 @@ const (
 	SpanDriverRemove  = "Remove"
 )
 
+// SpanEgress is a connection of code inside a sandbox to a host of the network, by package gateway/egress.
+const SpanEgress = "egress.Connect"
+
 // SpanWorkflowStep is one attempt of one step. What has a name in the conventions (package semconv) is named by its
 // operation and what it is done with: "invoke_workflow debug-and-fix".
 const SpanWorkflowStep = "workflow.step"
+
+// SpanExecutor is one call of a CLI coding agent.
+const SpanExecutor = "executor.Run"
 
 // Span events, which say what the end of a command or a call came of.
 const (
@@ -94,5 +100,15 @@ const (
 	KeyToolCalls   = attribute.Key("workcell.agent.tool_calls") // of the model
 	KeyRule        = attribute.Key("workcell.rule")             // that refused a call
 	KeyReason      = attribute.Key("workcell.reason")
+	KeyToolServer  = attribute.Key("workcell.tool.server")   // of a host tool
+	KeyToolSet     = attribute.Key("workcell.tool.set")      // digest of the host tools that the run may call
+	KeyDecision    = attribute.Key("workcell.tool.decision") // allowed, denied, approved or rejected
+	KeyArgsBytes   = attribute.Key("workcell.tool.args_bytes")
+	KeyResultBytes = attribute.Key("workcell.tool.result_bytes")
+	KeyCost        = attribute.Key("workcell.model.cost_usd")
+	KeyFirstByte   = attribute.Key("workcell.model.ttft_ms")     // from the request to the first byte of its answer
+	KeyExecutor    = attribute.Key("workcell.executor")          // the CLI: claude, codex, …
+	KeySent        = attribute.Key("workcell.egress.sent_bytes") // to the host
+	KeyReceived    = attribute.Key("workcell.egress.received_bytes")
 	KeyErrorClass  = semconv.ErrorType
 )

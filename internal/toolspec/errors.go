@@ -29,6 +29,7 @@ const (
 	CodeUnavailable Code = "unavailable"       // the engine or the image cannot be had now
 	CodeUnsupported Code = "unsupported"       // this engine or version cannot do it
 	CodeQuota       Code = "quota_exceeded"    // the sandbox's disk is full, or the host's
+	CodeToolFailed  Code = "tool_failed"       // a tool of the host, which code inside called, failed
 	CodeInternal    Code = "internal"          // a fault of Workcell
 )
 
@@ -48,6 +49,7 @@ func remediations() []remediation {
 		{CodeUnavailable, "Try again in a moment; if it stays, report that the sandbox cannot be had."},
 		{CodeUnsupported, "Do without it, and say so in the answer."},
 		{CodeQuota, "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again."},
+		{CodeToolFailed, "Act on what the message says, which is the tool's own: correct the arguments, or do without it."},
 		{CodeInternal, "Try once more; if it fails again, report the message."},
 	}
 }
@@ -132,6 +134,7 @@ func sentinels() []sentinel {
 		{backend.ErrQuota, CodeQuota},
 		{backend.ErrTimeout, CodeTimeout},
 		{backend.ErrUnavailable, CodeUnavailable},
+		{backend.ErrEnvironment, CodeUnavailable},
 		{backend.ErrProtocol, CodeInternal},
 		{context.DeadlineExceeded, CodeTimeout},
 	}
@@ -159,7 +162,11 @@ func ErrorOf(err error) *Error {
 	}
 	var launch *session.LaunchError
 	var conflict *session.ConflictError
+	var install *session.InstallError
 	switch {
+	case errors.As(err, &install):
+		e.Retryable = false
+		return e.WithRemediation(installRemediation(install))
 	case errors.As(err, &launch):
 		return e.WithRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
@@ -185,6 +192,14 @@ func plainText(err error) string {
 		err = wrapped.Err
 	}
 	return err.Error()
+}
+
+func installRemediation(e *session.InstallError) string {
+	text := "Report it: whoever set the agent up has to change its pip_packages, npm_packages or setup. Until then the sandbox cannot be opened."
+	if len(e.Refused) > 0 {
+		text += " Hosts that the installation needs beside the registries of its packages stand in setup.network.allow."
+	}
+	return text
 }
 
 func launchRemediation(reason session.LaunchReason) string {

@@ -49,7 +49,7 @@ func TestEveryCodeHasARemediation(t *testing.T) {
 	t.Parallel()
 	spec := []Code{
 		CodeNotFound, CodeExists, CodeInvalid, CodePermission, CodeTooLarge, CodeTimeout, CodeLost, CodeClosed, CodeCapacity,
-		CodeUnavailable, CodeUnsupported, CodeQuota, CodeInternal,
+		CodeUnavailable, CodeUnsupported, CodeQuota, CodeToolFailed, CodeInternal,
 	}
 	if diff := cmp.Diff(spec, Codes()); diff != "" {
 		t.Errorf("codes (-want +got):\n%s", diff)

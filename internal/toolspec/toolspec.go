@@ -72,14 +72,26 @@ type Image struct {
 	Data      []byte `json:"-"`
 }
 
-func (i Image) image() Image { return i }
-
-// ImageOf returns the picture of an output; without Data when it has none.
-func ImageOf(out any) Image {
-	if o, ok := out.(interface{ image() Image }); ok {
-		return o.image()
+func (i Image) images() []Image {
+	if len(i.Data) == 0 {
+		return nil
 	}
-	return Image{}
+	return []Image{i}
+}
+
+// Images is part of an output that may have any number of pictures beside its JSON.
+type Images struct {
+	Pictures []Image `json:"-"`
+}
+
+func (i Images) images() []Image { return i.Pictures }
+
+// ImagesOf returns the pictures of an output.
+func ImagesOf(out any) []Image {
+	if o, ok := out.(interface{ images() []Image }); ok {
+		return o.images()
+	}
+	return nil
 }
 
 // DefinitionOf describes a tool by its types: In and Out are structs with `json`, `jsonschema` and

@@ -8,14 +8,19 @@ package transcript
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // MaxBytes bounds the parts of one conversation. It has room for more than a model's longest context as text, a million
@@ -31,6 +36,8 @@ type part struct {
 	Call *call `json:"call,omitempty"`
 	// Lost is why nothing more is recorded. The conversation cannot be continued then.
 	Lost string `json:"lost,omitempty"`
+	// Restart is why the agent begins again at its start. The parts before are of no conversation any more.
+	Restart string `json:"restart,omitempty"`
 }
 
 // turn is an answer of the model that calls tools.
@@ -39,6 +46,7 @@ type turn struct {
 	Keep         int               `json:"keep"`               // how many messages of the conversation so far begin what the model was asked with
 	Messages     []json.RawMessage `json:"messages,omitempty"` // the messages that followed them
 	Answer       json.RawMessage   `json:"answer"`
+	Definition   string            `json:"definition,omitempty"` // digest of the agent, in its first turn
 	InputTokens  int               `json:"input_tokens,omitempty"`
 	OutputTokens int               `json:"output_tokens,omitempty"`
 }
@@ -61,8 +69,11 @@ type Conversation struct {
 	bytes    int // of all parts
 	lost     string
 
-	calls, input, output int      // tool calls with a result, and tokens, of all turns
-	tools, execs         []string // names of tools, in the order of their last results, and ids of commands; each once
+	definition string // of the first turn
+
+	calls, input, output int               // tool calls with a result, and tokens, of all turns
+	sandboxes            map[string]string // session keys of sandboxes in use, by id
+	execs                []string          // ids of commands; each once
 	recorded             time.Time
 }
 
@@ -77,6 +88,16 @@ func (c *Conversation) Lost() string { return c.lost }
 
 // Execs returns the ids of the commands that results name. One of them may still run, and the model knows of it.
 func (c *Conversation) Execs() []string { return c.execs }
+
+// Ends returns why a part ends what was recorded before it, empty for one that does not, and whether another conversation
+// follows.
+func Ends(raw json.RawMessage) (why string, restarts bool) {
+	p, err := decode(raw)
+	if err != nil {
+		return "", false
+	}
+	return cmp.Or(p.Lost, p.Restart), p.Restart != ""
+}
 
 // Refs returns the references of the tool calls of a part that is a turn; nil for any other, and for what is no part.
 func Refs(raw json.RawMessage) []string {
@@ -109,6 +130,8 @@ func (c *Conversation) Add(raw json.RawMessage, at time.Time) error {
 		err = c.addTurn(p.Turn)
 	case p.Call != nil:
 		err = c.addCall(p.Call)
+	case p.Restart != "":
+		*c = Conversation{bytes: c.bytes}
 	default:
 		c.lost = p.Lost
 	}
@@ -129,8 +152,8 @@ func decode(raw json.RawMessage) (p part, err error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return p, errors.New("something follows the part")
 	}
-	if set := []bool{p.Turn != nil, p.Call != nil, p.Lost != ""}; len(slices.DeleteFunc(set, func(b bool) bool { return !b })) != 1 {
-		return p, errors.New("a part is one of turn, call and lost")
+	if set := []bool{p.Turn != nil, p.Call != nil, p.Lost != "", p.Restart != ""}; len(slices.DeleteFunc(set, func(b bool) bool { return !b })) != 1 {
+		return p, errors.New("a part is one of turn, call, lost and restart")
 	}
 	return p, nil
 }
@@ -160,6 +183,7 @@ func (c *Conversation) addTurn(t *turn) error {
 	if err != nil {
 		return fmt.Errorf("answer of turn %d: %w", t.Number, err)
 	}
+	c.definition = cmp.Or(c.definition, t.Definition)
 	c.turns, c.messages, c.answer = t.Number, slices.Concat(before[:t.Keep], t.Messages), t.Answer
 	c.requests, c.results = requests, map[string]*ai.MultipartToolResponse{}
 	c.input += t.InputTokens
@@ -211,14 +235,37 @@ func (c *Conversation) addCall(call *call) error {
 	}
 	c.results[call.Ref] = call.Result
 	c.calls++
-	name := c.requests[at].Name
-	c.tools = append(slices.DeleteFunc(slices.Clone(c.tools), func(t string) bool { return t == name }), name)
+	c.noteSandbox(c.requests[at], call.Result)
 	if out, ok := call.Result.Output.(map[string]any); ok {
 		if id, ok := out["exec_id"].(string); ok && id != "" && !slices.Contains(c.execs, id) {
 			c.execs = append(c.execs, id)
 		}
 	}
 	return nil
+}
+
+// noteSandbox notes which sandbox a call opened, used or closed. The agent's own is opened by the first tool that needs one.
+func (c *Conversation) noteSandbox(req *ai.ToolRequest, res *ai.MultipartToolResponse) {
+	in, _ := req.Input.(map[string]any)
+	out, _ := res.Output.(map[string]any)
+	text := func(m map[string]any, key string) string {
+		s, _ := m[key].(string)
+		return s
+	}
+	if c.sandboxes = maps.Clone(c.sandboxes); c.sandboxes == nil {
+		c.sandboxes = map[string]string{}
+	}
+	switch {
+	case !strings.HasPrefix(req.Name, "sandbox_") || req.Name == toolspec.ToolRun:
+	case req.Name == toolspec.ToolClose && out["error"] == nil:
+		closed := text(in, "sandbox_id")
+		key, known := c.sandboxes[closed] // which the agent's own may have been noted by, before its id was known
+		maps.DeleteFunc(c.sandboxes, func(id, k string) bool { return closed == "" || id == closed || known && k == key })
+	case req.Name == toolspec.ToolOpen && out["error"] == nil:
+		c.sandboxes[text(out, "sandbox_id")] = text(in, "session_key")
+	case req.Name != toolspec.ToolClose && text(in, "sandbox_id") == "" && len(c.sandboxes) == 0:
+		c.sandboxes[""] = ""
+	}
 }
 
 // next returns what Genkit asks the model with after the latest turn, unless somebody else changes it: the messages before,

@@ -3,6 +3,8 @@ package transcript
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,8 @@ const (
 	two    = `{"call":{"turn":1,"ref":"2","result":{"output":"text"}}}`
 	second = `{"turn":{"number":2,"keep":3,"messages":[{"content":[{"text":"note"}],"role":"user"}],"answer":{"content":[{"toolRequest":{"name":"x","ref":"1"}}],"role":"model"},"input_tokens":5}}`
 	lost   = `{"lost":"it is too large"}`
+
+	restart = `{"restart":"it is another"}`
 )
 
 // add adds parts and returns the first error.
@@ -34,7 +38,7 @@ func TestConversation(t *testing.T) {
 	if err := add(c, ask, one, two, second, one1(2)); err != nil {
 		t.Fatal(err)
 	}
-	if c.Turns() != 2 || len(c.messages) != 4 || c.calls != 3 || c.input != 5 || len(c.execs) != 1 || c.execs[0] != "exe_1" || len(c.tools) != 2 {
+	if c.Turns() != 2 || len(c.messages) != 4 || c.calls != 3 || c.input != 5 || len(c.execs) != 1 || c.execs[0] != "exe_1" {
 		t.Errorf("%+v", c)
 	}
 	if next, err := c.next(); err != nil || len(next) != 6 {
@@ -76,8 +80,44 @@ func TestConversation(t *testing.T) {
 	if err := add(c, ask, lost); err != nil || c.Lost() == "" {
 		t.Errorf("%v, lost: %q", err, c.Lost())
 	}
+	c = &Conversation{}
+	if err := add(c, ask, one, restart, ask, one, two); err != nil || c.Turns() != 1 || c.calls != 2 || c.Bytes() != 2*len(ask)+2*len(one)+len(two)+len(restart) {
+		t.Errorf("after a restart: %+v, %v", c, err)
+	}
+	for part, want := range map[string]string{lost: "it is too large false", restart: "it is another true", ask: " false", "x": " false"} {
+		if why, restarts := Ends(json.RawMessage(part)); fmt.Sprint(why, " ", restarts) != want {
+			t.Errorf("%.20s ends it: %q, %t", part, why, restarts)
+		}
+	}
 	if refs := Refs(json.RawMessage(ask)); len(refs) != 2 || refs[1] != "2" || Refs(json.RawMessage(one)) != nil || Refs(json.RawMessage("x")) != nil {
 		t.Errorf("refs: %v", refs)
+	}
+}
+
+// TestSandboxesInUse: a sandbox is in use until it is closed, by whichever of its names.
+func TestSandboxesInUse(t *testing.T) {
+	t.Parallel()
+	use := func(turn int, tool, input, output string) []string {
+		return []string{
+			fmt.Sprintf(`{"turn":{"number":%d,"answer":{"content":[{"toolRequest":{"name":%q,"ref":"1","input":%s}}],"role":"model"}}}`, turn, tool, input),
+			fmt.Sprintf(`{"call":{"turn":%d,"ref":"1","result":{"output":%s}}}`, turn, output),
+		}
+	}
+	parts := slices.Concat(
+		use(1, "sandbox_exec", `{}`, `{}`),
+		use(2, "sandbox_open", `{"session_key":"other"}`, `{"sandbox_id":"b"}`),
+		use(3, "sandbox_open", `{}`, `{"sandbox_id":"a"}`),
+		use(4, "sandbox_close", `{"sandbox_id":"a"}`, `{"ok":true}`),
+		use(5, "sandbox_close", `{}`, `{"ok":true}`))
+	for turns, want := range map[int]string{1: "[]", 2: "[ other]", 3: "[ other]", 4: "[other]", 5: "[]"} {
+		c := &Conversation{}
+		if err := add(c, parts[:2*turns]...); err != nil {
+			t.Fatal(err)
+		}
+		p, err := New("a", "", c, nil).Progress()
+		if got := fmt.Sprint(p.Sandboxes); err != nil || got != want {
+			t.Errorf("behind turn %d: %q, %v, want %q", turns, got, err, want)
+		}
 	}
 }
 
@@ -91,6 +131,7 @@ func FuzzConversation(f *testing.F) {
 	f.Add(ask, one, two)
 	f.Add(ask, two, one)
 	f.Add(second, lost, "{}")
+	f.Add(ask, restart, ask)
 	f.Fuzz(func(t *testing.T, a, b, d string) {
 		c := &Conversation{}
 		for _, p := range []string{a, b, d} {

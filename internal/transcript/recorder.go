@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,8 @@ type Recorder struct {
 	notice string // what the model is to know when it is asked next
 	failed error  // of write
 	closed bool
+
+	definition string // digest of the agent
 }
 
 // New returns a recorder for a run of an agent. sandbox is the name of the isolated sandbox of the run, should the agent
@@ -90,7 +93,7 @@ type Progress struct {
 	Messages                  []*ai.Message // what the model was asked with for the latest turn; nil when nothing was recorded
 	Turns, Calls              int           // answers that call tools, and calls that have a result
 	InputTokens, OutputTokens int
-	Tools                     []string  // that have a recorded result, in the order of the last one
+	Sandboxes                 []string  // session keys of the sandboxes that were in use at the end, empty for the agent's own
 	Recorded                  time.Time // when the latest part was
 }
 
@@ -102,7 +105,7 @@ func (r *Recorder) Progress() (Progress, error) {
 		return Progress{}, nil
 	}
 	c := r.past
-	p := Progress{Turns: c.turns, Calls: c.calls, InputTokens: c.input, OutputTokens: c.output, Tools: c.tools, Recorded: c.recorded}
+	p := Progress{Turns: c.turns, Calls: c.calls, InputTokens: c.input, OutputTokens: c.output, Sandboxes: slices.Compact(slices.Sorted(maps.Values(c.sandboxes))), Recorded: c.recorded}
 	for _, raw := range c.messages {
 		m, err := message(raw)
 		if err != nil {
@@ -111,6 +114,19 @@ func (r *Recorder) Progress() (Progress, error) {
 		p.Messages = append(p.Messages, m)
 	}
 	return p, nil
+}
+
+// Define tells the recorder what the agent is: digest stands for all that makes it. The conversation of another agent, such as
+// one whose prompt was edited since, is not continued: this one begins at its start, and so does its record.
+func (r *Recorder) Define(ctx context.Context, digest string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.definition = digest
+	if !r.replay || r.past.definition == digest {
+		return nil
+	}
+	r.replay = false
+	return r.add(ctx, part{Restart: "the agent has changed since its conversation began"})
 }
 
 // noticeKey marks messages of Notice in their metadata.
@@ -216,6 +232,9 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 		return r.giveUp(ctx, err.Error())
 	}
 	t := &turn{Number: r.past.turns + 1}
+	if r.past.turns == 0 {
+		t.Definition = r.definition
+	}
 	for i, m := range req.Messages {
 		raw, err := json.Marshal(m)
 		if err != nil {

@@ -20,16 +20,17 @@ func Request(s frontmatter.Sandbox) session.Request {
 	req := session.Request{
 		Image: s.Image, User: s.User, Env: s.Env, RootSet: s.Root != "",
 		Limits:      s.Limits.Backend(),
-		IdleTimeout: time.Duration(s.Limits.TimeoutSeconds) * time.Second,
-		ExecTimeout: time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second,
+		IdleTimeout: time.Duration(full.Limits.IdleTimeout),
+		ExecTimeout: time.Duration(full.Limits.ExecTimeout),
 	}
 	if s.Root == frontmatter.RootWritable {
 		req.Root = backend.RootWritable
 	}
+	req.Egress, req.Environment = full.Network.Hosts(), s.Environment()
 	switch {
 	case full.Network.Allowed():
 		req.Network = backend.NetworkBridge
-	case full.Network.Enabled != nil:
+	case full.Network.Enabled != nil || full.Network.Allow != nil:
 		req.Network = backend.NetworkNone
 	}
 	return req

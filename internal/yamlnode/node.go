@@ -1,8 +1,11 @@
 package yamlnode
 
 import (
+	"fmt"
 	"iter"
+	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -68,4 +71,16 @@ func Clip(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// Duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.
+func Duration(n *yaml.Node) (d time.Duration, hint string, ok bool) {
+	d, err := time.ParseDuration(n.Value)
+	if n.Kind == yaml.ScalarNode && err == nil {
+		return d, "", true
+	}
+	if _, err := strconv.ParseFloat(n.Value, 64); err == nil {
+		return 0, fmt.Sprintf("add a unit, as in %ss", n.Value), false
+	}
+	return 0, `write it as "90s", "30m" or "1h30m"`, false
 }

@@ -144,10 +144,14 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
-	_, err := s.change(ctx, rec.ID, func(there *session.Record) error {
-		*there = rec
-		return nil
-	})
+	raw, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	n, err := s.f.Exec(ctx, `UPDATE session SET record = ? WHERE id = ?`, string(raw), rec.ID)
+	if err == nil && n == 0 {
+		err = noRecord(rec.ID)
+	}
 	return conflict(rec, err)
 }
 

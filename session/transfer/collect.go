@@ -61,18 +61,11 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		}
 	}
 	missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
-	m.Missing = pick(want, optional)
+	m.Missing = globs.Pick(optional)
 	if err == nil && len(missing) > 0 {
-		err = &MissingError{First: missing[0], Outputs: pick(want, missing)}
+		err = &MissingError{First: missing[0], Outputs: globs.Pick(missing)}
 	}
 	return m, err
-}
-
-func pick(list []string, at []int) (out []string) {
-	for _, i := range at {
-		out = append(out, strings.TrimSuffix(list[i], "?"))
-	}
-	return out
 }
 
 // Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has none,

@@ -133,15 +133,15 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	if err != nil {
 		return err
 	}
-	defer w.root.Close() // only read from
-	dir := ""            // that for temp files
+	defer w.root.Close()                  // only read from
+	dir, name := "", "workcell-workspace" // of a temp file
 	if !s.temp {
-		dir = filepath.Dir(s.file)
+		dir, name = filepath.Split(s.file)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	f, err := os.CreateTemp(dir, "workcell-workspace-*")
+	f, err := os.CreateTemp(dir, name+"-*")
 	if err != nil {
 		return err
 	}
@@ -150,12 +150,16 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 			err = errors.Join(fmt.Errorf("the workspace cannot be kept as it is now: %w", cause(err)), os.Remove(f.Name()))
 		}
 	}()
-	if err := errors.Join(w.archive(ctx, f), f.Close()); err != nil {
-		return err
-	}
 	if s.temp {
+		err = errors.Join(w.archive(ctx, f), f.Close())
 		s.file = f.Name()
-	} else if err := os.Rename(f.Name(), s.file); err != nil {
+	} else { // a later process of the run trusts what has the name
+		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close())
+		if err == nil {
+			err = os.Rename(f.Name(), s.file)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	s.taken = true
@@ -199,6 +203,19 @@ func (w *workspace) write(z *zip.Writer, e entry) error {
 	return err
 }
 
+// Untouched returns the empty patch of a directory that was copied to no sandbox; nil when it was, or there is no snapshot.
+func (s *Snapshot) Untouched() *patch.Patch {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken {
+		return nil
+	}
+	return &patch.Patch{}
+}
+
 // Diff returns what a sandbox changed in its copy; nil when it did not begin with one.
 func (s *Snapshot) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
 	s.mu.Lock()
@@ -240,7 +257,7 @@ func (s *Snapshot) tree() (patch.Tree, error) {
 	return tree, nil
 }
 
-// Remove deletes the snapshot; it must not be used after that.
+// Remove deletes the snapshot, and the directory of its file when nothing else is there; it must not be used after that.
 func (s *Snapshot) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,5 +265,11 @@ func (s *Snapshot) Remove() error {
 		return nil
 	}
 	s.taken = false
-	return os.Remove(s.file)
+	if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !s.temp {
+		_ = os.Remove(filepath.Dir(s.file)) // fails when there is more
+	}
+	return nil
 }

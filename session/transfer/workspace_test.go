@@ -114,8 +114,17 @@ func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 // TestSnapshotStaysAsItWas: all sandboxes of a run begin alike, also those that an earlier process of it did not make.
 func TestSnapshotStaysAsItWas(t *testing.T) {
 	t.Parallel()
-	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "base.zip")
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "runs", "run_1", "base.zip")
 	write(t, dir, "a", "as it was", 0o755)
+	defer func() { // for the user alone
+		for name, want := range map[string]fs.FileMode{file: 0o600, filepath.Dir(file): fs.ModeDir | 0o700, filepath.Dir(filepath.Dir(file)): fs.ModeDir | 0o700} {
+			info, err := os.Stat(name)
+			must(t, err)
+			if info.Mode() != want {
+				t.Errorf("%s is %v, want %v", name, info.Mode(), want)
+			}
+		}
+	}()
 	for range 2 {
 		snapshot, err := NewSnapshot(t.Context(), dir, file)
 		must(t, err)

@@ -30,10 +30,13 @@ type Engine interface {
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	Ping(ctx context.Context) (backend.EngineInfo, error)
-	// FindImage returns nil for an image that is there, by its full reference.
-	FindImage(ctx context.Context, ref string) error
+	// FindImage returns the id of an image that is there, by its full reference.
+	FindImage(ctx context.Context, ref string) (id string, err error)
 	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
+	CommitEnvironment(ctx context.Context, id string) error
+	Environments(ctx context.Context, instance string) ([]backend.Environment, error)
+	RemoveEnvironment(ctx context.Context, instance, name string) error
 	OOMKills(ctx context.Context, id string) (int64, error)
 	Usage(ctx context.Context, id string) (backend.Usage, error)
 	// Capabilities may leave Workspace out, and return slices of its own.
@@ -142,19 +145,22 @@ func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return Admit(ctx, d.calls, "", d.engine.Ping)
 }
 
-// HasImage reports whether the engine has an image, without fetching it.
-func (d *Driver) HasImage(ctx context.Context, ref string) (bool, error) {
+// ImageID returns the id of the image that a reference names, empty when the engine does not have it.
+func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	err = d.admit(ctx, "", func(ctx context.Context) error { return d.engine.FindImage(ctx, full) })
+	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.FindImage(ctx, full) })
 	for _, none := range []error{backend.ErrNotFound, backend.ErrImage, backend.ErrUnsupported} {
 		if errors.Is(err, none) {
-			return false, nil
+			return "", nil
 		}
 	}
-	return err == nil, err
+	if err != nil {
+		return "", err
+	}
+	return id, nil
 }
 
 // HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
@@ -165,6 +171,27 @@ func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 // RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
 func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
+}
+
+// CommitEnvironment keeps what was installed in a sandbox. See [backend.EnvironmentKeeper].
+func (d *Driver) CommitEnvironment(ctx context.Context, id string) error {
+	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CommitEnvironment(ctx, id) })
+}
+
+// Environments returns what was installed for the sandboxes of an instance, oldest first. See [backend.EnvironmentKeeper].
+func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Environment, error) {
+		list, err := d.engine.Environments(ctx, instance)
+		slices.SortFunc(list, func(a, b backend.Environment) int {
+			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+		})
+		return list, err
+	})
+}
+
+// RemoveEnvironment removes an environment by its name. See [backend.EnvironmentKeeper].
+func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
+	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
 }
 
 // OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
@@ -185,7 +212,7 @@ func (d *Driver) Capabilities() backend.Capabilities {
 	if e, err := Admit(context.Background(), d.calls, "", d.engine.Enforcement); err == nil {
 		c.Workspace = e
 	}
-	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
+	c.Networks, c.OCIRuntimes = slices.Clone(c.Networks), slices.Clone(c.OCIRuntimes)
 	return c
 }
 

@@ -1,9 +1,13 @@
 package kit
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -18,32 +22,121 @@ func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}
 }
 
-// InstallGuest puts the guest's program into dir, unless it is there: a file of that name is whole, because it gets its name
-// last. Until then it lies at temp and some digits. Doing it twice at a time does no harm.
-func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
-	path := filepath.Join(dir, filepath.Base(embed.Path))
-	if st, err := os.Lstat(path); err == nil && st.Mode() == embed.Mode && st.Size() > 0 {
-		return nil
+// ReadableGuest returns g for sandboxes with a kernel of their own: gVisor loads programs with the rights of their user.
+func ReadableGuest(g *backend.Guest) *backend.Guest {
+	return &backend.Guest{Version: g.Version + "-readable", Binary: g.Binary, Readable: true}
+}
+
+// guestMode is the mode of a guest's file.
+func guestMode(g *backend.Guest) fs.FileMode {
+	if g.Readable {
+		return embed.Mode | 0o444
 	}
+	return embed.Mode
+}
+
+// guestFiles returns what sandboxes of an architecture find in [embed.Dir], the guest itself last.
+func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	bin, err := g.Binary(arch)
 	if err != nil {
-		return fmt.Errorf("no guest for %s: %v: %w", arch, err, backend.ErrUnsupported)
+		return nil, fmt.Errorf("no guest for %s: %v: %w", arch, err, backend.ErrUnsupported)
 	}
-	// Whatever the umask, the sandbox's user must be able to execute it.
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil { //nolint:gosec // sandboxes read it
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(temp), filepath.Base(temp))
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(bin)
-	err = errors.Join(err, f.Chmod(embed.Mode), f.Sync(), f.Close())
+	files, err := embed.Files(bin)
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		files[len(files)-1].Mode = guestMode(g)
 	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+	return files, err
+}
+
+// InstallGuest puts the guest's files into dir, unless they are there: a directory that has the guest is whole, because it
+// comes last. Every file gets its name when it is whole; until then it lies at temp and some digits. Doing it twice at a time
+// does no harm.
+func InstallGuest(dir, temp string, g *backend.Guest, arch string) error {
+	st, err := os.Lstat(filepath.Join(dir, filepath.Base(embed.Path)))
+	if err == nil && st.Mode() == guestMode(g) && st.Size() > 0 {
+		return nil
+	}
+	files, err := guestFiles(g, arch)
+	for _, f := range files {
+		if err == nil {
+			err = installFile(dir, temp, f)
+		}
 	}
 	return err
+}
+
+func installFile(root, temp string, f embed.File) error {
+	to := filepath.Join(root, filepath.FromSlash(f.Path))
+	// Whatever the umask, the sandbox's user must be able to read it.
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // sandboxes read it
+		return err
+	}
+	for dir := filepath.Dir(to); ; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // sandboxes read it
+			return err
+		}
+		if dir == filepath.Clean(root) {
+			break
+		}
+	}
+	from, err := writeTemp(temp, f)
+	if err == nil {
+		err = os.Rename(from, to)
+	}
+	if err != nil && from != "" {
+		err = errors.Join(err, os.Remove(from))
+	}
+	return err
+}
+
+// writeTemp writes a file under a name of its own.
+func writeTemp(temp string, f embed.File) (name string, err error) {
+	t, err := os.CreateTemp(filepath.Dir(temp), filepath.Base(temp))
+	if err != nil {
+		return "", err
+	}
+	if f.Mode.Type() == fs.ModeSymlink {
+		return t.Name(), errors.Join(t.Close(), os.Remove(t.Name()), os.Symlink(string(f.Data), t.Name()))
+	}
+	_, err = t.Write(f.Data)
+	return t.Name(), errors.Join(err, t.Chmod(f.Mode), t.Sync(), t.Close())
+}
+
+// TarGuest writes the guest's files and then last as an archive for an engine that unpacks it in [embed.Dir], and returns
+// how large the guest is.
+func TarGuest(w io.Writer, g *backend.Guest, arch string, last embed.File) (size int, err error) {
+	files, err := guestFiles(g, arch)
+	if err != nil {
+		return 0, err
+	}
+	size = len(files[len(files)-1].Data)
+	tw := tar.NewWriter(w)
+	dirs := map[string]bool{".": true}
+	for _, f := range append(files, last) {
+		for _, h := range headers(f, dirs) {
+			if err := tw.WriteHeader(&h); err != nil {
+				return 0, err
+			}
+		}
+		if f.Mode.IsRegular() {
+			if _, err := tw.Write(f.Data); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return size, tw.Close()
+}
+
+// headers returns those of a file and of its directories that are not in dirs yet.
+func headers(f embed.File, dirs map[string]bool) []tar.Header {
+	h := tar.Header{Name: f.Path, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}
+	if f.Mode.Type() == fs.ModeSymlink {
+		h = tar.Header{Name: f.Path, Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: string(f.Data)}
+	}
+	all := []tar.Header{h}
+	for dir := path.Dir(f.Path); !dirs[dir]; dir = path.Dir(dir) {
+		dirs[dir] = true
+		all = append([]tar.Header{{Name: dir + "/", Typeflag: tar.TypeDir, Mode: 0o755}}, all...)
+	}
+	return all
 }

@@ -9,10 +9,8 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
-
-// GuestDir is where the guest's directory is mounted in a container.
-const GuestDir = "/.workcell"
 
 const (
 	maxImageVolumes = 32         // an image that declares more is up to something
@@ -36,7 +34,7 @@ func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, e
 	for v := range declared {
 		c := path.Clean(v)
 		switch {
-		case c == backend.Workdir, c == GuestDir, c == "/tmp":
+		case c == backend.Workdir, c == embed.Dir, c == "/tmp":
 			continue
 		case !path.IsAbs(c), strings.ContainsAny(c, ":,\x00\n"), len(c) > 1024, dangerous(c):
 			return nil, fmt.Errorf("it declares a volume at %.100q, which cannot be overridden safely", v)
@@ -50,7 +48,7 @@ func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, e
 // dangerous reports whether nothing may be mounted at p: at or below what the runtime and we provide, and at what every
 // program needs.
 func dangerous(p string) bool {
-	for _, d := range []string{backend.Workdir, GuestDir, "/dev", "/proc", "/sys"} {
+	for _, d := range []string{backend.Workdir, embed.Dir, "/dev", "/proc", "/sys"} {
 		if p == d || strings.HasPrefix(p, d+"/") {
 			return true
 		}

@@ -17,13 +17,15 @@ type Record struct {
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
 	Ephemeral bool                `json:"ephemeral,omitempty"`
+	Recipe    string              `json:"recipe,omitempty"` // Spec.Environment
+	Mounts    []backend.Mount     `json:"mounts,omitempty"`
 }
 
 // Record returns the record of a planned sandbox whose workspace is enforced by e.
 func (p *Plan) Record(e backend.Enforcement) Record {
 	return Record{
 		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
-		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral,
+		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
 	}
 }
 
@@ -59,6 +61,7 @@ func (r *Record) Info(labels, user map[string]string) backend.Info {
 		User:      r.User,
 		Root:      r.Root,
 		Network:   r.Network,
+		Mounts:    r.Mounts,
 		Limits:    r.Limits,
 		Workspace: r.Workspace,
 		RootBytes: r.RootBytes,

@@ -44,6 +44,9 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", driver, err)
 	}
+	if s.Building {
+		s.Root = backend.RootWritable
+	}
 	p := &Plan{Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
 	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
@@ -70,8 +73,8 @@ func shortName(ref string) string {
 func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) error {
 	s := p.Spec
 	switch {
-	case s.Runtime != "" && !slices.Contains(caps.Runtimes, s.Runtime):
-		return fmt.Errorf("%s: there is no OCI runtime %.40q here: %w", driver, s.Runtime, backend.ErrUnsupported)
+	case s.OCIRuntime != "" && !slices.Contains(caps.OCIRuntimes, s.OCIRuntime):
+		return fmt.Errorf("%s: there is no OCI runtime %.40q here: %w", driver, s.OCIRuntime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+arch:
 		return fmt.Errorf("%s: this machine runs linux/%s, not %.40q: %w", driver, arch, s.Platform, backend.ErrUnsupported)
 	}
@@ -79,6 +82,8 @@ func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) e
 }
 
 var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+var recipes = regexp.MustCompile(`^[0-9a-f]{32,64}$`)
 
 // IsSessionID reports whether s can be a session's id.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
@@ -95,10 +100,15 @@ func checkSpec(s backend.Spec) error {
 		return fmt.Errorf("network mode %.40q: %w", s.Network, backend.ErrInvalid)
 	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
 		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
+	case s.Environment != "" && !recipes.MatchString(s.Environment), s.Building && s.Environment == "":
+		return fmt.Errorf("environment %.70q is not 32 to 64 hexadecimal digits: %w", s.Environment, backend.ErrInvalid)
 	case s.OrphanTimeout < 0:
 		return fmt.Errorf("orphan timeout %v: %w", s.OrphanTimeout, backend.ErrInvalid)
 	}
 	if err := s.Limits.Validate(); err != nil {
+		return err
+	}
+	if err := checkMounts(s.Mounts); err != nil {
 		return err
 	}
 	return checkLabels(s.Labels)

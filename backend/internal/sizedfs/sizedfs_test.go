@@ -26,6 +26,7 @@ func TestSize(t *testing.T) {
 		if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: size / 4096, UID: 1000, GID: 100}); err != nil {
 			t.Fatal(err)
 		}
+		detached(t, file) // or e2fsck looks at a file system that is still mounted
 		if out, err := exec.Command("/sbin/e2fsck", "-fn", file).CombinedOutput(); err != nil {
 			t.Errorf("%d bytes: %v\n%s", size, err, out)
 		}
@@ -77,6 +78,12 @@ func use(t *testing.T, file string, size int64) {
 	if !setAside(t, file) {
 		t.Errorf("%d bytes: not all is set aside", size)
 	}
+	detached(t, file)
+}
+
+// detached waits for the end of a file's loop device, which a program that is just started beside this holds for a moment.
+func detached(t *testing.T, file string) {
+	t.Helper()
 	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the loop device stays")
@@ -212,9 +219,5 @@ func TestLink(t *testing.T) {
 	if _, err := os.Lstat(link); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the link stays: %v", err)
 	}
-	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the loop device stays")
-		}
-	}
+	detached(t, file)
 }

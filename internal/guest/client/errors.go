@@ -20,6 +20,9 @@ var (
 	// ErrTakenOver: another host took over a terminal, whose command runs on.
 	ErrTakenOver = errors.New("detached from the terminal: another host took it over")
 
+	// ErrNotListening: another host listens as the service now.
+	ErrNotListening = errors.New("another host took over the service")
+
 	errUnanswered = protocolErrorf("the guest ended a request without an answer")
 	errClosed     = fmt.Errorf("%w: closed by this host", ErrConnLost)
 )

@@ -218,6 +218,11 @@ func (c *Conn) Kill(ctx context.Context, req wire.KillRequest) (wire.ExecStatus,
 	return ask(ctx, c, wire.OpKill, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
 }
 
+// Extend moves the deadline of a running exec, and returns the status after that.
+func (c *Conn) Extend(ctx context.Context, req wire.DeadlineRequest) (wire.ExecStatus, error) {
+	return ask(ctx, c, wire.OpDeadline, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
+}
+
 // WriteStdin writes to an exec that was started with StdinOpen. It returns when the exec's pipe has taken the bytes.
 // Data beyond wire.MaxStdinWrite goes in several requests. An exec that closed its input swallows them.
 func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
@@ -249,4 +254,9 @@ func (c *Conn) list(ctx context.Context, op wire.Op) ([]wire.ExecStatus, error) 
 // Health asks how the guest is.
 func (c *Conn) Health(ctx context.Context) (wire.Health, error) {
 	return ask(ctx, c, wire.OpHealth, wire.Empty{}, func(*wire.Health) error { return nil })
+}
+
+// Claim makes a sandbox that was made in advance somebody's (wire.ClaimRequest).
+func (c *Conn) Claim(ctx context.Context, req wire.ClaimRequest) error {
+	return c.roundTrip(ctx, wire.OpClaim, &req, &wire.Empty{})
 }

@@ -234,6 +234,20 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	}
 }
 
+// A background child that holds one of the two streams is no different.
+func TestBackgroundChildKeepsStderrOpen(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("sleep " + sleepName(t) + " >/dev/null & echo early; exec sleep 0.1")
+	res := mustRun(t, c, req)
+	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" {
+		t.Errorf("got %v", brief(res))
+	}
+	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
+		t.Error(err)
+	}
+}
+
 func joined(chunks []wire.Chunk) string {
 	var b strings.Builder
 	for _, ch := range chunks {

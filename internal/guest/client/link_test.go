@@ -25,7 +25,7 @@ func TestHello(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	h := c.Hello()
-	if h.Protocol != wire.ProtocolVersion || h.Version != "test" || h.PID != g.PID || h.Workdir != g.Workdir || len(h.Ops) != 21 {
+	if h.Protocol != wire.ProtocolVersion || h.Version != "test" || h.PID != g.PID || h.Workdir != g.Workdir || len(h.Ops) != 26 {
 		t.Errorf("got %+v", h)
 	}
 	if !strings.Contains(strings.Join(h.Programs, " "), "sh") {

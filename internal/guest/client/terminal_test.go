@@ -286,8 +286,6 @@ func TestTerminalRefused(t *testing.T) {
 	ctx := testContext(t)
 	plain := sh("true")
 	mustRun(t, c, plain)
-	noShell := terminal("")
-	noShell.Argv, noShell.Env = nil, []string{"PATH=/nowhere", "SHELL=/usr/sbin/nologin"}
 	noSize, onRun := terminal("true"), sh("true")
 	noSize.Terminal, onRun.Terminal = nil, &wire.TerminalSize{}
 	missing := terminal("")
@@ -307,7 +305,6 @@ func TestTerminalRefused(t *testing.T) {
 		code   wire.Code
 		launch string
 	}{
-		"no shell":           {start(noShell), wire.CodeLaunch, "not_found"},
 		"no program":         {start(missing), wire.CodeLaunch, "not_found"},
 		"no size":            {start(noSize), wire.CodeInvalid, ""},
 		"run":                {ran, wire.CodeInvalid, ""},

@@ -37,6 +37,10 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 	return r.Answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
 }
 
+// privateDir holds what Workcell itself keeps in the work directory, homes of coding agents among it: a list shows it only to who
+// names it.
+const privateDir = ".workcell"
+
 // listHeld is how many directories below each other a list holds open; those above are opened again on the way back.
 const listHeld = 64
 
@@ -77,6 +81,9 @@ func (l *lister) list(top int) error {
 		}
 		name := d.names[0]
 		d.names = d.names[1:]
+		if d.path == 0 && name == privateDir {
+			continue
+		}
 		l.path = append(l.path[:d.path], name...)
 		var st unix.Stat_t
 		if unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
@@ -172,14 +179,15 @@ func (l *lister) add(st *unix.Stat_t) {
 	l.entries = append(l.entries, fileInfo(string(l.path), st))
 }
 
-// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted.
+// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted, up to
+// where the total stops.
 func (l *lister) names(fd int) ([]string, error) {
 	room := max(l.limit-len(l.entries), 1024)
 	if l.recursive {
 		room = wire.MaxListEntries
 	}
 	var names []string
-	for {
+	for l.total < wire.MaxListTotal {
 		n, err := unix.ReadDirent(fd, l.buf)
 		if errors.Is(err, unix.EINTR) {
 			continue

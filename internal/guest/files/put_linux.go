@@ -54,11 +54,26 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 		return pathError(err, req.Path)
 	}
 	var info wire.FileInfo
-	err = s.fs.Do(func() (err error) { info, err = d.commit(root.shown(rel)); return err })
+	err = s.fs.Do(func() (err error) {
+		defer s.naming(len(req.Was) > 0)()
+		info, err = d.commit(root.shown(rel))
+		return err
+	})
 	if err != nil {
 		return pathError(err, req.Path)
 	}
 	return r.Answer(info)
+}
+
+// naming waits until a file may take its place, and returns what lets others on. Two files that replace what they expect to be
+// there must not do so at once: each could take the other for a command's, and the one that yields take away the one that does not.
+func (s *Service) naming(swaps bool) func() {
+	if swaps {
+		s.names.Lock()
+		return s.names.Unlock
+	}
+	s.names.RLock()
+	return s.names.RUnlock
 }
 
 // Replace serves wire.OpReplace.
@@ -266,7 +281,9 @@ func (d *draft) swap(dir int) error {
 	if !holds(dir, d.base, d.was) {
 		return errChanged
 	}
-	if err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE); err != nil {
+	if err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE); errors.Is(err, unix.EINVAL) {
+		return d.moved(unix.Renameat(dir, d.temp, dir, d.base)) // a file system without exchanges: what came since the look is lost
+	} else if err != nil {
 		return err
 	}
 	if holds(dir, d.temp, d.was) {
@@ -324,7 +341,30 @@ func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	if flags == 0 {
 		return unix.Renameat(fromDir, from, toDir, to)
 	}
-	return unix.Renameat2(fromDir, from, toDir, to, flags)
+	err := unix.Renameat2(fromDir, from, toDir, to, flags)
+	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_NOREPLACE {
+		return renameNew(fromDir, from, toDir, to)
+	}
+	return err
+}
+
+// renameNew is renameat2 with RENAME_NOREPLACE on a file system that has no such flag, as that of gVisor for what lies on the
+// host. A directory, which cannot have two names, replaces an empty one that is made at the same moment.
+func renameNew(fromDir int, from string, toDir int, to string) error {
+	err := unix.Linkat(fromDir, from, toDir, to, 0)
+	if err == nil {
+		return unix.Unlinkat(fromDir, from, 0)
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(toDir, to, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		return unix.EEXIST
+	} else if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return unix.Renameat(fromDir, from, toDir, to)
 }
 
 // close removes what was not put in place.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"sync"
 
 	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -24,6 +25,7 @@ type Service struct {
 	scratch *root // nil for none
 	fs      disk.Gate
 	bulk    *bulk // nil when the process is not the guest's alone
+	names   sync.RWMutex
 }
 
 // Open opens the work directory. With alone the process is the guest's own.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,6 +95,9 @@ func unpacked(t testing.TB) string {
 		t.Fatalf("guesttest: %v", err)
 	}
 	name := filepath.Join(t.TempDir(), "workcell-guest")
+	// A process that is forked meanwhile would hold the file open for writing until it is another program: ETXTBSY.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(name, b, 0o755); err != nil {
 		t.Fatalf("guesttest: %v", err)
 	}

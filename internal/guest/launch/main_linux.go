@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,5 +135,17 @@ func become(cfg *Config) error {
 	if tell(nil) != 0 {
 		return errors.New("the host is gone")
 	}
-	return failed(IsolationGuest, "executing it", unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env))
+	return failed(IsolationGuest, "executing it", execGuest(cfg))
+}
+
+// execGuest executes the guest. One that was installed just now may still be held open for writing, for a moment, by another
+// process that the host has forked and that has not executed its own yet.
+func execGuest(cfg *Config) error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env)
+		if !errors.Is(err, unix.ETXTBSY) || pause > time.Second {
+			return err
+		}
+		time.Sleep(pause)
+	}
 }

@@ -175,7 +175,8 @@ func readNow(fd int, p []byte) (int, error) {
 // pump reads the pipe to its end.
 func (w *outputPipe) pump() {
 	defer func() {
-		_ = w.f.Close() // only read from
+		_ = w.f.Close()     // only read from
+		w.busy.Store(false) // Drain may wait for the other pipe
 		w.finish()
 	}()
 	raw, err := w.f.SyscallConn()

@@ -13,7 +13,8 @@ import (
 
 // The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and the
 // guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
-// filter, besides the engine's, that refuses to change them.
+// filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that of
+// another one.
 
 // limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
 // the call does not use.
@@ -22,7 +23,8 @@ type limitKey [2]uint64
 // abi is a way to call the kernel, with its numbers of the calls that change another process.
 type abi struct {
 	arch                            uint32
-	prlimit, setpriority, ioprioSet uint32
+	prlimit, setrlimit              uint32
+	setpriority, ioprioSet          uint32
 	setparam, setscheduler, setattr uint32
 	setaffinity                     uint32
 }
@@ -31,10 +33,10 @@ type abi struct {
 const x32Bit = 0x40000000
 
 var abis = []abi{
-	{unix.AUDIT_ARCH_X86_64, 302, 141, 251, 142, 144, 314, 203},
-	{unix.AUDIT_ARCH_I386, 340, 97, 289, 154, 156, 351, 241},
-	{unix.AUDIT_ARCH_AARCH64, 261, 140, 30, 118, 119, 274, 122},
-	{unix.AUDIT_ARCH_ARM, 369, 97, 314, 154, 156, 380, 241},
+	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203},
+	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241},
+	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122},
+	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241},
 }
 
 // Values of the argument whose priority is set: all processes of a user.
@@ -95,8 +97,8 @@ func lastThread() (uint32, error) {
 	return uint32(last), nil
 }
 
-// guardFilter refuses, with EPERM, to change limits of any process by its id, and priorities of a thread up to last and of a
-// user's processes. To change one's own needs no id, but for priorities C libraries use it.
+// guardFilter refuses, with EPERM, to change limits of any process by its id, tags, and priorities of a thread up to last and
+// of a user's processes. To change one's own needs no id, but for priorities C libraries use it.
 func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
@@ -116,7 +118,9 @@ func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 	}
 	limits := []unix.SockFilter{
 		loadArg(0, 0), // the process
-		jump(unix.BPF_JEQ, 0, 12, 0),
+		jump(unix.BPF_JEQ, 0, 0, 2),
+		loadArg(1, 0), // the kind
+		jump(unix.BPF_JEQ, unix.RLIMIT_LOCKS, 0, 12),
 		loadArg(2, 0), // the new limit
 		jump(unix.BPF_JEQ, 0, 0, 2),
 		loadArg(2, 4),
@@ -132,6 +136,12 @@ func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 		verdict(verdictAllow),
 		verdict(verdictDeny),
 	}
+	tags := []unix.SockFilter{
+		loadArg(0, 0),
+		jump(unix.BPF_JEQ, unix.RLIMIT_LOCKS, 0, 1),
+		verdict(verdictDeny),
+		verdict(verdictAllow),
+	}
 	const arch = 4 // offset in struct seccomp_data
 	var out []unix.SockFilter
 	for _, a := range abis {
@@ -140,6 +150,7 @@ func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 			section = append(append(section, jump(unix.BPF_JEQ, nr, 0, uint8(len(rule)))), rule...)
 		}
 		on(a.prlimit, limits)
+		on(a.setrlimit, tags)
 		on(a.setpriority, class(prioUser))
 		on(a.ioprioSet, class(ioprioUser))
 		for _, nr := range []uint32{a.setparam, a.setscheduler, a.setattr, a.setaffinity} {
@@ -164,7 +175,7 @@ func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
 
 func verdict(v uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: v} }
 
-// limit sets a limit of a command's process, soft and hard.
+// limit sets a limit of a command's process, or of the guest itself where pid is 0, soft and hard.
 func (k limitKey) limit(pid, resource int, value uint64) error {
 	l := unix.Rlimit{Cur: value, Max: value}
 	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&l)), 0, uintptr(k[0]), uintptr(k[1]))

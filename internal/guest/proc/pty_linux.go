@@ -1,7 +1,9 @@
 package proc
 
 import (
+	"bufio"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -100,19 +102,53 @@ func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	return errors.Join(err, failed)
 }
 
-// findShell returns the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
+// findShell returns the program for a terminal for which none was named: $SHELL, else the login shell of the user, else the first
+// of the usual ones.
 func findShell(dir string, env []string) (string, error) {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
 			return v, nil
 		}
 	}
+	if shell := loginShell(passwdFile, os.Getuid()); shell != "" && isShell(shell) {
+		return shell, nil
+	}
 	for _, name := range []string{"bash", "zsh", "ash", "sh"} {
 		if path, err := lookPath(name, dir, env); err == nil {
 			return path, nil
 		}
 	}
-	return "", launchFail(launchNotFound, "the sandbox has no shell: neither $SHELL nor bash, zsh, ash or sh is there")
+	return "", launchFail(launchNotFound, "the sandbox has no shell: neither $SHELL, nor the user's in /etc/passwd, nor bash, zsh, ash or sh is there")
+}
+
+// passwdFile is where the image has its users; maxPasswd is how much of it is read.
+const (
+	passwdFile = "/etc/passwd"
+	maxPasswd  = 1 << 20
+)
+
+// loginShell returns the shell that a file of users has for uid; empty when it has none, or sh, which is what programs that add
+// users fill in.
+func loginShell(path string, uid int) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // nobody knows what a command made of it
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // only read
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return ""
+	}
+	for lines := bufio.NewScanner(io.LimitReader(f, maxPasswd)); lines.Scan(); {
+		fields := strings.Split(lines.Text(), ":")
+		if len(fields) != 7 || fields[2] != strconv.Itoa(uid) {
+			continue
+		}
+		if shell := fields[6]; filepath.IsAbs(shell) && filepath.Base(shell) != "sh" {
+			return shell
+		}
+		return ""
+	}
+	return ""
 }
 
 // isShell reports whether a program is there and not one that stands for "no shell".

@@ -49,7 +49,7 @@ type Spawner struct {
 
 // NewSpawner makes a spawner; killed is called when any child has died of SIGKILL.
 func NewSpawner(workdir string, reapAll bool, p *Protection, killed func()) (*Spawner, error) {
-	t := newTracker()
+	t := newTracker(p.limitKey())
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err
@@ -282,13 +282,13 @@ func launchError(err error, path string) error {
 			return launchFail(launchNotFound, "%q needs an interpreter that is not there", path)
 		}
 		return launchFail(launchNotFound, "there is no program %q", path)
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENAMETOOLONG) && unix.Access(path, unix.F_OK) == nil: // the latter is gVisor's
+		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
 		return launchFail(launchNotFound, "there is no program %q: %v", path, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR),
 		errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
 		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)
-	case errors.Is(err, unix.E2BIG):
-		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
 	case isShortage(err):
 		return shortage(err)
 	}

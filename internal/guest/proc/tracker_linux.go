@@ -14,7 +14,8 @@ import (
 // RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
 // instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
 // only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
-// before. What a process can do is to lower its own to the tag of a later exec, or below all of them; see mine.
+// before. Where the guest's filter is, a process cannot lower it either; elsewhere it can, to the tag of a later exec, or
+// below all of them, see mine.
 type tracker struct {
 	works bool          // the kernel takes the tags
 	base  uint64        // above the first tag
@@ -24,14 +25,15 @@ type tracker struct {
 
 	own   int  // the guest's pid
 	alone bool // the guest is the init of its pid namespace: whatever is tagged here, it tagged
+	key   limitKey
 }
 
 // noTag is the tag of a process where tags do not work.
 const noTag = ^uint64(0)
 
 // newTracker tags the guest itself, where the kernel takes tags.
-func newTracker() *tracker {
-	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1}
+func newTracker(key limitKey) *tracker {
+	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1, key: key}
 	var old unix.Rlimit
 	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &old) != nil {
 		return t
@@ -41,7 +43,7 @@ func newTracker() *tracker {
 	_, _ = rand.Read(b[:]) // never fails, by its documentation
 	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>4
 	t.last.Store(t.base)
-	if old.Max < 1<<61 || unix.Prlimit(0, unix.RLIMIT_LOCKS, &unix.Rlimit{Cur: t.base, Max: t.base}, nil) != nil {
+	if old.Max < 1<<61 || t.key.limit(0, unix.RLIMIT_LOCKS, t.base) != nil {
 		return t
 	}
 	t.works = true
@@ -54,7 +56,7 @@ func (t *tracker) nextTag() uint64 {
 		return noTag
 	}
 	tag := t.last.Load() - 1
-	if unix.Prlimit(0, unix.RLIMIT_LOCKS, &unix.Rlimit{Cur: tag, Max: tag}, nil) != nil {
+	if t.key.limit(0, unix.RLIMIT_LOCKS, tag) != nil {
 		return noTag
 	}
 	t.last.Store(tag)

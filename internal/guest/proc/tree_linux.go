@@ -328,6 +328,50 @@ func (t *tracker) Tree(p *Process, id string, ended bool) *Tree {
 	return k
 }
 
+// maxAncestors bounds the search for an environment marker.
+const maxAncestors = 64
+
+// Member returns what reports whether a process belongs to an exec, by the tag of the process. Where there are no tags the
+// markers in its environment and in those of its ancestors count.
+func (t *tracker) Member(pid int) func(p *Process, id string) bool {
+	if t.works {
+		tag, ok := t.tagOf(pid)
+		return func(p *Process, _ string) bool { return ok && p.tag == tag }
+	}
+	return func(_ *Process, id string) bool {
+		marker := []byte(markerName + "=" + id)
+		at, ok := pid, true
+		for range maxAncestors {
+			if hasMarker(at, marker) {
+				return true
+			}
+			if at, ok = Parent(at); !ok || at <= 1 || at == t.own {
+				return false
+			}
+		}
+		return false
+	}
+}
+
+// Alive reports whether the tree has a process left.
+func (k *Tree) Alive() bool { return len(k.members(false)) > 0 }
+
+// Program returns the name of a process, with what is not printable ASCII replaced: a process chooses its name.
+func Program(pid int) string {
+	var buf [16]byte
+	n, err := readProcFile(pid, "comm", buf[:])
+	if err != nil {
+		return ""
+	}
+	name := bytes.TrimSuffix(buf[:n], []byte{'\n'})
+	for i, c := range name {
+		if c < ' ' || c > '~' {
+			name[i] = '?'
+		}
+	}
+	return string(name)
+}
+
 // Busy reports whether a process of any exec lives, also where that cannot be known.
 func (t *tracker) Busy() bool {
 	pids := AllPIDs()

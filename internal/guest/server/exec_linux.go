@@ -31,6 +31,7 @@ type execution struct {
 	term    *output.Terminal // nil when the command does not run on one
 	timeout time.Duration    // 0 for none
 	grace   time.Duration
+	granted []string   // services that its processes may connect to
 	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
 	limits  disk.Marks // at the start
 
@@ -39,8 +40,9 @@ type execution struct {
 
 	mu     sync.Mutex // guards the fields below
 	status wire.ExecStatus
-	endAt  time.Time // when it ended
-	named  bool      // a signal was sent on request
+	endAt  time.Time     // when it ended
+	named  bool          // a signal was sent on request
+	more   time.Duration // what deadline-v1 added to timeout
 }
 
 // killing is how to end a tree and what to call that.
@@ -58,6 +60,9 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	if err := s.cfg.Protection.Await(); err != nil {
 		return nil, wire.Errorf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
 	}
+	if err := s.checkServices(req.Services); err != nil {
+		return nil, err
+	}
 	limits, err := s.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
 		err = wire.Errorf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
@@ -70,7 +75,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
-		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.memory.OOMKills()}
+		killing: make(chan killing, 1), ended: make(chan struct{}), granted: req.Services, oomAt: s.memory.OOMKills()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil}
 	if sink == nil {
 		e.rec = output.NewRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
@@ -144,27 +149,54 @@ func (e *execution) follow() {
 // supervise follows the command to its end.
 func (e *execution) supervise() {
 	defer e.s.guard("an exec")
-	var deadline <-chan time.Time
-	if e.timeout > 0 {
-		t := time.NewTimer(e.timeout - time.Since(e.started))
-		defer t.Stop()
-		deadline = t.C
-	}
-	state := wire.ExecCompleted
-	var end proc.Exit
-	select {
-	case end = <-e.proc.Exited:
-	case <-deadline:
-		state = wire.ExecTimedOut
-		end = e.endTree(e.grace)
-	case k := <-e.killing:
-		state = k.state
-		end = e.endTree(k.grace)
-	}
+	end, state := e.await()
 	if e.term != nil {
 		e.term.Hurry()
 	}
 	e.over(end, state, e.out.Drain(drainTime))
+}
+
+// await waits for the command's end, and brings it about at its deadline and when it is asked to.
+func (e *execution) await() (proc.Exit, wire.ExecState) {
+	var t *time.Timer
+	var deadline <-chan time.Time
+	if e.timeout > 0 {
+		t = time.NewTimer(e.left())
+		defer t.Stop()
+		deadline = t.C
+	}
+	for {
+		select {
+		case end := <-e.proc.Exited:
+			return end, wire.ExecCompleted
+		case <-deadline:
+			if left := e.left(); left > 0 { // it was extended
+				t.Reset(left)
+				continue
+			}
+			return e.endTree(e.grace), wire.ExecTimedOut
+		case k := <-e.killing:
+			return e.endTree(k.grace), k.state
+		}
+	}
+}
+
+// left returns how long it is to the deadline.
+func (e *execution) left() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.timeout + e.more - time.Since(e.started)
+}
+
+// extend moves the deadline; false when it has been moved as far as it can be.
+func (e *execution) extend(by time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.more+by > maxExtension {
+		return false
+	}
+	e.more += by
+	return true
 }
 
 // over records the end and lets everybody know.

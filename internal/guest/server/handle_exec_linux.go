@@ -172,7 +172,37 @@ func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	case <-left:
 		return nil
 	}
+	for req.Tree && e.final() && e.tree().Alive() {
+		select {
+		case <-time.After(treePause):
+			continue
+		case <-limit:
+		case <-left:
+			return nil
+		}
+		break
+	}
 	return r.Answer(e.result())
+}
+
+// treePause is the time between looks at what an exec left running.
+const treePause = 500 * time.Millisecond
+
+// maxExtension is how much time an exec may get beyond its timeout.
+const maxExtension = 24 * time.Hour
+
+func (s *Server) handleDeadline(r *request, req *wire.DeadlineRequest) error {
+	if req.AddMillis < 1 || req.AddMillis > wire.MaxExtension {
+		return wire.Errorf(wire.CodeInvalid, "the extension is %d ms, it must be 1 to %d", req.AddMillis, wire.MaxExtension)
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err != nil {
+		return err
+	}
+	if !e.extend(time.Duration(req.AddMillis) * time.Millisecond) {
+		return wire.Errorf(wire.CodeQuota, "the deadline was extended by %v already, which is the limit", maxExtension)
+	}
+	return r.Answer(e.snapshot())
 }
 
 func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {

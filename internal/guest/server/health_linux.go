@@ -19,6 +19,7 @@ func (s *Server) handleHealth(r *request) error {
 		CPUMillis:     cpuMillis(),
 		WorkspaceUsed: s.quotas.Workspace.Now(),
 		Secondary:     int(s.secondary.Load()),
+		Claimed:       s.claimed.get(),
 	}
 	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()
 	return r.Answer(h)

@@ -42,18 +42,34 @@ func (l *lease) extend(d time.Duration) {
 	}
 }
 
+// last makes the lease last d from now on.
+func (l *lease) last(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.after = d
+	l.extend(d)
+}
+
+// length returns how long the lease lasts without a host.
+func (l *lease) length() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.after
+}
+
 // stop ends the lease: no later leave starts the timer again.
 func (l *lease) stop() { l.arrive() }
 
 // orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
 func (s *Server) orphaned() {
-	if left := s.cfg.OrphanTimeout - s.execs.idle(); left > 0 {
+	timeout := s.orphan.length()
+	if left := timeout - s.execs.idle(); left > 0 {
 		s.orphan.mu.Lock()
 		defer s.orphan.mu.Unlock()
 		s.orphan.extend(left)
 		return
 	}
-	s.logf("no host and no command for %v: ending", s.cfg.OrphanTimeout)
+	s.logf("no host and no command for %v: ending", timeout)
 	s.killAll(true)
 	if s.cfg.Orphaned != nil {
 		s.cfg.Orphaned()

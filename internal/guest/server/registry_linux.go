@@ -16,12 +16,18 @@ type registry struct {
 	mu       sync.Mutex            // guards the fields below
 	byID     map[string]*execution // nil for one that is about to start
 	order    []*execution          // oldest first
+	starting int                   // reserved ids without an exec
+	settled  *sync.Cond            // for mu: starting fell
 	running  int
 	finished int
 	lastEnd  time.Time // when an exec last ended
 }
 
-func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
+func newRegistry() *registry {
+	r := &registry{byID: map[string]*execution{}}
+	r.settled = sync.NewCond(&r.mu)
+	return r
+}
 
 // reserve takes an id for an exec that is about to start.
 func (r *registry) reserve(id string) error {
@@ -35,6 +41,7 @@ func (r *registry) reserve(id string) error {
 	}
 	r.byID[id] = nil
 	r.running++
+	r.starting++
 	return nil
 }
 
@@ -44,6 +51,8 @@ func (r *registry) release(id string) {
 	defer r.mu.Unlock()
 	delete(r.byID, id)
 	r.running--
+	r.starting--
+	r.settled.Broadcast()
 }
 
 // add takes in a started exec under its reserved id.
@@ -52,6 +61,24 @@ func (r *registry) add(e *execution) {
 	defer r.mu.Unlock()
 	r.byID[e.id] = e
 	r.order = append(r.order, e)
+	r.starting--
+	r.settled.Broadcast()
+}
+
+// find returns the exec that match accepts; nil for none. A command may run before its exec is added: with some about to
+// start, none is the final answer only when these were looked at, too, for which wait waits.
+func (r *registry) find(match func(*execution) bool, wait bool) (e *execution, final bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if at := slices.IndexFunc(r.order, match); at >= 0 {
+			return r.order[at], true
+		}
+		if r.starting == 0 || !wait {
+			return nil, r.starting == 0
+		}
+		r.settled.Wait()
+	}
 }
 
 // ended counts e as ended, and forgets the oldest of the ended ones and the output that the budget has no room for.
@@ -72,6 +99,21 @@ func (r *registry) ended(e *execution) {
 			delete(r.byID, old.id)
 		}
 		return many
+	})
+}
+
+// forgetEnded forgets the execs that have ended.
+func (r *registry) forgetEnded() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order = slices.DeleteFunc(r.order, func(e *execution) bool {
+		if !e.final() {
+			return false
+		}
+		e.forget()
+		delete(r.byID, e.id)
+		r.finished--
+		return true
 	})
 }
 

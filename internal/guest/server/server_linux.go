@@ -72,10 +72,14 @@ type Server struct {
 	execs   *registry
 	spills  *output.Spiller
 
+	services map[string]*service // by name; never changed
+
 	secondary atomic.Int64 // connections on streams of their own
+	dials     atomic.Int64 // open connections to ports
 	memory    *proc.Memory
 	lease     *lease
 	orphan    *lease
+	claimed   claim
 	quotas    disk.Quotas
 	admit     func() (disk.Marks, error) // waits until a command may start
 
@@ -119,6 +123,7 @@ func New(cfg Config) (*Server, error) {
 			s.logf("no file requests below %s: %v", cfg.Scratch, err)
 		}
 	}
+	s.services = s.openServices()
 	s.spills = output.NewSpiller(f.Root(), fs, s.quotas.Workspace, cfg.Workspace.Bytes)
 	return s, nil
 }
@@ -141,6 +146,9 @@ func (s *Server) Close() error {
 	s.orphan.stop()
 	s.quotas.Close()
 	s.killAll(false)
+	for _, sv := range s.services {
+		sv.close()
+	}
 	s.requests.Wait()
 	s.spawner.Close()
 	s.memory.Close()
@@ -150,6 +158,9 @@ func (s *Server) Close() error {
 // leaseOver ends the commands that no host came back for.
 func (s *Server) leaseOver() {
 	s.logf("no host for %v: ending all commands", s.cfg.Lease)
+	for _, sv := range s.services {
+		sv.rest()
+	}
 	s.killAll(false)
 }
 

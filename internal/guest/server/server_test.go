@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newServer makes a guest inside the test's process, for one host at a time over net.Pipe.
-func newServer(t *testing.T) (*server.Server, string) {
+func newServer(t testing.TB) (*server.Server, string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -42,7 +42,7 @@ func newServer(t *testing.T) (*server.Server, string) {
 }
 
 // pipe serves one end of a pipe and returns the other.
-func pipe(t *testing.T, s *server.Server) net.Conn {
+func pipe(t testing.TB, s *server.Server) net.Conn {
 	t.Helper()
 	host, guest := net.Pipe()
 	var done sync.WaitGroup
@@ -51,7 +51,7 @@ func pipe(t *testing.T, s *server.Server) net.Conn {
 	return host
 }
 
-func connect(t *testing.T, s *server.Server) *client.Conn {
+func connect(t testing.TB, s *server.Server) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), pipe(t, s), nil)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestClosedWorkdir(t *testing.T) {
 }
 
 // raw does the handshake by hand and returns a multiplexer.
-func raw(t *testing.T, rw net.Conn) *yamux.Session {
+func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	t.Helper()
 	n := wire.Nonce{1, 2, 3, 4}
 	go func() {

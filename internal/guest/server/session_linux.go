@@ -43,6 +43,11 @@ var operations = []struct {
 	{wire.OpTerminal, decoded((*Server).handleTerminal)},
 	{wire.OpJoin, decoded((*Server).handleJoin)},
 	{wire.OpResize, decoded((*Server).handleResize)},
+	{wire.OpListen, decoded((*Server).handleListen)},
+	{wire.OpAccept, decoded((*Server).handleAccept)},
+	{wire.OpDeadline, decoded((*Server).handleDeadline)},
+	{wire.OpDial, decoded((*Server).handleDial)},
+	{wire.OpClaim, decoded((*Server).handleClaim)},
 }
 
 // decoded returns a handler that decodes the request's message.

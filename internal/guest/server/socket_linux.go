@@ -126,9 +126,9 @@ func Connect(in io.Reader, out io.Writer) error {
 	var conn *net.UnixConn
 	for deadline := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {
 		var err error
-		if conn, err = net.DialUnix("unix", nil, socketAddr()); err == nil {
+		if conn, err = wire.DialSocket(wire.SocketName); err == nil {
 			break
-		} else if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(deadline) {
+		} else if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
 			return err
 		}
 	}

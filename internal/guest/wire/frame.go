@@ -30,6 +30,7 @@ const (
 	ChanStdout Channel = 2
 	ChanStderr Channel = 3
 	ChanFile   Channel = 4
+	ChanConn   Channel = 5 // a connection to a service, or to a port
 )
 
 // Limits of a frame and of what travels in it.
@@ -117,15 +118,11 @@ func readFrame(r io.Reader, p, buf []byte) (Frame, error) {
 	if _, err := io.ReadFull(r, p); err != nil {
 		return Frame{}, err
 	}
-	f := Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
-	head, body := int64(binary.BigEndian.Uint32(p[4:])), int64(binary.BigEndian.Uint32(p[8:]))
-	if p[2] != 0 || p[3] != 0 || head > MaxHead || body > MaxBody {
-		return Frame{}, ErrFrameSize
-	}
-	if err := checkFrame(f.Kind, f.Channel, int(head), int(body)); err != nil {
+	f, head, body, err := ParsePrefix(p)
+	if err != nil {
 		return Frame{}, err
 	}
-	n := int(head + body)
+	n := head + body
 	if n == 0 {
 		return f, nil
 	}
@@ -135,6 +132,16 @@ func readFrame(r io.Reader, p, buf []byte) (Frame, error) {
 	}
 	f.Head, f.Body = b[:head:head], b[head:]
 	return f, nil
+}
+
+// ParsePrefix returns the frame that the FramePrefixSize bytes of p begin, still empty, and the lengths of its head and body.
+func ParsePrefix(p []byte) (f Frame, head, body int, err error) {
+	f = Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
+	h, b := binary.BigEndian.Uint32(p[4:]), binary.BigEndian.Uint32(p[8:])
+	if p[2] != 0 || p[3] != 0 || h > MaxHead || b > MaxBody {
+		return Frame{}, 0, 0, ErrFrameSize
+	}
+	return f, int(h), int(b), checkFrame(f.Kind, f.Channel, int(h), int(b))
 }
 
 // readBytes reads n bytes. It grows with what really comes, so that a stated length alone allocates little.
@@ -175,9 +182,9 @@ func checkFrame(k FrameKind, ch Channel, head, body int) error {
 		if body > MaxData {
 			return ErrFrameSize
 		}
-		ok = ch != ChanNone && ch <= ChanFile && head == 0
+		ok = ch != ChanNone && ch <= ChanConn && head == 0
 	case KindEOF:
-		ok = ch != ChanNone && ch <= ChanFile && head == 0 && body == 0
+		ok = ch != ChanNone && ch <= ChanConn && head == 0 && body == 0
 	case KindCredit:
 		ok = ch == ChanStdin && head == 0 && body == 4
 	}

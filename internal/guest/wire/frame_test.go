@@ -17,7 +17,7 @@ func TestFrameRules(t *testing.T) {
 	for name, f := range map[string]wire.Frame{
 		"no kind":             {},
 		"unknown kind":        {Kind: 7},
-		"unknown channel":     {Kind: wire.KindData, Channel: 5},
+		"unknown channel":     {Kind: wire.KindData, Channel: 6},
 		"data without":        {Kind: wire.KindData},
 		"data with a head":    {Kind: wire.KindData, Channel: wire.ChanFile, Head: []byte("{}")},
 		"data too large":      {Kind: wire.KindData, Channel: wire.ChanFile, Body: make([]byte, wire.MaxData+1)},
@@ -25,6 +25,7 @@ func TestFrameRules(t *testing.T) {
 		"error with a body":   {Kind: wire.KindError, Body: []byte("x")},
 		"credit of 3 bytes":   {Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: []byte("xyz")},
 		"credit for a file":   {Kind: wire.KindCredit, Channel: wire.ChanFile, Body: []byte("wxyz")},
+		"connection's answer": {Kind: wire.KindAnswer, Channel: wire.ChanConn},
 		"answer on a channel": {Kind: wire.KindAnswer, Channel: wire.ChanFile},
 		"head too large":      {Kind: wire.KindRequest, Head: make([]byte, wire.MaxHead+1)},
 		"body too large":      {Kind: wire.KindRequest, Body: make([]byte, wire.MaxBody+1)},

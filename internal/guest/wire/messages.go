@@ -29,6 +29,12 @@ const (
 	OpTerminal Op = "terminal-v1"        // RunRequest with a terminal, for which output is live; RunResult at the end
 	OpJoin     Op = "terminal-join-v1"   // TerminalRequest; as OpTerminal from then on
 	OpResize   Op = "terminal-resize-v1" // TerminalRequest; Empty
+
+	OpListen   Op = "listen-v1"   // ListenRequest; ListenResult. The end of the stream ends the ownership
+	OpAccept   Op = "accept-v1"   // AcceptRequest; Accepted when a command connects, then data both ways
+	OpDeadline Op = "deadline-v1" // DeadlineRequest; ExecStatus
+	OpDial     Op = "dial-v1"     // DialRequest; Dialed, then data both ways
+	OpClaim    Op = "claim-v1"    // ClaimRequest; Empty
 )
 
 // ExecState is where an exec is in its life.
@@ -86,6 +92,8 @@ type RunRequest struct {
 	// Terminal is for OpTerminal alone. Without Argv a shell is run, and TimeoutMillis is how long the command runs
 	// while no host is at its terminal.
 	Terminal *TerminalSize `json:"terminal,omitempty"`
+	// Services names what the exec's processes may connect to, of the services that are told apart by exec.
+	Services []string `json:"services,omitempty"`
 }
 
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
@@ -180,6 +188,15 @@ type ReadResult struct {
 type WaitRequest struct {
 	ExecID     string `json:"exec_id"`
 	WaitMillis int64  `json:"wait_ms"`
+	// Tree waits for the end of what the exec left running, too.
+	Tree bool `json:"tree,omitempty"`
+}
+
+// DeadlineRequest gives a running exec more time: AddMillis, 1 to MaxExtension. An exec without a deadline, or that has
+// ended, stays as it is.
+type DeadlineRequest struct {
+	ExecID    string `json:"exec_id"`
+	AddMillis int64  `json:"add_ms"`
 }
 
 // StdinRequest writes to the standard input of an exec that was started with StdinOpen.
@@ -329,7 +346,18 @@ type Health struct {
 	// Secondary is how many hosts are connected by other streams than the one that the sandbox was started with, so the one
 	// that asks included. Of that stream it does not show at once that its host has died.
 	Secondary int `json:"secondary,omitempty"`
+	// Claimed is the Owner of the sandbox's ClaimRequest.
+	Claimed string `json:"claimed,omitempty"`
 }
+
+// ClaimRequest makes a sandbox that was made in advance somebody's, once: another owner's is ErrExists from then on.
+type ClaimRequest struct {
+	Owner        string `json:"owner"`                       // any text of at most MaxOwner bytes
+	OrphanMillis int64  `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
+}
+
+// MaxOwner is the longest ClaimRequest.Owner.
+const MaxOwner = 1024
 
 // Empty is a request or answer without fields.
 type Empty struct{}

@@ -41,6 +41,10 @@ const (
 	ContainerImage   = attribute.Key("container.image.name")
 	ContainerRuntime = attribute.Key("container.runtime.name")
 
+	HTTPStatus    = attribute.Key("http.response.status_code")
+	ServerAddress = attribute.Key("server.address")
+	ServerPort    = attribute.Key("server.port")
+
 	ErrorType = attribute.Key("error.type")
 )
 
@@ -69,4 +73,23 @@ const (
 // DurationBuckets returns the boundaries of histograms of durations in seconds, which are those of the conventions.
 func DurationBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
+}
+
+// Provider returns the conventions' name for the provider behind a plugin of Genkit's.
+func Provider(plugin string) string {
+	switch plugin {
+	case "googleai":
+		return "gcp.gemini"
+	case "vertexai":
+		return "gcp.vertex_ai"
+	case "bedrock", "amazon-bedrock":
+		return "aws.bedrock"
+	case "azureopenai", "azure-openai":
+		return "azure.ai.openai"
+	case "mistral":
+		return "mistral_ai"
+	case "xai":
+		return "x_ai"
+	}
+	return plugin // openai, anthropic, deepseek, ollama and others have the same
 }

@@ -3,7 +3,9 @@
 // Without flags these are the images of the tests, under the project's own
 // tags. With -official they are the images that the examples name: an image
 // that is there is left alone, one that can be pulled is pulled, and else a
-// stand-in made from Debian packages gets the name, which is said plainly.
+// stand-in made from Debian packages gets the name, which is said plainly. With
+// -agents they are those of CLI coding agents, with -newest as well in the newest
+// versions that npm has; one that cannot be had is a warning then.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,6 +32,9 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
+	flag.BoolVar(&o.agents, "agents", false, "the images of CLI coding agents instead")
+	flag.BoolVar(&o.newest, "newest", false, "with -agents: in the newest versions")
+	flag.StringVar(&o.only, "only", "", "with -agents: these alone, with a comma between, as gemini,claude")
 	flag.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
 	flag.StringVar(&o.cache, "cache", "images-cache", "cache directory")
 	flag.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
@@ -47,8 +53,8 @@ func main() {
 const namespace = "workcell"
 
 type options struct {
-	official, force         bool
-	cache, engines, address string
+	official, agents, newest, force bool
+	only, cache, engines, address   string
 }
 
 func ensure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
@@ -74,10 +80,14 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 	if err != nil {
 		return err
 	}
-	list, err := images.TestImages(arch)
-	if o.official {
-		list, err = images.StandIns(arch)
+	recipes := images.TestImages
+	switch {
+	case o.agents:
+		recipes = images.Agents
+	case o.official:
+		recipes = images.StandIns
 	}
+	list, err := recipes(arch)
 	if err != nil {
 		return err
 	}
@@ -85,10 +95,25 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 		start := time.Now()
 		var how images.Outcome
 		standIn := false
-		if o.official {
+		if !o.wants(im) {
+			continue
+		}
+		if o.newest {
+			newest, err := images.Newest(ctx, im)
+			if err != nil {
+				fmt.Fprintf(stderr, "warning: %v\n", err)
+				continue
+			}
+			im = newest
+		}
+		if o.official && !o.agents {
 			how, standIn, err = keeper.EnsureOfficial(ctx, im, o.force)
 		} else {
 			how, err = keeper.EnsureTest(ctx, im, o.force)
+		}
+		if err != nil && o.newest {
+			fmt.Fprintf(stderr, "warning: %s: %v\n", im.Ref, err)
+			continue
 		}
 		if err != nil {
 			return err
@@ -100,6 +125,12 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 		}
 	}
 	return nil
+}
+
+// wants reports whether an image is among those of -only.
+func (o options) wants(im images.Image) bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(im.Ref, "workcell/"), ":")
+	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
 // connect returns an engine and what closes it.

@@ -1,0 +1,259 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func environmentChecks() []check {
+	return []check{
+		{"kept", (*suite).environmentKept},
+		{"others", (*suite).environmentOthers},
+		{"refused", (*suite).environmentRefused},
+		{"killed while committing", (*suite).committerKilled},
+	}
+}
+
+// recipe is the environment of these tests.
+const recipe = "00112233445566778899aabbccddeeff"
+
+// keeper returns the driver as one that keeps environments; nil when it is none, and then refuses them.
+func (s *suite) keeper(t *testing.T) backend.EnvironmentKeeper {
+	t.Helper()
+	k, ok := s.b.(backend.EnvironmentKeeper)
+	if ok {
+		return k
+	}
+	spec := s.lone(t)
+	spec.Environment = recipe
+	if info, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
+		Remove(t, s.b, info.ID)
+		t.Errorf("an environment: %v", err)
+	}
+	return nil
+}
+
+// installed describes a sandbox of a lone instance that has an environment, and removes what there is of it at the test's end.
+func (s *suite) installed(t *testing.T, k backend.EnvironmentKeeper) backend.Spec {
+	t.Helper()
+	spec := s.lone(t)
+	spec.Environment = recipe
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		list, err := k.Environments(ctx, spec.Instance)
+		must(t, err)
+		for _, e := range list {
+			must(t, k.RemoveEnvironment(ctx, spec.Instance, e.Name))
+		}
+		if list, err = k.Environments(ctx, spec.Instance); err != nil || len(list) != 0 {
+			t.Errorf("environments stay: %+v, %v", list, err)
+		}
+	})
+	return spec
+}
+
+// another returns the same description of another sandbox.
+func another(spec backend.Spec) backend.Spec {
+	next := Spec(spec.Instance, spec.Image)
+	next.Environment, next.Building, next.User = spec.Environment, spec.Building, spec.User
+	return next
+}
+
+// installing makes a sandbox in which the environment of spec is to be installed, and runs a line of shell in it.
+func (s *suite) installing(t *testing.T, b backend.SandboxBackend, spec backend.Spec, line string) string {
+	t.Helper()
+	spec = another(spec)
+	spec.Building = true
+	info, err := b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { Remove(t, s.b, info.ID) })
+	Sh(t, Dial(t, b, info.ID), line)
+	return info.ID
+}
+
+// install is a line of shell that installs a program and a file that only its owner could read.
+const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modules && printf '#!/bin/sh\\necho it runs\\n' > bin/it && chmod 700 bin/it && " +
+	"echo module > node_modules/m && ln -s /etc/passwd node_modules/l && mkfifo p; echo secret > /workspace/x; echo secret > /tmp/x"
+
+// environmentKept installs something once, for every sandbox of its image, user and instance.
+func (s *suite) environmentKept(t *testing.T) {
+	k := s.keeper(t)
+	if k == nil {
+		return
+	}
+	spec := s.installed(t, k)
+	missing := func() {
+		t.Helper()
+		if info, err := s.b.Create(t.Context(), another(spec)); !errors.Is(err, backend.ErrEnvironment) {
+			Remove(t, s.b, info.ID)
+			t.Errorf("Create: %v", err)
+		}
+	}
+	missing()
+	first, second := s.installing(t, s.b, spec, install), s.installing(t, s.b, spec, install)
+	missing()
+	for _, id := range []string{first, second} { // the first one stays
+		must(t, k.CommitEnvironment(t.Context(), id))
+		Remove(t, s.b, id)
+	}
+	list, err := k.Environments(t.Context(), spec.Instance)
+	if err != nil || len(list) != 1 || list[0].Recipe != recipe || list[0].Image == "" || time.Since(list[0].Created) > patience*2 {
+		t.Fatalf("Environments: %+v, %v", list, err)
+	}
+	info := s.create(t, another(spec))
+	conn := s.dial(t, info.ID)
+	got := Sh(t, conn, "/opt/workcell/bin/it; cat /node_modules/m; ls -A /workspace /tmp; touch /opt/workcell/x 2>/dev/null || echo readonly")
+	if got != "it runs\nmodule\n/tmp:\n\n/workspace:\nreadonly\n" {
+		t.Errorf("with the environment: %q", got)
+	}
+	again, err := s.b.Get(t.Context(), info.ID)
+	plain := s.create(t, Spec(spec.Instance, spec.Image))
+	if err != nil || !slices.Equal(info.ImageEnv, plain.ImageEnv) || !slices.Equal(again.ImageEnv, plain.ImageEnv) || again.Image != plain.Image || again.Root != plain.Root {
+		t.Errorf("%+v, later %+v, %v; without an environment %+v", info, again, err, plain)
+	}
+	if err := k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("removing what a sandbox has: %v", err)
+	}
+	must(t, s.b.Stop(t.Context(), info.ID))
+	if err := k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("removing what a stopped sandbox has: %v", err)
+	}
+	must(t, s.b.Start(t.Context(), info.ID))
+	if got := Sh(t, s.dial(t, info.ID), "/opt/workcell/bin/it"); got != "it runs\n" {
+		t.Errorf("started again: %q", got)
+	}
+	Remove(t, s.b, info.ID)
+	must(t, k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name))
+	missing()
+}
+
+// environmentOthers: another user, another recipe and another instance have none of it.
+func (s *suite) environmentOthers(t *testing.T) {
+	k := s.keeper(t)
+	if k == nil {
+		return
+	}
+	spec := s.installed(t, k)
+	must(t, k.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, install)))
+	list, err := k.Environments(t.Context(), spec.Instance)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("Environments: %+v, %v", list, err)
+	}
+	stranger := freshInstance()
+	for name, adjust := range map[string]func(*backend.Spec){
+		"user":     func(s *backend.Spec) { s.User = "1001:1001" },
+		"recipe":   func(s *backend.Spec) { s.Environment = strings.Repeat("0", 64) },
+		"instance": func(s *backend.Spec) { s.Instance = stranger },
+	} {
+		other := another(spec)
+		adjust(&other)
+		if info, err := s.b.Create(t.Context(), other); !errors.Is(err, backend.ErrEnvironment) {
+			Remove(t, s.b, info.ID)
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+	if theirs, err := k.Environments(t.Context(), stranger); err != nil || len(theirs) != 0 {
+		t.Errorf("another instance has %+v, %v", theirs, err)
+	}
+	if err := k.RemoveEnvironment(t.Context(), stranger, list[0].Name); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("removing another instance's: %v", err)
+	}
+	for _, name := range []string{"", "..", "../sandboxes", "x", strings.Repeat("0", 32)} {
+		if err := k.RemoveEnvironment(t.Context(), spec.Instance, name); err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("removing %q: %v", name, err)
+		}
+	}
+	if list, err := k.Environments(t.Context(), spec.Instance); err != nil || len(list) != 1 {
+		t.Errorf("Environments: %+v, %v", list, err)
+	}
+}
+
+// environmentRefused: what is no environment does not become one.
+func (s *suite) environmentRefused(t *testing.T) {
+	k := s.keeper(t)
+	if k == nil {
+		return
+	}
+	for _, bad := range []string{"x", "../../../../../../../../../../../etc", strings.Repeat("0", 31), strings.Repeat("0", 65), strings.Repeat("A", 32)} {
+		spec := s.lone(t)
+		spec.Environment = bad
+		if info, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrInvalid) {
+			Remove(t, s.b, info.ID)
+			t.Errorf("recipe %s: %v", bad, err)
+		}
+	}
+	spec := s.installed(t, k)
+	info := s.create(t, Spec(spec.Instance, spec.Image))
+	if err := k.CommitEnvironment(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("an ordinary sandbox: %v", err)
+	}
+	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
+		t.Errorf("it answers %q", got)
+	}
+	if err := k.CommitEnvironment(t.Context(), "nothing"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("no sandbox: %v", err)
+	}
+	// The directory that is installed in is the sandbox's, and so it may put something else into its place.
+	id := s.installing(t, s.b, spec, "cd /workspace; mv .environment away 2>/dev/null && ln -s /etc .environment; true")
+	if err := k.CommitEnvironment(t.Context(), id); err == nil {
+		if got := Sh(t, s.dial(t, s.create(t, another(spec)).ID), "ls -A /opt/workcell"); got != "" {
+			t.Errorf("it became what the sandbox made a link to: %q", got)
+		}
+	}
+}
+
+// files is how many an environment has, which the process that commits it may not survive.
+const files = 400
+
+// committerKilled kills a process at different steps of a commit. There is a whole environment after that, or none.
+func (s *suite) committerKilled(t *testing.T) {
+	k := s.keeper(t)
+	if k == nil {
+		return
+	}
+	line := fmt.Sprintf("cd /opt/workcell; i=0; while [ $i -lt %d ]; do echo $i > $i; i=$((i+1)); done", files)
+	trial := s.installing(t, s.b, s.installed(t, k), line)
+	begin := time.Now()
+	must(t, k.CommitEnvironment(t.Context(), trial))
+	took := time.Since(begin)
+	const steps = 6
+	for i := range steps {
+		t.Run(fmt.Sprintf("%d of %d", i+1, steps), func(t *testing.T) {
+			spec := s.installed(t, k)
+			id := s.installing(t, s.b, spec, line)
+			committer := s.spawn(t, "committer", backend.Spec{Instance: spec.Instance, ID: id})
+			committer.hear(t) // it begins
+			time.Sleep(took * time.Duration(i) / (steps - 1))
+			committer.kill()
+			info, err := s.b.Create(t.Context(), another(spec))
+			if errors.Is(err, backend.ErrEnvironment) {
+				must(t, k.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, line)))
+				info, err = s.b.Create(t.Context(), another(spec))
+			}
+			must(t, err)
+			if got := Sh(t, s.dial(t, info.ID), fmt.Sprintf("cd /opt/workcell; cat * | sort -n | tail -1; ls | wc -l; cat %d", files/2)); got != fmt.Sprintf("%d\n%d\n%d\n", files-1, files, files/2) {
+				t.Errorf("the environment holds %q", got)
+			}
+			Remove(t, s.b, info.ID)
+		})
+	}
+}
+
+// childCommitter commits an environment and expects to die at any time.
+func (s *suite) childCommitter(t *testing.T, spec backend.Spec, tell func(word)) {
+	s.b = s.h.New(t)
+	tell(word{})
+	err := s.b.(backend.EnvironmentKeeper).CommitEnvironment(context.Background(), spec.ID)
+	tell(word{Error: fmt.Sprint(err)})
+	select {}
+}

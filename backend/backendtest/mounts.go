@@ -1,0 +1,89 @@
+package backendtest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func mountChecks() []check {
+	return []check{
+		{"shown", (*suite).mountsShown},
+		{"refused", (*suite).mountsRefused},
+	}
+}
+
+// shared makes a directory of this machine with a file, which everybody may use.
+func shared(t *testing.T, text string) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	must(t, os.Chmod(dir, 0o777)) // #nosec G302 -- the users of sandboxes write to it
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, []byte(text), 0o666)) // #nosec G306 -- and to this
+	must(t, os.Chmod(file, 0o666))                   // #nosec G302
+	return dir
+}
+
+// mountsShown: programs see the directories, write to those alone that may be written to, and find them again after a stop.
+func (s *suite) mountsShown(t *testing.T) {
+	data, out := shared(t, "given\n"), shared(t, "old\n")
+	spec := s.lone(t)
+	spec.Mounts = []backend.Mount{{Source: data, Target: "/data"}, {Source: out, Target: "/srv/a/out", Writable: true}}
+	info := s.create(t, spec)
+	if again, err := s.b.Get(t.Context(), info.ID); err != nil || !slices.Equal(info.Mounts, spec.Mounts) || !slices.Equal(again.Mounts, spec.Mounts) {
+		t.Errorf("Info tells of %+v, Get of %+v, %v", info.Mounts, again.Mounts, err)
+	}
+	const script = "cat /data/file; (echo x > /data/file || rm /data/file || touch /data/new || ln -s x /data/new) 2>/dev/null || echo readonly; cat /srv/a/out/file; echo new > /srv/a/out/file; " +
+		"ls /proc/self/fd >/dev/null; mount -o remount,rw /data 2>/dev/null && echo remounted; true"
+	if got := Sh(t, s.dial(t, info.ID), script); got != "given\nreadonly\nold\n" {
+		t.Errorf("inside: %q", got)
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "file")); string(text) != "new\n" {
+		t.Errorf("outside: %q, %v", text, err)
+	}
+	must(t, s.b.Stop(t.Context(), info.ID))
+	must(t, s.b.Start(t.Context(), info.ID))
+	if got := Sh(t, s.dial(t, info.ID), "cat /data/file /srv/a/out/file; touch /data/x 2>/dev/null || echo readonly"); got != "given\nnew\nreadonly\n" {
+		t.Errorf("started again: %q", got)
+	}
+	Remove(t, s.b, info.ID)
+	if text, err := os.ReadFile(filepath.Join(out, "file")); string(text) != "new\n" {
+		t.Errorf("after the sandbox: %q, %v", text, err)
+	}
+}
+
+// mountsRefused: nothing of what a sandbox or its machine consists of is mounted, whatever it is called.
+func (s *suite) mountsRefused(t *testing.T) {
+	dir := shared(t, "")
+	must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
+	for _, m := range []backend.Mount{
+		{Source: dir, Target: "/"}, {Source: dir, Target: "/workspace"}, {Source: dir, Target: "/workspace/x"}, {Source: dir, Target: "/proc"},
+		{Source: dir, Target: "/proc/sys"}, {Source: dir, Target: "/tmp/x"}, {Source: dir, Target: "/dev/shm"}, {Source: dir, Target: "/data/../proc"},
+		{Source: dir, Target: "data"}, {Source: dir, Target: ""}, {Source: dir, Target: "/.workcell"}, {Source: dir, Target: "/opt"}, {Source: dir, Target: "/a:b"},
+		{Source: "/", Target: "/data"}, {Source: "/etc", Target: "/data"}, {Source: "/proc/1", Target: "/data"}, {Source: "/var/run/x", Target: "/data"},
+		{Source: "/var", Target: "/data"}, {Source: "", Target: "/data"}, {Source: "x", Target: "/data"}, {Source: dir + "/../..", Target: "/data"},
+		{Source: filepath.Join(dir, "link"), Target: "/data"}, {Source: filepath.Join(dir, "file"), Target: "/data"}, {Source: filepath.Join(dir, "none"), Target: "/data"},
+	} {
+		spec := s.lone(t)
+		spec.Mounts = []backend.Mount{m}
+		info, err := s.b.Create(t.Context(), spec)
+		if err == nil {
+			Remove(t, s.b, info.ID)
+		}
+		if !errors.Is(err, backend.ErrInvalid) && !errors.Is(err, backend.ErrPermission) {
+			t.Errorf("%+v: %v", m, err)
+			continue
+		}
+		forAgents(t, err)
+	}
+	spec := s.lone(t)
+	spec.Mounts = []backend.Mount{{Source: dir, Target: "/data"}, {Source: dir, Target: "/data/x"}}
+	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("one in another: %v", err)
+	}
+}

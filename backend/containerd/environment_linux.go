@@ -1,0 +1,138 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	cerrdefs "github.com/containerd/errdefs"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+const (
+	// environments begins the names of the snapshots that are environments.
+	environments = backend.LabelPrefix + "environment/"
+	// labelRoot keeps containerd's garbage collector from what nothing refers to.
+	labelRoot = "containerd.io/gc.root"
+)
+
+// findEnvironment returns the image with the environment that the sandbox is to find as its layers. name is that of the one that is
+// to be installed in it, empty for most sandboxes.
+func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *image, name string, _ error) {
+	if p.Spec.Environment == "" {
+		return img, "", nil
+	}
+	name = p.EnvironmentName(img.id)
+	if p.Spec.Building {
+		return img, name, nil
+	}
+	_, err := kit.Call(ctx, b.calls, "look for environment", func(ctx context.Context) (snapshots.Info, error) {
+		return b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, environments+name)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, "", b.calls.NoEnvironment(p.Plan)
+	}
+	installed := *img
+	installed.chain, installed.target = environments+name, environments+name
+	return &installed, "", err
+}
+
+// prepareBuilding makes the directory to install in. No task of the sandbox runs yet.
+func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o kit.User) error {
+	err := inPrivateMount(b.state.empty(), mounts, func(root *os.Root) error {
+		dir := strings.TrimPrefix(backend.EnvironmentDir, "/")
+		if err := plainDirs(root, []string{backend.EnvironmentDir}); err != nil {
+			return err
+		}
+		for _, d := range []string{path.Dir(dir), dir} { // whatever the umask
+			if err := root.Mkdir(d, 0o755); err == nil {
+				err = root.Chmod(d, 0o755)
+				if err != nil {
+					return err
+				}
+			} else if !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
+		link := strings.TrimPrefix(backend.NodeModulesLink, "/")
+		if err := root.Symlink(backend.EnvironmentDir+backend.NodeModulesLink, link); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return root.Chown(dir, int(o.UID), int(o.GID))
+	})
+	return b.calls.Fail(ctx, "make the directory to install in", err)
+}
+
+// CommitEnvironment keeps the root of a sandbox as a snapshot. It is the sandbox's own, which cannot be started any more.
+func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
+	return b.alone(ctx, id, func(r *record) error {
+		if r.config.Building == "" {
+			return fmt.Errorf("containerd: %w", kit.ErrNotBuilding)
+		}
+		if err := b.deleteTask(ctx, r); err != nil {
+			return err
+		}
+		labels := maps.Clone(kit.EnvironmentLabels(&r.config.Record, r.labels, time.Now()))
+		labels[labelRoot] = labels[backend.LabelCreated]
+		_, err := kit.Finish(ctx, b.calls, "keep environment", func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, b.api.SnapshotService(r.snapshotter).Commit(ctx, environments+r.config.Building, r.id, snapshots.WithLabels(labels))
+		})
+		return kit.IgnoreExists(err)
+	})
+}
+
+// Environments returns the snapshots of an instance's environments.
+func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
+	return kit.Call(ctx, b.calls, "list environments", func(ctx context.Context) ([]backend.Environment, error) {
+		var out []backend.Environment
+		s := b.api.SnapshotService(b.engine.snapshotter)
+		err := s.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+			name, ok := strings.CutPrefix(info.Name, environments)
+			e, described := kit.DescribeEnvironment(name, instance, info.Labels)
+			if !ok || !described {
+				return nil
+			}
+			usage, err := s.Usage(ctx, info.Name)
+			if cerrdefs.IsNotFound(err) {
+				return nil // removed meanwhile
+			}
+			e.Bytes = usage.Size
+			out = append(out, e)
+			return err
+		}, fmt.Sprintf("labels.%q==%s", backend.LabelRole, backend.RoleEnvironment))
+		return out, err
+	})
+}
+
+// RemoveEnvironment removes the snapshot of an environment. containerd itself refuses one that a sandbox has.
+func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
+	s := b.api.SnapshotService(b.engine.snapshotter)
+	info, err := kit.Call(ctx, b.calls, "look for environment", func(ctx context.Context) (snapshots.Info, error) {
+		return s.Stat(ctx, environments+name)
+	})
+	if err == nil {
+		if _, ok := kit.DescribeEnvironment(name, instance, info.Labels); !ok {
+			return fmt.Errorf("containerd: environment %.80q is not of this instance: %w", name, backend.ErrExists)
+		}
+		var used bool
+		err = b.calls.Do(ctx, "remove environment", func(ctx context.Context) error {
+			err := s.Remove(ctx, info.Name)
+			used = cerrdefs.IsFailedPrecondition(err)
+			return err
+		})
+		if used {
+			return fmt.Errorf("containerd: a sandbox has the environment: %w", backend.ErrExists)
+		}
+	}
+	return ignoreNotFound(err)
+}

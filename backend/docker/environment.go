@@ -1,0 +1,177 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	imagetypes "github.com/docker/docker/api/types/image"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+const (
+	// environments is the repository of the images that hold environments; their tags are the names.
+	environments = "workcell/environment:"
+	// labelBuilding holds the name of the environment that is to be installed in a sandbox.
+	labelBuilding = backend.LabelPrefix + "building"
+)
+
+// findEnvironment makes the environment that the sandbox is to find what its container is created from.
+func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error {
+	if p.Spec.Environment == "" {
+		return nil
+	}
+	name := p.EnvironmentName(img.id)
+	if p.Spec.Building {
+		p.labels[labelBuilding] = name
+		return nil
+	}
+	p.installed = name
+	if id, known := b.installed.Load(name); known {
+		img.id, p.Image = id.(string), id.(string)
+		return nil
+	}
+	res, err := b.lookUp(ctx, environments+name)
+	if errors.Is(err, backend.ErrNotFound) {
+		return b.calls.NoEnvironment(p.Plan)
+	}
+	if err == nil {
+		img.id, p.Image = res.ID, res.ID
+		b.installed.Store(name, res.ID)
+	}
+	return err
+}
+
+// prepareBuilding makes the directory to install in.
+func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) error {
+	headers := []tar.Header{
+		{Name: strings.TrimPrefix(path.Dir(backend.EnvironmentDir), "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: strings.TrimPrefix(backend.EnvironmentDir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)},
+	}
+	_, err := b.statPath(ctx, id, backend.NodeModulesLink)
+	if errors.Is(err, backend.ErrNotFound) {
+		err = nil
+		headers = append(headers, tar.Header{
+			Name: strings.TrimPrefix(backend.NodeModulesLink, "/"), Typeflag: tar.TypeSymlink, Mode: 0o777,
+			Linkname: backend.EnvironmentDir + backend.NodeModulesLink,
+		})
+	}
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, h := range headers {
+		if err == nil {
+			err = tw.WriteHeader(&h)
+		}
+	}
+	if err = errors.Join(err, tw.Close()); err != nil {
+		return err
+	}
+	return b.calls.Do(ctx, "make the directory to install in", func(ctx context.Context) error {
+		return b.api.CopyToContainer(ctx, id, "/", &buf, container.CopyToContainerOptions{})
+	})
+}
+
+// CommitEnvironment keeps the root of a sandbox as an image.
+func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	name := res.Config.Labels[labelBuilding]
+	if name == "" {
+		return fmt.Errorf("docker: %w", kit.ErrNotBuilding)
+	}
+	if err := b.stopContainer(ctx, id); err != nil {
+		return err
+	}
+	if _, err := b.lookUp(ctx, environments+name); !errors.Is(err, backend.ErrNotFound) {
+		return err
+	}
+	var c config
+	if err := json.Unmarshal([]byte(res.Config.Labels[labelConfig]), &c); err != nil {
+		return fmt.Errorf("docker: label %s: %w", labelConfig, err)
+	}
+	labels := kit.EnvironmentLabels(&c.Record, res.Config.Labels, time.Now())
+	for l := range res.Config.Labels { // they would be the image's, too
+		if _, set := labels[l]; !set {
+			labels[l] = ""
+		}
+	}
+	_, err = kit.Finish(ctx, b.calls, "commit environment", func(ctx context.Context) (container.CommitResponse, error) {
+		return b.api.ContainerCommit(ctx, id, container.CommitOptions{Reference: environments + name, Config: &container.Config{Labels: labels}})
+	})
+	return err
+}
+
+// Environments returns the images of an instance's environments. One without a name lost it to another one of the same recipe.
+func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
+	list, err := kit.Call(ctx, b.calls, "list images", func(ctx context.Context) ([]imagetypes.Summary, error) {
+		return b.api.ImageList(ctx, imagetypes.ListOptions{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, img := range list {
+		sizes[img.ID] = img.Size
+	}
+	var out []backend.Environment
+	for _, img := range list {
+		name := img.ID
+		for _, tag := range img.RepoTags {
+			if cut, ok := strings.CutPrefix(tag, environments); ok {
+				name = cut
+			}
+		}
+		if e, ok := kit.DescribeEnvironment(name, instance, img.Labels); ok {
+			e.Bytes = max(0, img.Size-sizes[img.ParentID])
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// RemoveEnvironment removes the image of an environment. The engine itself refuses one that a container has.
+func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
+	ref := environments + name
+	if strings.HasPrefix(name, "sha256:") {
+		ref = name
+	}
+	res, err := b.lookUp(ctx, ref)
+	if err == nil && res.Config != nil {
+		if _, ok := kit.DescribeEnvironment(name, instance, res.Config.Labels); !ok {
+			return fmt.Errorf("docker: image %.80s is no environment of this instance: %w", ref, backend.ErrExists)
+		}
+		if err = b.unused(ctx, res.ID); err == nil {
+			err = b.calls.Do(ctx, "remove environment", func(ctx context.Context) error {
+				_, err := b.api.ImageRemove(ctx, ref, imagetypes.RemoveOptions{})
+				return err
+			})
+		}
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// unused returns ErrExists for an image that a container has: a running one keeps the image, and would lose its name.
+func (b *driver) unused(ctx context.Context, image string) error {
+	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
+		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", image))})
+	})
+	if err == nil && len(list) > 0 {
+		err = fmt.Errorf("docker: a sandbox has the environment: %w", backend.ErrExists)
+	}
+	return err
+}

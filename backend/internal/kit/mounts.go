@@ -1,0 +1,108 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// maxMounts bounds the directories of a sandbox.
+const maxMounts = 32
+
+// heldTargets is what a sandbox consists of: nothing is mounted over it, in it, or over what it lies in.
+func heldTargets() []string {
+	return []string{backend.Workdir, embed.Dir, backend.EnvironmentDir, backend.NodeModulesLink, "/tmp", "/proc", "/sys", "/dev", "/run", "/var/run"}
+}
+
+// heldSources is what of a machine no sandbox sees: whoever can write to it, or connect to a socket in it, has the machine.
+func heldSources() []string {
+	return []string{
+		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc", "/root/.ssh",
+		"/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd",
+	}
+}
+
+// overlap reports whether one of two clean paths is, or lies in, the other.
+func overlap(a, b string) bool {
+	in := func(x, y string) bool { return y == "/" || x == y || strings.HasPrefix(x, y+"/") }
+	return in(a, b) || in(b, a)
+}
+
+// checkMounts refuses what no driver mounts.
+func checkMounts(list []backend.Mount) error {
+	if len(list) > maxMounts {
+		return fmt.Errorf("%d directories are mounted, at most %d may be: %w", len(list), maxMounts, backend.ErrInvalid)
+	}
+	for i, m := range list {
+		for what, p := range map[string]string{"source": m.Source, "target": m.Target} {
+			if !path.IsAbs(p) || path.Clean(p) != p || p == "/" || strings.ContainsAny(p, "\x00\n:,") {
+				return fmt.Errorf("mount: a %s is no clean absolute path: %w", what, backend.ErrInvalid)
+			}
+		}
+		if err := checkSource(m, m.Source); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(heldTargets(), func(held string) bool { return overlap(m.Target, held) }) {
+			return fmt.Errorf("mount: a target is what the sandbox consists of, or in its way: %w", backend.ErrInvalid)
+		}
+		for _, other := range list[:i] {
+			if overlap(m.Target, other.Target) {
+				return fmt.Errorf("mount: two targets are in each other's way: %w", backend.ErrInvalid)
+			}
+		}
+	}
+	return nil
+}
+
+// checkSource refuses a directory of the machine. Models read errors, so that none names it.
+func checkSource(m backend.Mount, dir string) error {
+	if slices.ContainsFunc(heldSources(), func(held string) bool { return overlap(dir, held) }) {
+		return fmt.Errorf("mount: what is to be at %s is for no sandbox: %w", m.Target, backend.ErrPermission)
+	}
+	return nil
+}
+
+// ResolveMounts returns mounts of this machine's directories by what their sources are when links are followed, which must pass as
+// well. held are directories of the driver's own.
+func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
+	list = slices.Clone(list)
+	for i, m := range list {
+		real, err := filepath.EvalSymlinks(m.Source)
+		var st os.FileInfo
+		if err == nil {
+			st, err = os.Stat(real)
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("%s: mount: the directory that is to be at %s is not there: %w", driver, m.Target, backend.ErrInvalid)
+		case err != nil:
+			return nil, fmt.Errorf("%s: mount: the directory that is to be at %s cannot be reached: %w", driver, m.Target, backend.ErrInvalid)
+		case !st.IsDir():
+			return nil, fmt.Errorf("%s: mount: what is to be at %s is no directory: %w", driver, m.Target, backend.ErrInvalid)
+		case slices.ContainsFunc(held, func(dir string) bool { return dir != "" && overlap(real, dir) }):
+			return nil, fmt.Errorf("%s: mount: what is to be at %s has what belongs to Workcell: %w", driver, m.Target, backend.ErrPermission)
+		}
+		if err := checkSource(m, real); err != nil {
+			return nil, fmt.Errorf("%s: %w", driver, err)
+		}
+		list[i].Source = real
+	}
+	return list, nil
+}
+
+// MountTargets returns where mounts are.
+func MountTargets(list []backend.Mount) []string {
+	targets := make([]string, len(list))
+	for i, m := range list {
+		targets[i] = m.Target
+	}
+	return targets
+}

@@ -1,0 +1,155 @@
+package kit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// part names what this test binary is started as.
+const part = "WORKCELL_TEST_PART"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(part) == "listener" {
+		listen()
+	}
+	os.Exit(m.Run())
+}
+
+// queue is how many connections wait for a listener.
+const queue = 8
+
+// listen takes the address of a guest, and accepts nobody, until it is killed.
+func listen() {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: wire.SocketName}), unix.Listen(fd, queue))
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("listening")
+	select {}
+}
+
+// TestReachReusedID: a process that got the id of a guest between the look at that and the connection is refused, though it
+// listens at the guest's address, and so is one that answers in the place of a guest which runs.
+func TestReachReusedID(t *testing.T) {
+	if os.Getenv(part) == "" { // nobody else takes ids in a namespace of its own
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestReachReusedID$", "-test.v")
+		cmd.Env = append(os.Environ(), part+"=namespace")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	const group = "/" // every process is in one
+	guest := startListener(t, embed.Path)
+	pid := guest.Process.Pid
+	conn, err := dialGuest(pid, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := findGuest(pid, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(guest)
+	other := startListener(t, embed.Path)
+	for other.Process.Pid != pid {
+		kill(other)
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			t.Fatal(err)
+		}
+		other = startListener(t, embed.Path)
+	}
+	if _, err := g.dial(); err == nil {
+		t.Error("the process that got the id is taken for the guest")
+	}
+	// Here it ends while it is being connected to.
+	if err := g.answers(conn.(*net.UnixConn)); err == nil {
+		t.Error("a guest that ended is taken to answer")
+	}
+	if conn, err := dialGuest(pid, group); err != nil {
+		t.Errorf("a guest of its own right: %v", err)
+	} else if err := (&guestProcess{pid: 1, group: group, proc: open(t, "/proc/1")}).answers(conn.(*net.UnixConn)); err == nil {
+		t.Error("another process is taken to answer in a guest's place")
+	}
+	kill(other)
+	other = startListener(t, "/bin/other")
+	if _, err := dialGuest(other.Process.Pid, group); !errors.Is(err, ErrElsewhere) {
+		t.Errorf("another program: %v", err)
+	}
+	kill(other)
+}
+
+// TestReachBusy: a guest whose queue of connections is full is not lost, and only the engine can reach it.
+func TestReachBusy(t *testing.T) {
+	guest := startListener(t, embed.Path)
+	defer kill(guest)
+	pid := guest.Process.Pid
+	reach := func() (io.ReadWriteCloser, error) {
+		return ReachGuest(t.Context(), "/", pid, func(context.Context) (int, error) { return pid, nil })
+	}
+	for range queue + 1 {
+		conn, err := reach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck // of no interest
+	}
+	if _, err := reach(); !errors.Is(err, ErrElsewhere) {
+		t.Errorf("a full queue: %v", err)
+	}
+}
+
+// startListener starts a process that listens at a guest's address, as the program of a name.
+func startListener(t *testing.T, name string) *exec.Cmd {
+	t.Helper()
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{name}, Env: []string{part + "=listener"},
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "listening\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	return cmd
+}
+
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // with the signal
+}
+
+func open(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}

@@ -1,0 +1,302 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+const (
+	// buildingDir is the directory of a workspace in which an environment is installed: what lies there counts against its limit.
+	buildingDir = ".environment"
+	// Files of an environment's directory.
+	environmentFile  = "environment.json" // an environment
+	environmentFiles = "files"            // what sandboxes see of it
+)
+
+// environment is what is kept of an environment beside its files.
+type environment struct {
+	Labels map[string]string `json:"labels"`
+	Bytes  int64             `json:"bytes"`
+}
+
+func (d dirs) environments() string           { return filepath.Join(d.root, "environments") }
+func (d dirs) environment(name string) string { return filepath.Join(d.environments(), name) }
+
+// isEnvironment reports whether a name can be an environment's, and so a directory's.
+func isEnvironment(name string) bool {
+	_, err := hex.DecodeString(name)
+	return err == nil && len(name) == 32
+}
+
+// planEnvironment notes in the record of a sandbox what it finds installed, or what is to be installed in it. Of the machine, which
+// is its image, only its directory of environments may be written to.
+func (b *driver) planEnvironment(p *kit.Plan, r *record) error {
+	if p.Spec.Environment == "" {
+		return nil
+	}
+	name := p.EnvironmentName(hostDigest())
+	if p.Spec.Building {
+		r.Building, r.Root = name, backend.RootReadonly
+		r.Limits.WorkspaceBytes, r.Workspace = p.Root, backend.WorkspaceWatched
+		return nil
+	}
+	if !exists(b.dirs.environment(name)) {
+		return b.calls.NoEnvironment(p)
+	}
+	r.Environment = name
+	return nil
+}
+
+// hostDigest identifies what of the machine environments depend on: the programs that packages are for.
+func hostDigest() string {
+	var text strings.Builder
+	for _, name := range []string{"sh", "python3", "node"} {
+		real := program{file: name}.realPath()
+		if st, err := os.Stat(real); err == nil {
+			fmt.Fprintf(&text, "%s %d %d\n", real, st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	sum := sha256.Sum256([]byte(text.String()))
+	return hex.EncodeToString(sum[:])
+}
+
+// holdEnvironment keeps an environment until the record of a sandbox says that it has it.
+func (b *driver) holdEnvironment(p *kit.Plan, r *record) (release func(), err error) {
+	if r.Environment == "" {
+		return func() {}, nil
+	}
+	l := b.dirs.environmentLock(r.Environment)
+	ok, err := l.TryRLock()
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("local: environment: %w", scrub(err))
+	}
+	if !ok || !exists(b.dirs.environment(r.Environment)) { // it is being removed
+		return nil, b.calls.NoEnvironment(p)
+	}
+	return func() { _ = l.Unlock() }, nil // nothing was written
+}
+
+// environmentLock is shared while sandboxes are made, and not while the environment is removed.
+func (d dirs) environmentLock(name string) *flock.Flock {
+	return flock.New(filepath.Join(d.environment(name), lockFile), flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
+}
+
+// prepareBuilding makes the directory to install in. No process of the sandbox runs yet.
+func (b *driver) prepareBuilding(x *sandbox) error {
+	if x.Building == "" {
+		return nil
+	}
+	dir := filepath.Join(b.dirs.files(x.session()), buildingDir)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // sandboxes read it
+		return fmt.Errorf("local: making the directory to install in: %w", scrub(err))
+	}
+	return b.adoptFiles(x, dir)
+}
+
+// showEnvironment adds what is installed, or is to be.
+func (b *driver) showEnvironment(c *launch.Config, r *record) {
+	switch {
+	case r.Building != "":
+		c.Trees = append(c.Trees, launch.Tree{Source: filepath.Join(b.dirs.files(r.session()), buildingDir), Target: backend.EnvironmentDir, Writable: true, Alone: true})
+		if c.Landlock != nil {
+			c.Landlock.Write = append(c.Landlock.Write, backend.EnvironmentDir)
+		}
+	case r.Environment != "":
+		c.Trees = append(c.Trees, launch.Tree{Source: filepath.Join(b.dirs.environment(r.Environment), environmentFiles), Target: backend.EnvironmentDir, Alone: true})
+	default:
+		return
+	}
+	c.Links = append(c.Links, launch.Link{Path: backend.NodeModulesLink, Target: backend.EnvironmentDir + backend.NodeModulesLink})
+}
+
+// CommitEnvironment keeps what lies in backend.EnvironmentDir as a directory, which gets its name when it is whole.
+func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
+	x, err := b.locked(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	if x.Building == "" {
+		return fmt.Errorf("local: %w", kit.ErrNotBuilding)
+	}
+	if err := b.halt(ctx, x); err != nil {
+		return err
+	}
+	if exists(b.dirs.environment(x.Building)) {
+		return nil
+	}
+	tmp := b.dirs.fresh()
+	if err = b.gatherEnvironment(x, tmp); err == nil {
+		err = scrub(unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, b.dirs.environment(x.Building), unix.RENAME_NOREPLACE))
+	}
+	if err == nil {
+		return nil
+	}
+	left := b.dirs.discard(context.WithoutCancel(ctx), tmp)
+	if errors.Is(err, unix.EEXIST) {
+		return left
+	}
+	return errors.Join(fmt.Errorf("local: keeping the environment: %w", scrub(err)), left)
+}
+
+// gatherEnvironment makes an environment's directory of what lies in the workspace of a sandbox, no process of which runs.
+func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
+	files := filepath.Join(tmp, environmentFiles)
+	err := errors.Join(os.MkdirAll(b.dirs.environments(), 0o700), os.Mkdir(tmp, 0o700))
+	if err == nil {
+		from := filepath.Join(b.dirs.files(x.session()), buildingDir)
+		if !isDir(from) { // the sandbox may have put a link into its place
+			return fmt.Errorf("the directory to install in is gone: %w", backend.ErrInvalid)
+		}
+		err = os.Rename(from, files)
+	}
+	if err == nil {
+		err = os.Chmod(files, 0o755) //nolint:gosec // sandboxes read it
+	}
+	if err != nil {
+		return err
+	}
+	size, err := b.shareTree(files)
+	if err == nil {
+		err = writeJSON(filepath.Join(tmp, environmentFile), environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size})
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(tmp)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd())) // the name comes after all that it stands for
+}
+
+// shareTree makes files of one sandbox such as every other one can read, and returns their size.
+func (b *driver) shareTree(dir string) (size int64, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := root.Lstat(name)
+		if err == nil && b.machine.blocks { // the ids of the sandbox's user will be another one's
+			err = root.Lchown(name, os.Geteuid(), os.Getegid())
+		}
+		switch {
+		case err != nil:
+		case st.IsDir():
+			err = root.Chmod(name, 0o755)
+		case st.Mode().IsRegular():
+			size += st.Size()
+			err = root.Chmod(name, 0o444|executable(st.Mode()))
+		case st.Mode().Type() != fs.ModeSymlink: // a pipe, a socket
+			err = root.Remove(name)
+		}
+		return err
+	})
+	return size, err
+}
+
+// executable returns the permission of all to execute a file that anybody may.
+func executable(mode fs.FileMode) fs.FileMode {
+	if mode&0o111 == 0 {
+		return 0
+	}
+	return 0o111
+}
+
+// Environments returns the environments of an instance.
+func (b *driver) Environments(_ context.Context, instance string) ([]backend.Environment, error) {
+	entries, err := os.ReadDir(b.dirs.environments())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("local: listing environments: %w", scrub(err))
+	}
+	var out []backend.Environment
+	for _, entry := range entries {
+		if e, ok := b.readEnvironment(entry.Name(), instance); ok {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// readEnvironment describes an environment of an instance; false for anything else.
+func (b *driver) readEnvironment(name, instance string) (backend.Environment, bool) {
+	var kept environment
+	if !isEnvironment(name) || readJSON(filepath.Join(b.dirs.environment(name), environmentFile), &kept) != nil {
+		return backend.Environment{}, false
+	}
+	e, ok := kit.DescribeEnvironment(name, instance, kept.Labels)
+	e.Bytes = kept.Bytes
+	return e, ok
+}
+
+// RemoveEnvironment removes the directory of an environment that no sandbox has.
+func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
+	if !isEnvironment(name) || !exists(b.dirs.environment(name)) {
+		return nil
+	}
+	if _, ok := b.readEnvironment(name, instance); !ok {
+		return fmt.Errorf("local: environment %s is not of this instance: %w", name, backend.ErrExists)
+	}
+	l := b.dirs.environmentLock(name)
+	ok, err := l.TryLock()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("local: environment: %w", scrub(err))
+	}
+	defer l.Unlock() //nolint:errcheck // nothing was written
+	if !ok || b.hasSandboxes(name) {
+		return fmt.Errorf("local: a sandbox has the environment: %w", backend.ErrExists)
+	}
+	err = b.dirs.discard(ctx, b.dirs.environment(name))
+	if err != nil {
+		return fmt.Errorf("local: removing an environment: %w", err)
+	}
+	return nil
+}
+
+// hasSandboxes reports whether a sandbox that is there, or is being made, has an environment.
+func (b *driver) hasSandboxes(name string) bool {
+	entries, err := os.ReadDir(b.dirs.sandboxes())
+	if err != nil {
+		return true
+	}
+	for _, entry := range entries {
+		if x, err := b.readSandbox(entry.Name()); err == nil && x.Environment == name {
+			return true
+		}
+	}
+	return false
+}
+
+// realPath returns the path of a program on the search path, links followed; empty where there is none.
+func (p program) realPath() string {
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		if real, err := filepath.EvalSymlinks(filepath.Join(dir, p.file)); err == nil {
+			return real
+		}
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// interpreterWait is how long an interpreter that has started may take to listen anew, in the place of one that ended.
+const interpreterWait = 2 * time.Second
+
+// interpret has the interpreter of a language, which serves below a directory, run the program on standard input, prints what that
+// prints, and exits as it does.
+func interpret(args []string, in io.Reader, out, errs io.Writer) int {
+	if len(args) != 2 {
+		return fail(errs, errors.New("usage: workcell-guest interpret DIR LANGUAGE"))
+	}
+	status, err := runIn(filepath.Join(args[0], args[1]+".sock"), in, out, errs)
+	if err != nil {
+		fail(errs, err)
+		return exitUnavailable
+	}
+	return status
+}
+
+// runIn has the interpreter at an address run the program that in holds.
+func runIn(address string, in io.Reader, out, errs io.Writer) (int, error) {
+	code, err := io.ReadAll(in)
+	if err != nil {
+		return 0, err
+	}
+	conn, err := dialInterpreter(address)
+	if err != nil {
+		return 0, fmt.Errorf("the interpreter does not answer: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // the process ends
+	if err := json.NewEncoder(conn).Encode(map[string]string{"exec": os.Getenv("WORKCELL_EXEC"), "code": string(code)}); err != nil {
+		return 0, err
+	}
+	status, err := relay(conn, out, errs)
+	if err != nil {
+		return 0, fmt.Errorf("the interpreter ended: %w", err)
+	}
+	return status, nil
+}
+
+// dialInterpreter connects to an interpreter that may be starting.
+func dialInterpreter(address string) (conn net.Conn, err error) {
+	for end := time.Now().Add(interpreterWait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if conn, err = net.Dial("unix", address); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// maxPrinted is the most bytes of one frame.
+const maxPrinted = 16 << 20
+
+// relay copies what a program prints, until it has ended, and returns its exit code.
+func relay(r io.Reader, out, errs io.Writer) (int, error) {
+	for {
+		var head [5]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return 0, err
+		}
+		n := binary.BigEndian.Uint32(head[1:])
+		if n > maxPrinted {
+			return 0, fmt.Errorf("a frame of %d bytes", n)
+		}
+		to := out
+		switch head[0] {
+		case 'e':
+			to = errs
+		case 'x':
+			text := make([]byte, min(n, 8))
+			if _, err := io.ReadFull(r, text); err != nil {
+				return 0, err
+			}
+			return strconv.Atoi(string(text))
+		}
+		if _, err := io.CopyN(to, r, int64(n)); err != nil {
+			return 0, err
+		}
+	}
+}

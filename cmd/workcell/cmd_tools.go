@@ -1,0 +1,283 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// maxToolArgs bounds the arguments that `tools call` reads from standard input.
+const maxToolArgs = 16 << 20
+
+// Languages of `tools show`.
+type toolLanguage string
+
+const (
+	asPython     toolLanguage = "py"
+	asTypeScript toolLanguage = "ts"
+	asJSON       toolLanguage = "json"
+)
+
+// toolsOptions are what the tools commands share.
+type toolsOptions struct {
+	*app
+	agent string // file of the agent whose rules hold; empty: every tool is allowed
+}
+
+func newToolsCmd(a *app) *cobra.Command {
+	o := &toolsOptions{app: a}
+	verb := func(cmd *cobra.Command) *cobra.Command {
+		a.hostToolsFlag(cmd.Flags())
+		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools hold (default: every tool may be called)")
+		return cmd
+	}
+	as := asPython
+	show := verb(&cobra.Command{
+		Use: "show SERVER.TOOL", Short: "Show what a tool takes and returns", Args: cobra.ExactArgs(1),
+		Example: "  workcell tools show orders.lookup --as ts --host-tools host-tools.yaml",
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
+	})
+	show.Flags().Var(oneOf(&as, asPython, asTypeScript, asJSON), "as", "language of the declaration")
+	pin := &cobra.Command{
+		Use: "pin [SERVER…]", Short: "Print the digests of servers' tools, for pin: of the file",
+		Example: "  workcell tools pin orders --host-tools host-tools.yaml",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.pinTools(cmd.Context(), args) },
+	}
+	a.hostToolsFlag(pin.Flags())
+	return group(&cobra.Command{
+		Use: "tools", Short: "Look at the tools of the host that code in sandboxes may call",
+		Long: `Look at the tools of the host that code in sandboxes may call. The servers are those of the file of --host-tools; what
+an agent may call of them is in host_tools of its file.`,
+	},
+		verb(a.verb(outputFlags, &cobra.Command{
+			Use: "ls [SERVER]", Short: "List the tools and what is decided about them", Args: cobra.MaximumNArgs(1),
+			Example: "  workcell tools ls --host-tools examples/host-tools.yaml --agent examples/agents/order-desk.prompt",
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.list(cmd.Context(), func(e hosttools.Entry) bool { return len(args) == 0 || e.Tool.Server == args[0] })
+			},
+		})),
+		verb(a.verb(outputFlags, &cobra.Command{
+			Use: "search WORD…", Short: "List the tools whose names or descriptions have all words", Args: cobra.MinimumNArgs(1),
+			Example: "  workcell tools search order --host-tools host-tools.yaml",
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.list(cmd.Context(), func(e hosttools.Entry) bool { return hasWords(e.Tool, args) })
+			},
+		})),
+		show,
+		verb(&cobra.Command{
+			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool as code inside a sandbox would", Args: cobra.RangeArgs(1, 2),
+			Long: `Call a tool as code inside a sandbox would: with the same checks, conditions, limits and questions. The result goes to
+standard output.`,
+			Example: `  workcell tools call orders.lookup '{"id": "42"}' --host-tools host-tools.yaml`,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.call(cmd.Context(), args[0], strings.Join(args[1:], ""))
+			},
+		}),
+		pin,
+	)
+}
+
+// hasWords reports whether a tool's name or description has all words.
+func hasWords(t hosttools.Tool, words []string) bool {
+	text := strings.ToLower(t.FullName() + " " + t.Title + " " + t.Description)
+	for _, w := range words {
+		if !strings.Contains(text, strings.ToLower(w)) {
+			return false
+		}
+	}
+	return true
+}
+
+// use runs fn with what the agent may call, or with every tool.
+func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
+	r, err := o.openHostTools()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return usageError(errors.New("no file names the servers of host tools"), "pass --host-tools FILE")
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	grant := hosttools.Grant{Approver: approver}
+	if grant.Rules, err = o.rules(ctx, r); err != nil {
+		return err
+	}
+	set, err := r.Set(ctx, grant)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close(ctx)) }()
+	return fn(set)
+}
+
+// rules returns those of the agent, or such that allow every tool of the servers that answer.
+func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry) (rules hosttools.Rules, err error) {
+	if o.agent != "" {
+		doc, err := checkAgent(o.agent)
+		if err != nil {
+			return rules, fail(exitInvalid, err, "")
+		}
+		if doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
+			return rules, fail(exitInvalid, fmt.Errorf("%s has no host_tools", o.agent), "")
+		}
+		if err := errors.Join(hostToolProblems(ctx, r, doc)...); err != nil {
+			return rules, fail(exitInvalid, err, "")
+		}
+		return *doc.Sandbox.HostTools, nil
+	}
+	var errs []error
+	for _, server := range r.Servers() {
+		all := hosttools.Rule{Tool: server + ".*"}
+		if _, err := r.Check(ctx, hosttools.Rules{Allow: []hosttools.Rule{all}}); err != nil {
+			o.notice("warning: %v", err)
+			errs = append(errs, err)
+			continue
+		}
+		rules.Allow = append(rules.Allow, all)
+	}
+	if len(rules.Allow) == 0 {
+		return rules, errors.Join(errs...)
+	}
+	return rules, nil
+}
+
+// toolRow is a tool as it is listed.
+type toolRow struct {
+	Tool        string `json:"tool"`
+	Decision    string `json:"decision"`
+	MaxCalls    int64  `json:"max_calls,omitempty"`
+	Description string `json:"description"`
+}
+
+func (o *toolsOptions) list(ctx context.Context, want func(hosttools.Entry) bool) error {
+	return o.use(ctx, nil, func(set *hosttools.Set) error {
+		rows := []toolRow{}
+		for _, e := range set.Entries() {
+			if want(e) {
+				rows = append(rows, toolRow{e.Tool.FullName(), e.Decision, e.MaxCalls, e.Tool.Description})
+			}
+		}
+		return o.print(rows, func(w io.Writer) error {
+			var cells [][]string
+			for _, r := range rows {
+				cells = append(cells, []string{r.Tool, r.Decision, clip(r.Description, 80)})
+			}
+			return writeTable(w, []string{"TOOL", "DECISION", "DESCRIPTION"}, cells)
+		})
+	})
+}
+
+// named returns the tool of a set by either of its names.
+func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
+	for _, t := range set.Tools() {
+		if t.FullName() == name || t.MCPName() == name {
+			return t, nil
+		}
+	}
+	return hosttools.Tool{}, fail(exitNotFound, fmt.Errorf("there is no tool %q", name), "`workcell tools ls` lists them")
+}
+
+func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {
+	return o.use(ctx, nil, func(set *hosttools.Set) error {
+		t, err := named(set, name)
+		if err != nil {
+			return err
+		}
+		d := declare.Tool{Server: t.Server, Name: t.Name, Title: t.Title, Description: t.Description, Input: t.Input, Output: t.Output}
+		write := map[toolLanguage]func(declare.Tool) string{asPython: declare.Python, asTypeScript: declare.TypeScript, asJSON: declare.JSON}[as]
+		_, err = fmt.Fprintln(o.stdout, strings.TrimRight(write(d), "\n"))
+		return err
+	})
+}
+
+func (o *toolsOptions) call(ctx context.Context, name, args string) error {
+	if args == "-" {
+		text, err := io.ReadAll(io.LimitReader(o.stdin, maxToolArgs))
+		if err != nil {
+			return err
+		}
+		args = string(text)
+	}
+	p := newProgress(o.stderr)
+	defer p.Close()
+	h := &host{app: o.app, p: p}
+	var approver hosttools.Approver
+	if ask := h.terminalApprover(); ask != nil {
+		approver = ask
+	}
+	return o.use(ctx, approver, func(set *hosttools.Set) error {
+		if _, err := named(set, name); err != nil {
+			return err
+		}
+		reply := set.Access(hosttools.Command{}).Call(ctx, "", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(cmp.Or(args, "{}"))})
+		if reply.Error != nil {
+			return fail(toolExit(reply.Error.Code), reply.Error, reply.Error.Remediation)
+		}
+		text := reply.Text
+		if len(reply.Data) > 0 {
+			text = string(reply.Data)
+		}
+		_, err := fmt.Fprintln(o.stdout, strings.TrimRight(text, "\n"))
+		return err
+	})
+}
+
+// toolExit returns the exit code of a call that failed.
+func toolExit(code toolspec.Code) int {
+	switch code {
+	case toolspec.CodeInvalid, toolspec.CodeTooLarge:
+		return exitInvalid
+	case toolspec.CodeUnavailable:
+		return exitUnavailable
+	}
+	return exitFailed
+}
+
+// pinTools prints what `pin:` of servers has to be. Pins that the file has do not count.
+func (a *app) pinTools(ctx context.Context, names []string) (err error) {
+	c, err := a.readHostTools()
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return usageError(errors.New("no file names the servers of host tools"), "pass --host-tools FILE")
+	}
+	for i := range c.Servers {
+		c.Servers[i].Pin = ""
+	}
+	wanted := map[string]bool{}
+	for _, name := range names {
+		wanted[name] = true
+	}
+	for _, source := range a.hostToolSources(c) {
+		defer func() { err = errors.Join(err, source.Close()) }()
+		if len(names) > 0 && !wanted[source.Name()] {
+			continue
+		}
+		delete(wanted, source.Name())
+		tools, err := source.Tools(ctx)
+		if err != nil {
+			return err
+		}
+		digest, err := hosttools.Digest(tools)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "%s: {pin: \"sha256:%s\"}\n", source.Name(), digest)
+	}
+	for name := range wanted {
+		return fail(exitNotFound, fmt.Errorf("the file names no server %q", name), "")
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// executorImages returns the images of coding agents that the environment names.
+func (a *app) executorImages() map[string]string {
+	images := map[string]string{}
+	for _, command := range frontmatter.ExecutorCommands() {
+		if image := a.env.Get("WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(command)); image != "" {
+			images[command] = image
+		}
+	}
+	return images
+}
+
+// agents reports which coding agents have their images on an engine, in which version.
+func (r *engineReport) agents(ctx context.Context, m *session.Manager, a *app) {
+	if r.Name == engines.Local { // without images: the trial sandbox is asked
+		return
+	}
+	own := a.executorImages()
+	for _, name := range frontmatter.ExecutorAgents() {
+		agent := agents.Of(name, nil, "")
+		ref := agent.Image
+		variable := "WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(name)
+		id, err := imageID(ctx, m.Backend(), cmp.Or(own[name], ref))
+		switch {
+		case err != nil:
+			r.add("agent "+name, verdictWarn, sanitize.Line(err.Error()), "")
+		case id == "" && own[name] != "":
+			r.add("agent "+name, verdictWarn, own[name]+" is not present", r.fetch(own[name])+"; "+variable+" names it")
+		case id == "":
+			r.add("agent "+name, verdictWarn, ref+" is not present", "make agents, in a copy of Workcell's source; or "+variable+" with an image that has it")
+		case own[name] != "":
+			r.agentInside(ctx, m, name, own[name])
+		default:
+			r.add("agent "+name, verdictOK, agent.Version+", "+ref, "")
+		}
+	}
+}
+
+// agentInside reports which version of a coding agent an image of the operator's has.
+func (r *engineReport) agentInside(ctx context.Context, m *session.Manager, name, image string) {
+	ctx, cancel := context.WithTimeout(ctx, 12*doctorTimeout)
+	defer cancel()
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
+	if err != nil {
+		r.add("agent "+name, verdictWarn, image+" does not open: "+sanitize.Line(err.Error()), "")
+		return
+	}
+	r.agentVersion(ctx, s, name, image)
+	if err := s.Close(ctx); err != nil {
+		r.add("agent "+name, verdictFail, "the sandbox does not close: "+sanitize.Line(err.Error()), "")
+	}
+}
+
+// agentVersion asks a coding agent in a sandbox for its version.
+func (r *engineReport) agentVersion(ctx context.Context, s *session.Session, name, where string) {
+	tried := agents.Of(name, nil, "").Version
+	got, err := executor.Version(ctx, s, name)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		r.add("agent "+name, verdictWarn, where+" has no program "+name, "install it there, version "+tried)
+	case err != nil:
+		r.add("agent "+name, verdictWarn, where+": "+sanitize.Line(err.Error()), "")
+	case got != tried:
+		r.add("agent "+name, verdictWarn, got+", "+where+"; its driver was tried with "+tried, "")
+	default:
+		r.add("agent "+name, verdictOK, got+", "+where, "")
+	}
+}
+
+// modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model proxy.
+func (h *host) modelUses() (genkit, coding []models.Use, err error) {
+	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
+		doc := h.docs[name]
+		use := models.Use{Model: h.Model}
+		if use.Model == "" {
+			use = models.Use{Model: doc.Meta.Model, Agent: name}
+		}
+		switch {
+		case use.Model == "" && needsNoModel(doc.Sandbox):
+		case use.Model == "":
+			return nil, nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
+				"add model: provider/name to "+doc.File+", or pass --model provider/name")
+		case doc.Sandbox != nil && doc.Sandbox.Mode == frontmatter.ModeExecutor:
+			coding = append(coding, use)
+		default:
+			genkit = append(genkit, use)
+		}
+	}
+	if len(h.docs) == 0 && h.Model != "" {
+		genkit = []models.Use{{Model: h.Model}}
+	}
+	return genkit, coding, nil
+}
+
+// needsNoModel reports whether an agent's work is done by a program of the user's, which may have no model.
+func needsNoModel(s *frontmatter.Sandbox) bool {
+	return s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil && s.Executor.Command == "custom"
+}
+
+// modelProxy returns the proxy that coding agents ask their models by, nil when there are none.
+func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
+	if len(uses) == 0 {
+		return nil, nil
+	}
+	byName := map[string]model.Provider{}
+	for _, use := range uses {
+		p, err := models.Upstream(h.env, use)
+		if err != nil {
+			return nil, err
+		}
+		byName[p.Name] = p
+	}
+	opts := &model.Options{Log: h.logger()}
+	if h.Prices != "" {
+		file, err := os.ReadFile(h.Prices)
+		if err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+		over, err := model.ParsePrices(file)
+		if err != nil {
+			return nil, fail(exitInvalid, fmt.Errorf("%s: %w", h.Prices, err), "")
+		}
+		opts.Prices = model.DefaultPrices().With(over)
+	}
+	return model.New(slices.Collect(maps.Values(byName)), opts)
+}
+
+// errScriptedCoding: a list of recorded answers cannot play a model that a program asks over HTTP.
+var errScriptedCoding = errors.New("recorded answers are for models that Genkit asks, and coding agents ask theirs over HTTP")
+
+// codingTasks are the coding agents that `mcp --executors` offers as tasks.
+type codingTasks struct {
+	agents []string // "command", or "command=provider/model"
+	budget float64  // US dollars of each task; zero is no bound
+}
+
+// codingModels returns what coding agents ask when nobody names a model.
+func codingModels() map[string]string {
+	return map[string]string{
+		"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5-codex", "gemini": "googleai/gemini-2.5-pro", "opencode": "anthropic/claude-sonnet-4-5",
+	}
+}
+
+// write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A task that comes
+// with a session goes on with the conversation that the session has. model is that of --model.
+func (c codingTasks) write(model string) (dir string, err error) {
+	if len(c.agents) == 0 {
+		if c.budget != 0 {
+			return "", usageError(errors.New("--budget-usd bounds the tasks of --executors"), "name some: --executors claude,codex")
+		}
+		return "", nil
+	}
+	if dir, err = os.MkdirTemp("", "workcell-executors-"); err != nil {
+		return "", err
+	}
+	for _, text := range c.agents {
+		command, own, _ := strings.Cut(text, "=")
+		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
+			err = usageError(fmt.Errorf("--executors: there is no coding agent %q", command), "they are "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+			break
+		}
+		coder := map[string]any{"command": command, "resume": frontmatter.ResumeSession}
+		if c.budget != 0 {
+			coder["budget"] = map[string]any{"usd": c.budget}
+		}
+		var head []byte
+		if head, err = yaml.Marshal(map[string]any{
+			"description": "coding agent; session_id continues its conversation",
+			"model":       cmp.Or(own, model, codingModels()[command]),
+			"input":       map[string]any{"schema": map[string]any{"task": "string, what to do"}},
+			"sandbox":     map[string]any{"mode": frontmatter.ModeExecutor, "executor": coder},
+		}); err != nil {
+			break
+		}
+		if err = os.WriteFile(filepath.Join(dir, command+agentExt), []byte("---\n"+string(head)+"---\n{{task}}\n"), 0o600); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}

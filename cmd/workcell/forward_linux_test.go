@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestSessionsForward: a port of a sandbox without a network answers on the host's loopback, until the command is ended or the
+// sandbox is removed.
+func TestSessionsForward(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	u.run(0, "sessions", "open", "--name", "pages", "--image", "python:3.11-slim")
+	u.run(0, "sessions", "exec", "pages", "--", "sh", "-c", "echo a page >index.html; (python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1 &) ; "+
+		"until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8080))' 2>/dev/null; do sleep 0.05; done")
+	forwarding := func(args ...string) (address string, stop func() (int, string)) {
+		cmd := u.command(append([]string{"sessions", "forward", "pages"}, args...)...)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		address, what, _ := strings.Cut(line, " -> ")
+		if err != nil || what != "port 8080 of the sandbox\n" {
+			t.Fatalf("%q, %v: %s", line, err, &errs)
+		}
+		return address, func() (int, string) {
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = cmd.Wait()                          // its exit code is looked at
+			return cmd.ProcessState.ExitCode(), errs.String()
+		}
+	}
+	get := func(address string) (string, error) {
+		res, err := http.Get("http://" + address + "/")
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		return string(body), err
+	}
+	address, stop := forwarding(":8080")
+	if host, _, err := net.SplitHostPort(address); err != nil || host != "127.0.0.1" {
+		t.Errorf("listens on %s", address)
+	}
+	if page, err := get(address); err != nil || page != "a page\n" {
+		t.Errorf("%q, %v", page, err)
+	}
+	_, port, _ := net.SplitHostPort(address)
+	if _, stderr := u.run(exitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "HOST:PORT listens on another port") {
+		t.Errorf("a port that is taken: %s", stderr)
+	}
+	if code, stderr := stop(); code != exitSignalBase+int(syscall.SIGTERM) {
+		t.Errorf("ended with %d: %s", code, stderr)
+	}
+	if _, err := get(address); err == nil {
+		t.Error("the port still answers")
+	}
+
+	address, stop = forwarding("--address", "0.0.0.0", ":8080")
+	u.run(0, "sessions", "rm", "pages")
+	if _, err := get(strings.Replace(address, "0.0.0.0", "127.0.0.1", 1)); err == nil {
+		t.Error("a sandbox that is gone answers")
+	}
+	if code, stderr := stop(); code == 0 || !strings.Contains(stderr, "warning: whoever reaches 0.0.0.0") {
+		t.Errorf("ended with %d: %s", code, stderr)
+	}
+	for _, args := range [][]string{{"0"}, {"65536"}, {"1:2:3"}, {"0:80"}, {"http"}, {"80", "--address", "localhost"}, {"-1"}} {
+		u.run(exitUsage, append([]string{"sessions", "forward", "pages"}, args...)...)
+	}
+}
+
+// TestSessionsWatch: what becomes of sandboxes is told until the command is ended.
+func TestSessionsWatch(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	u.run(0, "sessions", "open", "--name", "before", "--image", "python:3.11-slim")
+	cmd := u.command("sessions", "ls", "--watch", "-o", "json")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	events := json.NewDecoder(out)
+	next := func(event, name, state string) {
+		t.Helper()
+		var got struct {
+			Event   string
+			Sandbox struct{ Name, State string }
+		}
+		for { // one that is being made or removed may be seen on its way
+			if err := events.Decode(&got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Event == event && got.Sandbox.Name == name && got.Sandbox.State == state {
+				return
+			}
+			if got.Sandbox.Name != name {
+				t.Fatalf("%+v while waiting for %s of %s", got, event, name)
+			}
+		}
+	}
+	next("present", "before", "running")
+	u.run(0, "sessions", "rm", "before")
+	next("removed", "before", "removed")
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait() // its exit code is looked at
+	if code := cmd.ProcessState.ExitCode(); code != exitSignalBase+int(syscall.SIGTERM) {
+		t.Errorf("ended with %d", code)
+	}
+	u.run(exitUsage, "sessions", "ls", "--watch", "--all")
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// write writes files of a test into a new directory.
+func write(t *testing.T, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// leftRun is a run that could not bring home what it made.
+type leftRun struct {
+	ID         string `json:"run_id"`
+	Outcome    string `json:"outcome"`
+	Unfinished struct {
+		Message string `json:"message"`
+	} `json:"unfinished"`
+}
+
+// leaves runs a command that cannot bring home what it made: it says why and what to do, and its sandbox stays.
+func (u user) leaves(why string, args ...string) (r leftRun) {
+	u.t.Helper()
+	out, stderr := u.run(exitFailed, append(args, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		u.t.Fatalf("%v\n%s", err, stderr)
+	}
+	for _, want := range []string{why, "is left with what it made; copy files with: workcell sessions cp ", "--apply: nothing is applied"} {
+		if !strings.Contains(stderr, want) {
+			u.t.Errorf("it does not say %q:\n%s", want, stderr)
+		}
+	}
+	if got := u.sandboxes(); len(got) != 1 || !strings.Contains(got[0], r.ID) {
+		u.t.Errorf("there are %v", got)
+	}
+	return r
+}
+
+// TestFullDiskAtTheEnd has the disk of the state directory be too small for what runs make. That of a workflow comes home
+// when there is room and the run is resumed; that of an agent can be copied from the sandbox, which is left.
+func TestFullDiskAtTheEnd(t *testing.T) {
+	t.Parallel()
+	dir, u := newDisk(t)
+	files := write(t, map[string]string{
+		"big.yaml": `id: big
+outputs: [out.bin]
+steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/urandom > out.bin; echo made"}]
+`,
+		"maker.prompt": "---\nmodel: googleai/gemini-2.5-flash\noutputs: [out.bin]\nsandbox: {mode: code, runtime: bash}\n---\nMake.\n",
+		"script.yaml": `agents:
+  maker:
+    - - {tool: sandbox_exec, input: {cmd: [sh, -c, "echo new > a.txt; head -c 3000000 /dev/urandom > out.bin"]}}
+      - {text: done}
+`,
+	})
+	project := write(t, map[string]string{"a.txt": "old\n"})
+	r := u.leaves("no space left", "run", filepath.Join(files, "big.yaml"), "--workspace", project, "--apply")
+	if r.Outcome != "succeeded" || !strings.Contains(r.Unfinished.Message, "cannot be kept") {
+		t.Errorf("%+v", r)
+	}
+	if u.run(exitConflict, "runs", "files", r.ID); u.state(r.ID) != runInterrupted {
+		t.Errorf("the run is %s", u.state(r.ID))
+	}
+	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	u.run(0, "runs", "resume", r.ID)
+	if got, _ := u.run(0, "runs", "get", r.ID, "out.bin", "-"); len(got) != 3_000_000 {
+		t.Errorf("the output has %d bytes", len(got))
+	}
+	if got, err := os.ReadFile(filepath.Join(project, "a.txt")); err != nil || string(got) != "new\n" {
+		t.Errorf("applied: %q, %v", got, err)
+	}
+	if got := u.sandboxes(); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(dir, &disk); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(disk.Bavail)*disk.Bsize-(2<<20)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = u.leaves("no space left", "agent", "run", filepath.Join(files, "maker.prompt"),
+		"--model", "scripted/"+filepath.Join(files, "script.yaml"), "--workspace", write(t, map[string]string{"a.txt": "old\n"}), "--apply")
+	u.run(0, "sessions", "cp", u.only()+":out.bin", filepath.Join(files, "out.bin"))
+	if st, err := os.Stat(filepath.Join(files, "out.bin")); err != nil || st.Size() != 3_000_000 {
+		t.Errorf("copied: %v, %v", st, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "runs", r.ID, "base.zip")); err != nil {
+		t.Error(err)
+	}
+}
+
+// state returns where a run is.
+func (u user) state(id string) string {
+	u.t.Helper()
+	out, _ := u.run(0, "runs", "show", id, "-o", "json")
+	var r runOutput
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		u.t.Fatal(err)
+	}
+	return r.State
+}
+
+// only returns the id of the only sandbox.
+func (u user) only() string {
+	u.t.Helper()
+	out, _ := u.run(0, "sessions", "ls", "-o", "json")
+	var list []sandboxOutput
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
+		u.t.Fatalf("%s, %v", out, err)
+	}
+	return list[0].ID
+}
+
+// TestOutputThatCannotBeRead: the run does not end, and can be resumed when somebody has put that right in its sandbox.
+func TestOutputThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	files := write(t, map[string]string{
+		"pipe.yaml": "id: pipe\noutputs: [r.csv]\nsteps: [{id: make, type: exec, command: \"echo new > a.txt; mkfifo r.csv\"}]\n",
+	})
+	project := write(t, map[string]string{"a.txt": "old\n"})
+	r := u.leaves("the output r.csv cannot be brought home", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
+	u.run(exitFailed, "runs", "resume", r.ID) // nothing has changed
+	u.run(0, "sessions", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
+	u.run(0, "runs", "resume", r.ID)
+	if got, _ := u.run(0, "runs", "get", r.ID, "r.csv", "-"); got != "csv\n" || u.state(r.ID) != "succeeded" {
+		t.Errorf("the output is %q, the run %s", got, u.state(r.ID))
+	}
+	if got, err := os.ReadFile(filepath.Join(project, "a.txt")); err != nil || string(got) != "new\n" {
+		t.Errorf("applied: %q, %v", got, err)
+	}
+}
+
+// TestSnapshotOfAKilledAgent: what the sandboxes of an agent's run began with lies in the state directory, for the user
+// alone, goes with the run, and after a crash with the next clean-up, which leaves that of living processes.
+func TestSnapshotOfAKilledAgent(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "local")
+	dir := t.TempDir()
+	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir, "TMPDIR="+filepath.Join(dir, "none"))
+	t.Cleanup(func() { removeSandboxes(t, u.environ, "local") })
+	files := write(t, map[string]string{
+		"waits.prompt": "---\nmodel: googleai/gemini-2.5-flash\nsandbox: {mode: code, runtime: bash}\n---\nWait.\n",
+		"quick.prompt": "---\nmodel: googleai/gemini-2.5-flash\nsandbox: {mode: code, runtime: bash}\n---\nGo.\n",
+		"script.yaml": `agents:
+  waits: [[{tool: sandbox_exec, input: {cmd: [sleep, "3600"]}}, {text: done}]]
+  quick: [[{tool: sandbox_exec, input: {cmd: ["true"]}}, {text: done}]]
+`,
+	})
+	agent := func(name string) []string {
+		return []string{"agent", "run", filepath.Join(files, name), "--model", "scripted/" + filepath.Join(files, "script.yaml"), "--workspace", files}
+	}
+	snapshots := func() []string {
+		found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "*", "base.zip"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	cmd := u.command(agent("waits.prompt")...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait() // killed
+	defer cmd.Process.Kill()
+	for late := time.Now().Add(3 * time.Minute); len(snapshots()) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("there is no snapshot")
+		}
+	}
+	for _, at := range []string{"snapshots", "snapshots/*", "snapshots/*/*"} {
+		found, _ := filepath.Glob(filepath.Join(dir, at))
+		if st, err := os.Stat(slices.Max(append(found, ""))); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", at, st, err)
+		}
+	}
+	u.run(0, agent("quick.prompt")...)
+	u.run(0, "sessions", "gc", "--yes")
+	if got := snapshots(); len(got) != 1 {
+		t.Errorf("while one runs there are %v", got)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	u.run(0, "sessions", "gc", "--yes")
+	if got := snapshots(); len(got) != 0 {
+		t.Errorf("after the crash there are %v", got)
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+)
+
+// hostToolsFlag adds the flag of the operator's file.
+func (a *app) hostToolsFlag(f *pflag.FlagSet) {
+	f.StringVar(&a.HostTools, "host-tools", "",
+		"`FILE` of the MCP servers whose tools code in sandboxes may call, as host_tools of its agent allows (default $WORKCELL_HOST_TOOLS)")
+}
+
+// startHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are eager.
+func (a *app) startHostTools(ctx context.Context) (end func(error) error, err error) {
+	c, err := a.readHostTools()
+	if err == nil && c != nil {
+		sources := a.hostToolSources(c)
+		if a.hosts, err = hosttools.New(&hosttools.Options{Policy: c.Policy, Log: a.logger()}, sources...); err == nil {
+			err = startEager(ctx, c, sources)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(err error) error {
+		if a.hosts == nil {
+			return err
+		}
+		return errors.Join(err, a.hosts.Close())
+	}, nil
+}
+
+// startEager starts the servers that are to be there before they are needed.
+func startEager(ctx context.Context, c *serverfile.Config, sources []hosttools.Source) error {
+	var errs []error
+	for i, server := range c.Servers {
+		if server.Eager {
+			_, err := sources[i].Tools(ctx)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// needHostTools refuses to begin a run whose agents name tools of servers that no file names.
+func (h *host) needHostTools() error {
+	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
+		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
+			return fail(exitInvalid, doc.SandboxProblem("host_tools", "", "no file names the servers of these tools"), "pass --host-tools FILE")
+		}
+	}
+	return nil
+}
+
+// openHostTools opens the registry of the file of --host-tools, which the caller closes; nil when there is none. Servers are
+// started when they are needed.
+func (a *app) openHostTools() (*hosttools.Registry, error) {
+	c, err := a.readHostTools()
+	if c == nil || err != nil {
+		return nil, err
+	}
+	return hosttools.New(&hosttools.Options{Policy: c.Policy, Log: a.logger()}, a.hostToolSources(c)...)
+}
+
+// readHostTools reads the operator's file; nil when none is named.
+func (a *app) readHostTools() (*serverfile.Config, error) {
+	file := cmp.Or(a.HostTools, a.env.Get("WORKCELL_HOST_TOOLS"))
+	if file == "" {
+		return nil, nil
+	}
+	c, err := serverfile.Read(file, a.env)
+	if err != nil {
+		return nil, fail(exitInvalid, err, "")
+	}
+	return c, nil
+}
+
+func (a *app) hostToolSources(c *serverfile.Config) []hosttools.Source {
+	var environ []string
+	for _, name := range []string{"PATH", "HOME", "LANG"} {
+		if value, ok := a.env(name); ok {
+			environ = append(environ, name+"="+value)
+		}
+	}
+	var sources []hosttools.Source
+	for _, server := range c.Servers {
+		sources = append(sources, mcpsource.New(server, &mcpsource.Options{Log: a.logger(), Environ: environ}))
+	}
+	return sources
+}
+
+// hostToolProblems returns what an agent asks of host tools that are not there.
+func hostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatter.Document) []error {
+	if r == nil || doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
+		return nil
+	}
+	problems, err := r.Check(ctx, *doc.Sandbox.HostTools)
+	if err != nil {
+		return []error{doc.SandboxProblem("host_tools", "", "%v", err)}
+	}
+	var errs []error
+	for _, p := range problems {
+		errs = append(errs, doc.SandboxProblem("host_tools."+p.Field, p.Hint, "%s", p.Message))
+	}
+	return errs
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+)
+
+// TestResultsAtATerminal: names and contents that a sandbox chose show at a real terminal and do nothing to it; pipes get
+// them as they are.
+func TestResultsAtATerminal(t *testing.T) {
+	t.Parallel()
+	u, state := newUser(t, "local"), t.TempDir()
+	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+state)
+	const evil = "\x1b[2J\x1b]0;title\a\u009b31m\u202eover\rwrite\x7f\u2066\b\U000e0041"
+	file := func(text string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(text)} }
+	p := patch.Compare(patch.Tree{"a": file("old\n")}, patch.Tree{"a": file(evil + "\n"), evil: file(evil), "l": patch.NewLink([]byte("/" + evil))})
+	p.Omitted = []patch.Conflict{{Path: evil, Reason: "it cannot be read"}}
+	made := runfiles.Made{Outputs: patch.Tree{"f": file(evil), evil: file("x")}, Patch: p, Workspace: t.TempDir()}
+	if err := runfiles.Dir(filepath.Join(state, "runs")).Save("run_evil", made); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		code  int
+		shows string
+		args  []string
+	}{
+		{0, `+\x1b[2J\x1b]0;title\x07\u009b31m\u202eover\x0dwrite\x7f`, []string{"diff", "run_evil"}},
+		{0, `\x1b[2J`, []string{"files", "run_evil"}},
+		{0, `\u009b31m\u202eover`, []string{"files", "run_evil", "-o", "json"}},
+		{0, `\U0000202eover`, []string{"files", "run_evil", "-o", "yaml"}},
+		{0, `\x1b[2J`, []string{"get", "run_evil", "f", "-"}},
+		{2, "a tar archive is not for a terminal", []string{"get", "run_evil", "-"}},
+		{7, `left alone: l: the link to /\x1b[2J`, []string{"apply", "run_evil"}},
+		{6, `\x1b[2J`, []string{"get", "run_evil", evil + "/" + evil, "-"}},
+	} {
+		w := openWindow(u, append([]string{"runs"}, c.args...)...)
+		for !strings.Contains(w.shown, commandIsOver) {
+			w.shown += <-w.more
+		}
+		w.shown, _, _ = strings.Cut(w.shown, commandIsOver)
+		text := strings.ReplaceAll(w.shown, "\r\n", "\n")
+		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+			t.Errorf("%q: the terminal got %q", c.args, text[i:])
+		}
+		if !strings.Contains(strings.ReplaceAll(text, "\n", ""), c.shows) {
+			t.Errorf("%q: %q is not shown:\n%s", c.args, c.shows, text)
+		}
+		w.ends(c.code)
+	}
+	var want bytes.Buffer
+	if err := p.Format(&want); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := u.run(0, "runs", "diff", "run_evil"); out != want.String() {
+		t.Errorf("a pipe got %q, want %q", out, want.String())
+	}
+	if out, _ := u.run(0, "runs", "get", "run_evil", "f", "-"); out != evil {
+		t.Errorf("a pipe got %q", out)
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/forward"
+)
+
+// pythonForward is a server that does what the first byte of a connection says: echo, send without end, or take until the end.
+const pythonForward = `
+import socket, threading
+def handle(c):
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    what, zeros, room = c.recv(1), bytes(1 << 18), bytearray(1 << 18)
+    try:
+        while what == b"e" and (data := c.recv(64)): c.sendall(data)
+        while what == b"s": c.sendall(zeros)
+        while what == b"t" and c.recv_into(room): pass
+        if what == b"t": c.sendall(b"k")
+    except OSError: pass
+    c.close()
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+while True: threading.Thread(target=handle, args=(s.accept()[0],), daemon=True).start()
+`
+
+// measureForward times round trips and streams through a port of the host, in turns with the same server on the host itself.
+func (c *contest) measureForward(ctx context.Context) (err error) {
+	addresses := map[*sandbox]string{}
+	ctx, cancel := context.WithCancel(ctx)
+	var ends []func() error
+	defer func() {
+		cancel()
+		for _, end := range ends {
+			err = errors.Join(err, end())
+		}
+	}()
+	err = c.each(c.opts.rounds, func(b *sandbox) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *sandbox) (got map[string]float64, err error) {
+		if addresses[b] == "" {
+			address, end, err := serveForward(ctx, b.session)
+			if err != nil {
+				return nil, err
+			}
+			addresses[b], ends = address, append(ends, end)
+		}
+		return c.forwarded(addresses[b])
+	})
+	for _, who := range c.all {
+		if through, ok := c.figures["forward_rtt_ms."+who.name()]; ok && who.name() != "host" {
+			c.figures["forward_added_ms."+who.name()] = through - c.figures["forward_rtt_ms.host"]
+		}
+	}
+	return err
+}
+
+// serveForward starts the server in a sandbox, or without one on the host, and returns the address on the host.
+func serveForward(ctx context.Context, s *session.Session) (address string, end func() error, err error) {
+	if s == nil {
+		cmd := exec.CommandContext(ctx, "python3", "-c", pythonForward)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		port, err := bufio.NewReader(out).ReadString('\n')
+		return "127.0.0.1:" + strings.TrimSpace(port), func() error { _ = cmd.Wait(); return nil }, err // it is killed
+	}
+	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonForward}, Background: true, Timeout: time.Hour})
+	if err != nil {
+		return "", nil, err
+	}
+	read, err := s.ReadExec(ctx, session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
+	if err != nil || len(read.Chunks) == 0 {
+		return "", nil, fmt.Errorf("the server in the sandbox said nothing: %w", err)
+	}
+	port, err := strconv.ParseUint(strings.TrimSpace(string(read.Chunks[0].Data)), 10, 16)
+	if err != nil {
+		return "", nil, err
+	}
+	f, err := forward.Listen(s, []forward.Port{{Sandbox: uint16(port)}}, nil)
+	if err != nil {
+		return "", nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx) }()
+	return f.Addrs()[0].String(), func() error { return <-served }, nil
+}
+
+// forwarded measures one server.
+func (c *contest) forwarded(address string) (map[string]float64, error) {
+	echo, err := say(address, "e")
+	if err != nil {
+		return nil, err
+	}
+	defer echo.Close()
+	buf := make([]byte, 1)
+	trip := func() error {
+		if _, err := echo.Write(buf); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(echo, buf)
+		return err
+	}
+	if _, err := series(50, trip); err != nil { // warm up
+		return nil, err
+	}
+	s, err := series(max(2000*c.opts.scale/100, 20), trip)
+	if err != nil {
+		return nil, err
+	}
+	size := int64(max(300*c.opts.scale/100, 20)) << 20
+	read, err := rate(size, func() error {
+		conn, err := say(address, "s")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = io.CopyN(io.Discard, struct{ io.Reader }{conn}, size)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	write, err := rate(size, func() error {
+		conn, err := say(address, "t")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		data := make([]byte, 1<<18)
+		for sent := int64(0); sent < size; sent += int64(len(data)) {
+			if _, err := conn.Write(data); err != nil {
+				return err
+			}
+		}
+		if err := conn.CloseWrite(); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(conn, data[:1]) // when all of it has arrived
+		return err
+	})
+	return map[string]float64{"forward_rtt_ms": millis(s.quantile(.5)), "forward_rtt_p99_ms": millis(s.quantile(.99)),
+		"forward_read_mb_s": read, "forward_write_mb_s": write}, err
+}
+
+// say connects and says what the connection is for.
+func say(address, what string) (*net.TCPConn, error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.WriteString(conn, what)
+	return conn.(*net.TCPConn), err // what tcp is
+}
+
+// rate returns the MB per second of f, which moves size bytes.
+func rate(size int64, f func() error) (float64, error) {
+	start := time.Now()
+	err := f()
+	return float64(size) / 1e6 / time.Since(start).Seconds(), err
+}

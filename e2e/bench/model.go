@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"time"
+
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// pythonModel asks a model for streams and prints how long the first byte of an answer took, and how long its chunks were on their
+// way: they say when they were sent, by the clock of the machine.
+const pythonModel = `
+import http.client, json, sys, time, urllib.parse
+N, KEY, BASE = int(sys.argv[1]), sys.argv[2], urllib.parse.urlsplit(sys.argv[3])
+BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "x" * 4000}]})
+conn = http.client.HTTPConnection(BASE.netloc)
+first, chunks = [], []
+for i in range(N + 5):
+    began = time.time_ns()
+    conn.request("POST", BASE.path + "/v1/messages", BODY, {"x-api-key": KEY, "content-type": "application/json"})
+    answer = conn.getresponse()
+    if answer.status != 200: sys.exit(answer.read())
+    one, seen = [], None
+    for line in answer:
+        now = time.time_ns()
+        if line.startswith(b"data: "):
+            seen = seen or now - began
+            one.append(now - json.loads(line[6:])["at"])
+    if i >= 5: first.append(seen); chunks += one
+p50 = lambda x: sorted(x)[len(x) // 2] / 1e6
+print(json.dumps({"model_first_p50_ms": p50(first), "model_chunk_p50_ms": p50(chunks)}))
+`
+
+// clockwork is a model whose answers are the times at which their chunks were sent.
+func clockwork(w http.ResponseWriter, _ *http.Request) {
+	const chunks, pause = 10, 2 * time.Millisecond
+	w.Header().Set("Content-Type", "text/event-stream")
+	for range chunks {
+		fmt.Fprintf(w, "data: {\"at\":%d,\"delta\":%q}\n\n", time.Now().UnixNano(), "a word or two of an answer")
+		_ = http.NewResponseController(w).Flush() // the client sees what is missing
+		time.Sleep(pause)                         // as models do
+	}
+}
+
+// measureModel times answers of a model that a program in a sandbox asks through the proxy, in turns with the same program on the
+// host, which asks it directly.
+func (c *contest) measureModel(ctx context.Context) (err error) {
+	server := httptest.NewServer(http.HandlerFunc(clockwork))
+	defer server.Close()
+	base, err := url.Parse(server.URL)
+	if err != nil {
+		return err
+	}
+	proxy, err := model.New([]model.Provider{{Name: "bench", Dialects: []model.Dialect{model.Anthropic}, Base: base}}, nil)
+	if err != nil {
+		return err
+	}
+	lease, err := proxy.Issue(model.Grant{Provider: "bench", Models: []string{"bench"}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lease.Close()) }()
+	attached := map[*sandbox]*model.Attachment{}
+	defer func() {
+		for _, a := range attached {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	n := fmt.Sprint(max(100*c.opts.scale/100, 10))
+	err = c.each(c.opts.rounds, func(b *sandbox) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *sandbox) (got map[string]float64, err error) {
+		var out []byte
+		if b.session == nil {
+			out, err = exec.CommandContext(ctx, "python3", "-c", pythonModel, n, "none", server.URL).Output()
+		} else {
+			out, err = askModel(ctx, proxy, attached, b, lease.Key(), n)
+		}
+		if err == nil {
+			err = json.Unmarshal(out, &got)
+		}
+		return got, err
+	})
+	for _, what := range []string{"first", "chunk"} {
+		for _, who := range c.all {
+			if through, ok := c.figures["model_"+what+"_p50_ms."+who.name()]; ok && who.name() != "host" {
+				c.figures["model_"+what+"_added_ms."+who.name()] = through - c.figures["model_"+what+"_p50_ms.host"]
+			}
+		}
+	}
+	return err
+}
+
+// askModel runs the program in a sandbox.
+func askModel(ctx context.Context, proxy *model.Proxy, attached map[*sandbox]*model.Attachment, b *sandbox, key, n string) ([]byte, error) {
+	if attached[b] == nil {
+		a, err := proxy.Attach(ctx, b.session)
+		if err != nil {
+			return nil, err
+		}
+		attached[b] = a
+	}
+	res, err := b.session.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonModel, n, key, attached[b].BaseURL("bench")}, Timeout: 5 * time.Minute})
+	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
+		err = fmt.Errorf("a program that asks a model: %s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res.Stdout.Bytes(), nil
+}

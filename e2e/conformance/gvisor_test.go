@@ -1,0 +1,90 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestOwnKernel: a sandbox on gVisor, beside others on the machine's kernel. All suites on it are `make gvisor`; here is what
+// the drivers do for it alone: the guest's file, its stream, the loopback interface, limits, files on the host.
+func TestOwnKernel(t *testing.T) {
+	t.Parallel()
+	for _, name := range engineNames() {
+		if name == "local" {
+			continue // has no OCI runtimes, which backendtest shows
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := manager(t, engineOf(name, privateDir(t)).connect(t), session.Options{Defaults: session.Defaults{OCIRuntime: "runsc"}})
+			req := request()
+			req.Image, req.Limits = pythonImage, backend.Limits{MemoryBytes: 256 << 20}
+			s := open(t, m, session.UserKey("own-kernel"), req)
+			kernelOfItsOwn(t, s)
+			filesOfTheHost(t, s)
+			treeEnds(t, s)
+			memoryHolds(t, s)
+		})
+	}
+}
+
+func kernelOfItsOwn(t *testing.T, s *session.Session) {
+	if got := output(t, s, "cat /proc/version"); !strings.Contains(got, "gVisor") && !strings.Contains(output(t, s, "uname -r"), "gvisor") {
+		t.Errorf("the kernel is %s", got)
+	}
+	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t1000\t1000\t1000\t1000"} {
+		if got := output(t, s, "cat /proc/self/status"); !strings.Contains(got, want) {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+	if got := output(t, s, "cat /proc/net/dev | tail -n +3 | cut -d: -f1"); strings.TrimSpace(got) != "lo" {
+		t.Errorf("interfaces: %s", got)
+	}
+	if got := output(t, s, `python3 -c "
+import socket, threading
+l = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=lambda: l.accept()[0].sendall(b'heard')).start()
+print(socket.create_connection(l.getsockname()).recv(9).decode())"`); got != "heard\n" {
+		t.Errorf("the loopback interface: %q", got)
+	}
+}
+
+// filesOfTheHost writes where the file system has no flags of renameat2.
+func filesOfTheHost(t *testing.T, s *session.Session) {
+	write := func(text string, overwrite bool) error {
+		_, err := s.WriteFile(t.Context(), "f", strings.NewReader(text), session.WriteFileOptions{Mode: 0o755, Overwrite: overwrite})
+		return err
+	}
+	must(t, write("one", false))
+	if err := write("two", false); !errors.Is(err, fs.ErrExist) && !errors.Is(err, backend.ErrExists) {
+		t.Errorf("a file that is there: %v", err)
+	}
+	must(t, write("three", true))
+	if got := output(t, s, "cat f; stat -c ' %a' f; ls -A"); got != "three 755\nf\n" {
+		t.Errorf("the file is %q", got)
+	}
+}
+
+func treeEnds(t *testing.T, s *session.Session) {
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "setsid sleep 1000 & sleep 1000", Timeout: time.Second})
+	if err != nil || res.Status != session.ExecTimedOut {
+		t.Errorf("%+v, %v", res.ExecStatus, err)
+	}
+	if got := output(t, s, "cat /proc/[0-9]*/comm"); strings.Contains(got, "sleep") {
+		t.Errorf("left of the tree: %s", got)
+	}
+}
+
+// memoryHolds: the sandbox ends, because its kernel is what takes the memory.
+func memoryHolds(t *testing.T, s *session.Session) {
+	_, err := s.Exec(context.WithoutCancel(t.Context()), session.ExecRequest{Argv: []string{"python3", "-c", "x = bytearray(b'1' * (600 << 20)); print(len(x))"}})
+	if !errors.Is(err, backend.ErrLost) {
+		t.Errorf("beyond the memory: %v", err)
+	}
+}

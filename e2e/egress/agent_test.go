@@ -1,0 +1,116 @@
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+type obj = map[string]any
+
+// TestAgent: an agent's file allows its hosts, the model reads which, and why a program did not reach another one. What was tried is
+// on record, and in the trace below the command.
+func TestAgent(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		d := newDesk(t, engine, egress.Limits{})
+		port := server(t, says("hello from outside"))
+		image := netImage
+		if engine == "local" {
+			image = "host"
+		}
+		g := genkit.Init(t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: d.m}), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+		commands := []string{"curl -sS http://good.test:" + port, "curl -sS --fail http://evil.test:" + port + "/secret-path"}
+		var outputs []obj
+		var offered string
+		genkit.DefineModelAction(g, "test/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, SystemRole: true}},
+			func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+				offered = req.Tools[0].Description
+				if last := req.Messages[len(req.Messages)-1].Content[0]; last.ToolResponse != nil {
+					outputs = append(outputs, last.ToolResponse.Output.(obj))
+				}
+				message := ai.NewModelTextMessage("done")
+				if len(outputs) < len(commands) {
+					message = ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_run", Input: obj{"code": commands[len(outputs)]}}))
+				}
+				return &ai.ModelResponse{Request: req, Message: message, FinishReason: ai.FinishReasonStop}, nil
+			})
+		file := fmt.Sprintf("---\nmodel: test/m\nsandbox: {runtime: bash, image: %q, network: {allow: ['good.test:%s']}}\n---\nGo on.\n", image, port)
+		agents, err := tools.LoadAgentsFS(g, fs.FS(fstest.MapFS{"a.prompt": {Data: []byte(file)}}))
+		must(t, err)
+		trail := filepath.Join(t.TempDir(), "audit")
+		record, err := audit.Open(trail, audit.Options{})
+		must(t, err)
+		_, err = agents["a"].Run(audit.NewContext(t.Context(), record), nil, nil)
+		must(t, errors.Join(err, record.Close()))
+		if !strings.Contains(offered, "Of the network only these hosts are reached") || !strings.Contains(offered, "good.test:"+port) {
+			t.Errorf("the model is offered %s", offered)
+		}
+		if out := outputs[0]["stdout"]; out != "hello from outside" || outputs[0]["network_refused"] != nil {
+			t.Errorf("%v", outputs[0])
+		}
+		text, err := json.Marshal(outputs[1]["network_refused"])
+		must(t, err)
+		want := `[{"hint":"The sandbox reaches only the hosts that network.allow names. Do without this one, or report which host is needed and why.","host":"evil.test:` + port + `","rule":"network.allow does not name it"}]`
+		if string(text) != want {
+			t.Errorf("refused %s, want %s", text, want)
+		}
+		d.recorded(trail, []string{"good.test:" + port + " allowed", "evil.test:" + port + " refused"})
+		d.traced(len(commands))
+	})
+}
+
+// recorded checks what an audit file says about hosts.
+func (d *desk) recorded(file string, want []string) {
+	d.t.Helper()
+	text, err := os.ReadFile(file)
+	must(d.t, err)
+	var got []string
+	for line := range strings.Lines(string(text)) {
+		var r audit.Record
+		must(d.t, json.Unmarshal([]byte(line), &r))
+		if r.Event == audit.EventEgress {
+			got = append(got, r.Host+" "+r.Decision)
+			if r.Agent != "a" || r.Sandbox == "" || r.Run == "" || r.Rule == "" {
+				d.t.Errorf("%s", line)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		d.t.Errorf("on record %q, want %q", got, want)
+	}
+}
+
+// traced checks that the spans of n connections are below those of commands.
+func (d *desk) traced(n int) {
+	d.t.Helper()
+	spans := d.ended(n)
+	for _, span := range spans {
+		if span.Name != "egress.Connect" {
+			continue
+		}
+		n--
+		if i := slices.IndexFunc(spans, func(s tracetest.SpanStub) bool { return s.SpanContext.Equal(span.Parent) }); i < 0 || spans[i].Name != "session.Exec" {
+			d.t.Errorf("%s is not below a command", span.Name)
+		}
+	}
+	if n != 0 {
+		d.t.Errorf("%d spans of connections too few", n)
+	}
+}

@@ -1,0 +1,301 @@
+package egress
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/environment"
+	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// registries are an index of Python's packages and a registry of npm's, which count the packages that were fetched.
+type registries struct {
+	port    string
+	fetched atomic.Int64
+}
+
+// newRegistries serves greeting to both, and what runs code when it is installed: sdist, which is no wheel, and script.
+func newRegistries(t *testing.T) *registries {
+	t.Helper()
+	r := &registries{}
+	whl := wheel(t)
+	packs := map[string][]byte{
+		"greeting": tarball(t),
+		"script":   packed(t, map[string]string{"package.json": `{"name": "script", "version": "1.0.0", "scripts": {"postinstall": "touch ran"}}`, "index.js": ""}),
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/simple/", files(map[string][]byte{
+		"/simple/greeting": []byte(`<a href="/greeting-1.0-py3-none-any.whl">greeting-1.0-py3-none-any.whl</a>`),
+		"/simple/sdist":    []byte(`<a href="/sdist-1.0.tar.gz">sdist-1.0.tar.gz</a>`),
+	}))
+	mux.HandleFunc("/greeting-1.0-py3-none-any.whl", func(w http.ResponseWriter, _ *http.Request) {
+		r.fetched.Add(1)
+		_, _ = w.Write(whl)
+	})
+	mux.HandleFunc("/npm/{name}", func(w http.ResponseWriter, req *http.Request) {
+		name := req.PathValue("name")
+		if data, ok := packs[strings.TrimSuffix(name, ".tgz")]; ok && strings.HasSuffix(name, ".tgz") {
+			r.fetched.Add(1)
+			_, _ = w.Write(data)
+			return
+		}
+		data, ok := packs[name]
+		if !ok {
+			http.NotFound(w, req)
+			return
+		}
+		sum := sha512.Sum512(data)
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{
+			"1.0.0": map[string]any{"name": name, "version": "1.0.0", "hasInstallScript": name == "script", "dist": map[string]string{
+				"tarball": "http://" + req.Host + "/npm/" + name + ".tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+			}},
+		}})
+	})
+	mux.HandleFunc("/tool", func(w http.ResponseWriter, _ *http.Request) {
+		r.fetched.Add(1)
+		_, _ = w.Write([]byte("#!/bin/sh\necho hello from a tool\n"))
+	})
+	r.port = server(t, mux)
+	return r
+}
+
+// packed is a package of npm's with these files.
+func packed(t *testing.T, content map[string]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	gz := gzip.NewWriter(&b)
+	w := tar.NewWriter(gz)
+	for name, text := range content {
+		must(t, w.WriteHeader(&tar.Header{Name: "package/" + name, Mode: 0o644, Size: int64(len(text))}))
+		_, err := w.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, w.Close())
+	must(t, gz.Close())
+	return b.Bytes()
+}
+
+// installing returns a desk whose sandboxes find packages of the registries installed.
+func installing(t *testing.T, engine string, r *registries) *desk {
+	t.Helper()
+	d := newDesk(t, engine, egress.Limits{})
+	builder, err := environment.New(&environment.Options{
+		Dir: t.TempDir(), PipIndex: "http://pypi.test:" + r.port + "/simple", NpmRegistry: "http://npm.test:" + r.port + "/npm/",
+	})
+	must(t, err)
+	d.options.Environments = builder
+	d.m = d.manager()
+	t.Cleanup(func() {
+		list, err := d.m.Environments(context.Background())
+		must(t, err)
+		must(t, d.m.Close(context.Background()))
+		for _, e := range list {
+			must(t, d.m.RemoveEnvironment(context.Background(), e.Name))
+		}
+		if list, err = d.m.Environments(context.Background()); err != nil || len(list) != 0 {
+			t.Errorf("left: %+v, %v", list, err)
+		}
+	})
+	return d
+}
+
+// with opens a sandbox with an environment.
+func (d *desk) with(image string, e session.Environment) *session.Session {
+	d.t.Helper()
+	s, err := d.tryWith(image, e)
+	must(d.t, err)
+	return s
+}
+
+func (d *desk) tryWith(image string, e session.Environment) (*session.Session, error) {
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Environment: e})
+	return s, err
+}
+
+// TestPipEnvironment: packages of Python are there before the first command, are fetched once, and only wheels are.
+func TestPipEnvironment(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d := installing(t, engine, r)
+		e := session.Environment{Pip: []string{"greeting==1.0"}}
+		for range 2 {
+			s := d.with(pythonImage, e)
+			d.prints(s, "python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
+			// Nothing of the installation is left: its hosts, its workspace, and what it might have written.
+			d.prints(s, `env | grep -ci proxy; ls -A /workspace | wc -l; ls -A /opt/workcell | tr "\n" " "; touch /opt/workcell/x 2>&1`+" || true", "0\n0\nbin python touch: ")
+		}
+		if n := r.fetched.Load(); n != 1 {
+			t.Errorf("the package was fetched %d times", n)
+		}
+		_, err := d.tryWith(pythonImage, session.Environment{Pip: []string{"sdist"}})
+		var failed *session.InstallError
+		if !errors.As(err, &failed) || failed.Step != "pip install" || !strings.Contains(failed.Output, "No matching distribution found for sdist") || !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("a package without wheels: %v", err)
+		}
+	})
+}
+
+// TestNpmEnvironment: packages of npm are found by modules of both kinds, and none of their scripts runs.
+func TestNpmEnvironment(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d := installing(t, engine, r)
+		e := session.Environment{Npm: []string{"greeting@^1.0.0", "script"}}
+		for range 2 {
+			s := d.with(nodeImage, e)
+			d.prints(s, `node -p 'require("greeting")'`, "hello from a tarball")
+			d.prints(s, `echo 'import text from "greeting"; console.log(text)' > a.mjs && node a.mjs`, "hello from a tarball")
+			d.prints(s, "find /opt/workcell -name ran | wc -l", "0\n")
+		}
+		if n := r.fetched.Load(); n != 2 {
+			t.Errorf("packages were fetched %d times, want 2", n)
+		}
+		_, err := d.tryWith(nodeImage, session.Environment{Npm: []string{"absent"}})
+		var failed *session.InstallError
+		if !errors.As(err, &failed) || failed.Step != "npm install" || !strings.Contains(failed.Output, "404") {
+			t.Errorf("a package that is not there: %v", err)
+		}
+	})
+}
+
+// TestSetupEnvironment: lines of shell reach the hosts that they name and no other, and what they make is there for every sandbox.
+// The same environment is asked for by several at once, of two managers, and is installed once.
+func TestSetupEnvironment(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d := installing(t, engine, r)
+		image, fetch := netImage, "curl -fsS -o /opt/workcell/bin/tool http://good.test:"+r.port+"/tool"
+		e := session.Environment{
+			Setup:   []string{fetch, "chmod +x /opt/workcell/bin/tool && echo done > /workspace/x"},
+			Network: session.Egress{Allow: []string{"good.test:" + r.port}},
+		}
+		if engine == "local" {
+			image = "host"
+		}
+		second := *d
+		second.m = d.manager()
+		defer func() { must(t, second.m.Close(context.Background())) }()
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				desk := []*desk{d, &second}[i%2]
+				s, err := desk.tryWith(image, e)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				desk.prints(s, "tool && ls -A /workspace | wc -l", "hello from a tool\n0\n")
+				if res, _ := desk.sh(s, fetch); res.ExitCode == 0 {
+					t.Error("a command reaches a host of the setup")
+				}
+			})
+		}
+		wg.Wait()
+		if n := r.fetched.Load(); n != 1 {
+			t.Errorf("the tool was fetched %d times", n)
+		}
+		_, err := d.tryWith(image, session.Environment{Setup: []string{"true", "curl -fsS http://other.test:" + r.port + "/tool"}, Network: e.Network})
+		var failed *session.InstallError
+		if !errors.As(err, &failed) || failed.Step != "setup[1]" || len(failed.Refused) != 1 || !strings.Contains(failed.Refused[0].Rule, "network.allow") {
+			t.Errorf("a host that is not named: %v", err)
+		}
+	})
+}
+
+// TestInstallationThatIsLeft: when nobody waits for it any more, an installation ends, and nothing of it is left, as every desk makes
+// sure of.
+func TestInstallationThatIsLeft(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d := installing(t, engine, r)
+		asked := make(chan struct{})
+		port := server(t, http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			close(asked)
+			<-req.Context().Done()
+		}))
+		image := netImage
+		if engine == "local" {
+			image = "host"
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-asked
+			cancel()
+		}()
+		_, _, err := d.m.Open(ctx, session.UserKey("u"+session.NewID()), session.Request{Image: image, Environment: session.Environment{
+			Setup: []string{"touch /opt/workcell/half", "curl -sS http://good.test:" + port}, Network: session.Egress{Allow: []string{"good.test:" + port}},
+		}})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Open: %v", err)
+		}
+		if list, err := d.m.Environments(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("environments: %+v, %v", list, err)
+		}
+	})
+}
+
+// TestAgentWithPackages: the programs of an agent in compute mode find the packages of its file, the model reads which there are, and
+// why others cannot be had.
+func TestAgentWithPackages(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d := installing(t, engine, r)
+		g := genkit.Init(t.Context(), genkit.WithPlugins(&tools.Plugin{Manager: d.m}), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+		var output obj
+		var offered string
+		genkit.DefineModelAction(g, "test/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, SystemRole: true}},
+			func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+				offered = req.Tools[0].Description
+				message := ai.NewModelMessage(ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_run", Input: obj{"code": "import greeting; print(greeting.text)"}}))
+				if last := req.Messages[len(req.Messages)-1].Content[0]; last.ToolResponse != nil {
+					output = last.ToolResponse.Output.(obj)
+					message = ai.NewModelTextMessage("done")
+				}
+				return &ai.ModelResponse{Request: req, Message: message, FinishReason: ai.FinishReasonStop}, nil
+			})
+		file := "---\nmodel: test/m\nsandbox: {image: %q, pip_packages: [%q]}\n---\nGo on.\n"
+		agents, err := tools.LoadAgentsFS(g, fs.FS(fstest.MapFS{
+			"good.prompt": {Data: fmt.Appendf(nil, file, pythonImage, "greeting>=1.0")},
+			"bad.prompt":  {Data: fmt.Appendf(nil, file, pythonImage, "greeting>=2.0")},
+		}))
+		must(t, err)
+		_, err = agents["good"].Run(t.Context(), nil, nil)
+		must(t, err)
+		if output["stdout"] != "hello from a wheel\n" || !strings.Contains(offered, "Packages of Python that are installed: greeting>=1.0.") {
+			t.Errorf("%v, offered as %s", output, offered)
+		}
+		_, err = agents["bad"].Run(t.Context(), nil, nil)
+		var failed *session.InstallError
+		if !errors.As(err, &failed) || !strings.Contains(err.Error(), "No matching distribution found for greeting>=2.0") {
+			t.Errorf("an agent whose packages are not there: %v", err)
+		}
+		text, err := json.Marshal(output["error"])
+		must(t, err)
+		for _, want := range []string{`"code":"invalid_argument"`, "pip install failed", "pip_packages"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("no %s in %s", want, text)
+			}
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package egress
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// nameServer is a DNS server for names below .test, which are the host's loopback unless set says otherwise.
+type nameServer struct {
+	conn net.PacketConn
+
+	mu      sync.Mutex // guards the fields below
+	answers map[string][][]netip.Addr
+	asked   map[string]int // questions for addresses of IPv4
+}
+
+func newNameServer(t *testing.T) *nameServer {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	must(t, err)
+	s := &nameServer{conn: conn, answers: map[string][][]netip.Addr{}, asked: map[string]int{}}
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.serve() }()
+	t.Cleanup(func() {
+		must(t, conn.Close())
+		<-ended
+	})
+	return s
+}
+
+// resolver asks the server.
+func (s *nameServer) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "udp", s.conn.LocalAddr().String())
+	}}
+}
+
+// set has the server answer the questions for a name one after the other; the last answer stays.
+func (s *nameServer) set(name string, answers ...[]netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[name] = answers
+}
+
+// questions returns how often a name was asked for.
+func (s *nameServer) questions(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[name]
+}
+
+// next returns the answer to a question for the addresses of IPv4.
+func (s *nameServer) next(name string) []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.asked[name]
+	s.asked[name]++
+	switch list := s.answers[name]; {
+	case list != nil:
+		return list[min(n, len(list)-1)]
+	case strings.HasSuffix(name, ".test"):
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	}
+	return nil
+}
+
+func (s *nameServer) serve() {
+	buf := make([]byte, 4096)
+	for {
+		n, from, err := s.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+			continue
+		}
+		q := m.Questions[0]
+		m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
+		if q.Type == dnsmessage.TypeA {
+			for _, addr := range s.next(strings.TrimSuffix(q.Name.String(), ".")) {
+				m.Answers = append(m.Answers, dnsmessage.Resource{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: addr.As4()},
+				})
+			}
+			if m.Answers == nil {
+				m.RCode = dnsmessage.RCodeNameError
+			}
+		}
+		if answer, err := m.Pack(); err == nil {
+			_, _ = s.conn.WriteTo(answer, from) // who asked asks again
+		}
+	}
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}

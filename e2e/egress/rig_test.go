@@ -1,0 +1,166 @@
+// Package egress reaches the network from real sandboxes that have none, with the programs that do so: curl, pip, npm, git and apt,
+// through the gateway to servers that the tests start on the host's loopback and name by a DNS server of their own. What the gateway
+// lets through is tested where it is.
+package egress
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Images that `make images` builds.
+const (
+	netImage    = "workcell/net:12"
+	pythonImage = "workcell/python:3.11"
+	nodeImage   = "workcell/node:22"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// desk is a gateway and what can be seen of it from outside.
+type desk struct {
+	t      *testing.T
+	engine string
+	m      *session.Manager
+	b      backend.SandboxBackend
+	names  *nameServer
+	grants string
+	spans  *tracetest.InMemoryExporter
+	log    *lockedBuffer
+
+	options session.Options // of its managers
+}
+
+// manager opens a manager of the desk's.
+func (d *desk) manager() *session.Manager {
+	d.t.Helper()
+	m, err := session.NewManager(d.b, &d.options)
+	must(d.t, err)
+	return m
+}
+
+func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
+	t.Helper()
+	b := enginetest.Driver(t, engine)
+	d := &desk{t: t, b: b, engine: engine, names: newNameServer(t), grants: t.TempDir(), spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
+	logger := slog.New(slog.NewTextHandler(d.log, nil))
+	gateway, err := egress.New(&egress.Options{
+		AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/24")}, Grants: d.grants, Limits: limits,
+		Resolver: d.names.resolver(), Log: logger, TracerProvider: tracers,
+	})
+	must(t, err)
+	d.options = session.Options{Instance: "egress-" + session.NewID(), Logger: logger, TracerProvider: tracers, Egress: gateway}
+	d.m = enginetest.Manager(t, b, &d.options)
+	return d
+}
+
+// ended waits until n connections have ended, which is after the commands that made them, and returns all spans. The log's line is
+// the last thing that a connection leaves.
+func (d *desk) ended(n int) tracetest.SpanStubs {
+	d.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); strings.Count(d.log.String(), "decision=") < n; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			d.t.Fatalf("%d connections did not end: %s", n, d.log)
+		}
+	}
+	return d.spans.GetSpans()
+}
+
+// open opens a sandbox that reaches hosts, which are written with the port of a server.
+func (d *desk) open(image string, allow ...string) *session.Session {
+	d.t.Helper()
+	if d.engine == "local" && image == netImage {
+		image = "host" // the machine's own programs
+	}
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Egress: session.Egress{Allow: allow}})
+	must(d.t, err)
+	return s
+}
+
+// sh runs a line of shell and returns its result and what it printed on both streams.
+func (d *desk) sh(s *session.Session, line string) (session.ExecResult, string) {
+	d.t.Helper()
+	res, err := s.Exec(d.t.Context(), session.ExecRequest{Command: line})
+	must(d.t, err)
+	return res, string(res.Stdout.Bytes()) + string(res.Stderr.Bytes())
+}
+
+// prints checks that a line of shell succeeds and prints what is wanted.
+func (d *desk) prints(s *session.Session, line, want string) {
+	d.t.Helper()
+	if res, out := d.sh(s, line); res.ExitCode != 0 || !strings.Contains(out, want) {
+		d.t.Errorf("%s: exit code %d: %s\nwant: %s\n%s", line, res.ExitCode, out, want, d.log)
+	}
+}
+
+// fails checks that a line of shell fails, with what is wanted among its words, and that the refusal names a rule.
+func (d *desk) fails(s *session.Session, line, want, rule string) {
+	d.t.Helper()
+	res, out := d.sh(s, line)
+	if res.ExitCode == 0 || !strings.Contains(out, want) {
+		d.t.Errorf("%s: exit code %d: %s\nwant: %s\n%s", line, res.ExitCode, out, want, d.log)
+	}
+	for _, r := range res.Refused {
+		if strings.Contains(r.Rule, rule) {
+			return
+		}
+	}
+	if rule != "" {
+		d.t.Errorf("%s: refused %+v, want the rule %s", line, res.Refused, rule)
+	}
+}
+
+// server is an HTTP server on the host's loopback.
+func server(t *testing.T, h http.Handler) (port string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return portOf(s.Listener.Addr())
+}
+
+func portOf(a net.Addr) string { return strconv.Itoa(a.(*net.TCPAddr).Port) }
+
+// says answers every request with a text.
+func says(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

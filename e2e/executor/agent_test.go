@@ -1,0 +1,157 @@
+//go:build linux
+
+package executor
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// operatorsKey is the provider's, which stays on the host.
+const operatorsKey = "sk-canary-of-the-operator"
+
+// agentRig is a Genkit whose agents are coding agents, with a model that plays a script behind the model proxy.
+type agentRig struct {
+	t     *testing.T
+	g     *genkit.Genkit
+	model *llmmock.Server
+}
+
+func newAgentRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) *agentRig {
+	t.Helper()
+	r := &agentRig{t: t, model: llmmock.New(script)}
+	web := httptest.NewServer(r.model)
+	t.Cleanup(web.Close)
+	provider := func(name, path string, dialects ...gateway.Dialect) gateway.Provider {
+		base, err := url.Parse(web.URL + path)
+		must(t, err)
+		return gateway.Provider{Name: name, Dialects: dialects, Base: base, Auth: func(h http.Header) error {
+			h.Set("Authorization", "Bearer "+operatorsKey)
+			return nil
+		}}
+	}
+	proxy, err := gateway.New([]gateway.Provider{
+		provider("anthropic", "", gateway.Anthropic), provider("openai", "/v1", gateway.OpenAIResponses, gateway.OpenAIChat), provider("googleai", "", gateway.Gemini),
+	}, nil)
+	must(t, err)
+	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true,
+			Input: map[string]any{"type": "object", "properties": map[string]any{"id": map[string]any{"type": "string"}}, "required": []any{"id"}}},
+		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Data: []byte(`{"total":12.5}`)}, nil
+		},
+	}))
+	must(t, err)
+	t.Cleanup(func() { must(t, registry.Close()) })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	r.g = genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager(t), HostTools: registry, Models: proxy}),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+	return r
+}
+
+func (r *agentRig) agent(model, frontmatter string) *tools.Agent {
+	r.t.Helper()
+	file := "---\nmodel: " + model + "\n" + frontmatter + "\n---\nLook order 42 up.\n"
+	agents, err := tools.LoadAgentsFS(r.g, fstest.MapFS{"desk.prompt": {Data: []byte(file)}})
+	must(r.t, err)
+	return agents["desk"]
+}
+
+// lookUp has the model call the tool once, and then say what came back.
+func lookUp(_ int, r llmmock.Request) llmmock.Answer {
+	if results := r.Results(); len(results) > 0 {
+		return llmmock.Answer{Text: "The tool said " + strings.Join(results, " ")}
+	}
+	for name := range r.Tools() {
+		if strings.HasSuffix(name, "orders_lookup") {
+			return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: llmmock.Object{"id": "42"}}}}
+		}
+	}
+	return llmmock.Answer{Text: "There is no tool."}
+}
+
+// providers are the names of the agents' models in Genkit.
+var providers = map[string]string{
+	"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5.1-codex", "opencode": "anthropic/claude-sonnet-4-5", "gemini": "googleai/gemini-2.5-pro",
+	"custom": "anthropic/claude-sonnet-4-5",
+}
+
+const sandboxOf = "sandbox: {mode: executor, limits: {memory_mb: 2048, pids: 512, cpu_millicores: 2000}, host_tools: {allow: [orders.lookup]}, executor: "
+
+// TestAgent: an agent in mode executor answers with what its coding agent did, by the host's tool and by a model that it had no key
+// for. What it cost is what the model counted.
+func TestAgent(t *testing.T) {
+	each(t, func(t *testing.T, a agent) {
+		r := newAgentRig(t, lookUp)
+		var told []tools.ToolEvent
+		var text strings.Builder
+		res, err := r.agent(providers[a.Name()], sandboxOf+a.Name()+"}").Run(t.Context(), nil, &tools.RunOptions{
+			OnTool: func(e tools.ToolEvent) { told = append(told, e) }, OnText: func(s string) { text.WriteString(s) },
+		})
+		must(t, err)
+		if !strings.Contains(res.Text, "12.5") || !strings.Contains(text.String(), "12.5") || res.Model != providers[a.Name()] || res.ToolCalls != 1 {
+			t.Errorf("%+v, streamed %q", res, text.String())
+		}
+		if len(told) != 2 || told[0].Tool != "workcell.orders_lookup" || !told[1].Done || told[1].Failure != "" {
+			t.Errorf("tools: %+v", told)
+		}
+		used, got := r.model.Used(), res.Executor.Metered
+		if got.InputTokens != used.Input || got.OutputTokens != used.Output || got.Requests != used.Requests || !got.CostKnown || got.CostUSD <= 0 ||
+			int64(res.InputTokens) != used.Input || res.Executor.Outcome != executor.Completed {
+			t.Errorf("metered %+v, used %+v, %s", got, used, res.Executor.Outcome)
+		}
+		for _, req := range r.model.Requests() {
+			if req.Header.Get("Authorization") != "Bearer "+operatorsKey {
+				t.Errorf("the model was asked with %v", req.Header)
+			}
+		}
+	})
+}
+
+// TestAgentEnds: what ends a coding agent is an error that can be told apart, with what it used until then.
+func TestAgentEnds(t *testing.T) {
+	t.Parallel()
+	again := func(n int, r llmmock.Request) llmmock.Answer {
+		for name := range r.Tools() {
+			if strings.HasSuffix(name, "orders_lookup") {
+				return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: llmmock.Object{"id": "42"}}}}
+			}
+		}
+		return llmmock.Answer{Text: "There is no tool."}
+	}
+	for name, tt := range map[string]struct {
+		executor string
+		want     error
+	}{
+		"turns":  {"{command: claude, max_turns: 3}", ai.ErrMaxTurnsExceeded},
+		"budget": {"{command: claude, budget: {usd: 0.05}}", executor.ErrBudget},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newAgentRig(t, again)
+			res, err := r.agent(providers["claude"], sandboxOf+tt.executor+"}").Run(t.Context(), nil, nil)
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+			if res.Executor == nil || res.Executor.Metered.Requests == 0 || res.Executor.Metered.Requests > 10 {
+				t.Errorf("%+v", res.Executor)
+			}
+		})
+	}
+}

@@ -1,0 +1,246 @@
+//go:build linux
+
+package executor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// desk is a rig whose CLI asks its model through the model proxy, so that what ails the one comes through the other.
+type desk struct {
+	*rig
+	proxy *gateway.Proxy
+	at    *gateway.Attachment
+	mock  *llmmock.Server
+
+	mu    sync.Mutex // guards the fields below
+	fault func(n int, w http.ResponseWriter, r *http.Request) (handled bool)
+	play  func(n int, r llmmock.Request) llmmock.Answer
+	asked int // requests to the model since the fault began
+}
+
+// upstream returns the name of a provider at the desk and the model that an agent asks it for.
+func (a agent) upstream() (provider, model string) {
+	provider, model, _ = strings.Cut(providers[a.Name()], "/")
+	return provider, model
+}
+
+func newDesk(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *desk {
+	t.Helper()
+	d := &desk{rig: newSandbox(t, m, a, limits)}
+	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+		d.mu.Lock()
+		play, n := d.play, d.asked-1
+		d.mu.Unlock()
+		return play(n, r)
+	})
+	web := httptest.NewServer(d)
+	t.Cleanup(web.Close)
+	name, _ := a.upstream()
+	paths := map[string]string{"openai": "/v1"}
+	dialects := map[string][]gateway.Dialect{"anthropic": {gateway.Anthropic}, "openai": {gateway.OpenAIResponses, gateway.OpenAIChat}, "googleai": {gateway.Gemini}}
+	base, err := url.Parse(web.URL + paths[name])
+	must(t, err)
+	d.proxy, err = gateway.New([]gateway.Provider{{Name: name, Dialects: dialects[name], Base: base, Auth: func(h http.Header) error {
+		h.Set("Authorization", "Bearer "+operatorsKey)
+		return nil
+	}}}, nil)
+	must(t, err)
+	d.at, err = d.proxy.Attach(t.Context(), d.s)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.at.Close()) })
+	return d
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	n, fault := d.asked, d.fault
+	if r.Method == http.MethodPost && !strings.Contains(r.URL.Path, "count") {
+		d.asked++
+	}
+	d.mu.Unlock()
+	if fault == nil || !fault(n, w, r) {
+		d.mock.ServeHTTP(w, r)
+	}
+}
+
+// trial is one run at a desk.
+type trial struct {
+	fault  func(n int, w http.ResponseWriter, r *http.Request) bool
+	play   func(n int, r llmmock.Request) llmmock.Answer // lookUp when nil
+	model  string                                        // that the CLI asks for, when it is another one than that of the lease
+	o      func(*executor.Options)
+	task   executor.Task // its prompt is prompt
+	prompt string        // that of all when empty
+	g      gateway.Budget
+}
+
+// try runs the CLI with a lease of its own, and returns what was metered.
+func (d *desk) try(ctx context.Context, x trial) (executor.Result, gateway.Usage, error) {
+	d.t.Helper()
+	provider, name := d.a.upstream()
+	lease, err := d.proxy.Issue(gateway.Grant{Provider: provider, Models: []string{name}, SandboxID: d.s.ID(), Budget: x.g})
+	must(d.t, err)
+	d.mu.Lock()
+	d.fault, d.play, d.asked = x.fault, x.play, 0
+	if d.play == nil {
+		d.play = lookUp
+	}
+	d.mu.Unlock()
+	d.o.Models, d.o.OverBudget = map[executor.Dialect]executor.Endpoint{}, lease.Spent()
+	for _, dialect := range d.proxy.Dialects(provider) {
+		url := d.at.BaseURL(provider)
+		if provider == "openai" {
+			url += "/v1"
+		}
+		d.o.Models[executor.Dialect(dialect)] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
+	}
+	was := d.o
+	if x.o != nil {
+		x.o(&d.o)
+	}
+	x.task.Prompt, x.task.Model = cmp.Or(x.prompt, "What is the total of order 42?"), x.model
+	res, err := d.run(ctx, "", x.task)
+	d.o = was
+	must(d.t, lease.Close())
+	return res, lease.Usage(), err
+}
+
+// status answers with a status, in a form that all dialects know.
+func status(code int, header ...string) func(w http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"type":"error","error":{"type":"api_error","code":%d,"message":"not now","status":"UNAVAILABLE"}}`, code)
+	}
+}
+
+// first fails the first requests.
+func first(times int, answer func(w http.ResponseWriter)) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
+		if n < times {
+			answer(w)
+		}
+		return n < times
+	}
+}
+
+const always = 1 << 30
+
+// silent answers when whoever asks is gone.
+func silent(_ int, _ http.ResponseWriter, r *http.Request) bool {
+	_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not seen
+	<-r.Context().Done()
+	return true
+}
+
+// by returns the outcomes of those CLIs that end in another way than most, which is the first.
+func by(most executor.Outcome, others ...string) map[string]executor.Outcome {
+	out := map[string]executor.Outcome{"": most}
+	for i := 0; i+1 < len(others); i += 2 {
+		out[others[i]] = executor.Outcome(others[i+1])
+	}
+	return out
+}
+
+// TestFaults: whatever a model does, and whoever ends it, the CLI goes on or ends in a way that is told apart, in time, and works
+// again after it in the same sandbox.
+func TestFaults(t *testing.T) {
+	each(t, func(t *testing.T, a agent) {
+		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
+		asked := make(chan struct{}, 100)
+		hang := func(n int, w http.ResponseWriter, r *http.Request) bool {
+			asked <- struct{}{}
+			return silent(n, w, r)
+		}
+		for _, tt := range []struct {
+			name string
+			trial
+			want map[string]executor.Outcome // by CLI; "" is that of the others
+			ours bool                        // nothing of the CLI matters: the one that is slowest to start is not asked
+		}{
+			{"429 with Retry-After", trial{fault: first(1, status(429, "Retry-After", "1"))}, by(executor.Completed), false},
+			{"500 three times", trial{fault: first(3, status(500))}, by(executor.ModelError, "codex", "completed", "opencode", "completed"), false}, // by how often it asks again
+			{"529", trial{fault: first(1, status(529))}, by(executor.Completed), false},
+			{"a stream that is cut", trial{play: func(n int, r llmmock.Request) llmmock.Answer {
+				return llmmock.Answer{Text: "The total is what it is.", Cut: n == 0}
+			}}, by(executor.Completed, "gemini", "model_error"), false},
+			{"silence", trial{fault: silent, o: func(o *executor.Options) { o.Stall = 8 * time.Second }}, by(executor.Stalled), true},
+			{"a page in place of an answer, twice", trial{fault: first(2, func(w http.ResponseWriter) {
+				w.Header().Set("Content-Type", "text/html")
+				fmt.Fprint(w, "<html>please log in</html>")
+			})}, by(executor.Completed), false},
+			{"a call with broken JSON", trial{play: func(n int, r llmmock.Request) llmmock.Answer {
+				if n > 0 {
+					return llmmock.Answer{Text: "I give up."}
+				}
+				a := lookUp(n, r)
+				for i := range a.Calls {
+					a.Calls[i].Input = `{"id": `
+				}
+				return a
+			}}, by(executor.Completed), false},
+			{"another model", trial{model: strings.Replace(a.model, "-", "-other-", 1)}, by(executor.AuthError), false},
+			{"the operator's key is refused", trial{fault: first(always, status(401))}, by(executor.AuthError), false},
+			{"budget", trial{g: gateway.Budget{USD: .0001}}, by(executor.Budget), false},
+			{"timeout", trial{fault: silent, o: func(o *executor.Options) { o.Timeout = 5 * time.Second }}, by(executor.TimedOut), true},
+			{"SIGKILL", trial{fault: hang, o: func(*executor.Options) {
+				go func() {
+					<-asked
+					d.sigkill()
+				}()
+			}}, by(executor.Crashed), true},
+			{"none", trial{}, by(executor.Completed), false},
+		} {
+			if tt.ours && a.Name() == "opencode" {
+				continue
+			}
+			t.Run(tt.name, func(t *testing.T) {
+				began := time.Now()
+				res, used, err := d.try(t.Context(), tt.trial)
+				want, ok := tt.want[a.Name()]
+				if !ok {
+					want = tt.want[""]
+				}
+				if err != nil || res.Outcome != want || (res.Err() == nil) != (want == executor.Completed) {
+					t.Errorf("%s, want %s: %q, %v, %+v\n%s", res.Outcome, want, res.Detail, err, used, d.output.Bytes())
+				}
+				if used.Requests+used.Refused > 20 {
+					t.Errorf("%+v", used)
+				}
+				t.Logf("%s after %v, %d requests", res.Outcome, time.Since(began).Round(100*time.Millisecond), used.Requests)
+				d.alone()
+			})
+		}
+	})
+}
+
+// sigkill kills the processes of the CLI.
+func (d *desk) sigkill() {
+	_, err := d.s.Exec(context.Background(), session.ExecRequest{Command: `
+for p in /proc/[0-9]*; do
+	case "$(tr '\0' ' ' < $p/cmdline)" in *"` + d.a.Name() + `"*) test "${p#/proc/}" = $$ || kill -9 "${p#/proc/}";; esac
+done; true`})
+	if err != nil {
+		d.t.Error(err)
+	}
+}

@@ -1,0 +1,224 @@
+//go:build linux
+
+// Package executor runs the real CLI coding agents in real sandboxes without a network, as a user that is not root, against a model of
+// the test's: what the drivers and package executor promise together. What the parsers make of recorded output is tested where they are.
+//
+// `make agents` builds the images. Docker has the whole suite, containerd and the local backend what users do in one sandbox.
+// WORKCELL_TEST_BACKEND=containerd has containerd run all of it.
+package executor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/acp"
+	known "github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/executor/claude"
+	"github.com/workcell-dev/workcell/executor/codex"
+	"github.com/workcell-dev/workcell/executor/gemini"
+	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// record has the output of the CLIs written to where the tests of the parsers read it.
+var record = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
+
+// patience is how long a CLI may take. Machines that run tests may be very busy.
+const patience = 5 * time.Minute
+
+// agent is a CLI as the tests run it.
+type agent struct {
+	executor.Driver
+	image, model string
+}
+
+func agents() []agent {
+	return []agent{
+		{claude.Driver{}, image("claude"), "claude-sonnet-4-5"},
+		{codex.Driver{}, image("codex"), "gpt-5.1-codex"},
+		{opencode.Driver{}, image("opencode"), "anthropic/claude-sonnet-4-5"},
+		{gemini.Driver{}, image("gemini"), "gemini-2.5-pro"},
+	}
+}
+
+// image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with, as
+// hack/agents-contract.sh does.
+func image(name string) string {
+	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), known.Of(name, nil, "").Image)
+}
+
+// speakers are the CLIs that speak the Agent Client Protocol, by the one driver for it.
+func speakers() []agent {
+	return []agent{
+		{speaker{acp.Driver{Argv: []string{"opencode", "acp"}, Settings: opencode.Driver{}}, "opencode"}, image("opencode"), "anthropic/claude-sonnet-4-5"},
+		{speaker{acp.Driver{Argv: []string{"gemini", "--acp", "-m", "{model}"}, Settings: gemini.Driver{}}, "gemini"}, image("gemini"), "gemini-2.5-pro"},
+	}
+}
+
+// speaker is called by the name of its CLI, as which the tests know what it asks for.
+type speaker struct {
+	acp.Driver
+	name string
+}
+
+func (s speaker) Name() string { return s.name }
+
+// each runs a test for each CLI.
+func each(t *testing.T, test func(t *testing.T, a agent)) {
+	t.Parallel()
+	for _, a := range agents() {
+		t.Run(a.Name(), func(t *testing.T) {
+			t.Parallel()
+			test(t, a)
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// manager opens a manager of an instance of its own, of which nothing may be left at the end.
+func manager(t *testing.T) *session.Manager {
+	t.Helper()
+	return managerOn(t, cmp.Or(os.Getenv("WORKCELL_TEST_BACKEND"), "docker"))
+}
+
+// managerOn does so on an engine.
+func managerOn(t *testing.T, engine string) *session.Manager {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	var b backend.SandboxBackend
+	var err error
+	switch engine {
+	case "docker":
+		b, err = docker.New(context.Background(), nil)
+	case "containerd":
+		b, err = containerd.New(context.Background(), &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS")})
+	case "local":
+		b, err = local.New(context.Background(), &local.Options{StateDir: dir})
+	default:
+		t.Fatalf("WORKCELL_TEST_BACKEND=%s: there is no such engine", engine)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close()) })
+	instance := "executor-" + session.NewID()
+	m, err := session.NewManager(b, &session.Options{Instance: instance})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, m.Close(context.Background()))
+		if left, err := b.List(context.Background(), backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
+			t.Errorf("left: %+v, %v", left, err)
+		}
+	})
+	return m
+}
+
+// rig is a sandbox with a CLI, a model and a tool of the host.
+type rig struct {
+	t     *testing.T
+	a     agent
+	s     *session.Session
+	model *model
+	o     executor.Options
+
+	mu     sync.Mutex // guards the fields below
+	calls  []string   // arguments of the host's tool
+	events []executor.Event
+	output bytes.Buffer
+}
+
+func newRig(t *testing.T, a agent) *rig {
+	t.Helper()
+	r := newSandbox(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
+	r.model = &model{tool: "orders_lookup", args: `{"id":"42"}`, text: "The total is 12.5."}
+	addr := r.model.serve(t, r.s)
+	r.o.Models = map[executor.Dialect]executor.Endpoint{
+		executor.Anthropic:       {BaseURL: addr + "/anthropic", Key: key},
+		executor.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: key},
+		executor.OpenAIChat:      {BaseURL: addr + "/openai/v1", Key: key},
+		executor.Gemini:          {BaseURL: addr + "/gemini", Key: key},
+	}
+	return r
+}
+
+// newSandbox returns a rig whose CLI has no model yet.
+func newSandbox(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *rig {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), session.AgentKey(session.NewID(), session.DefaultName), session.Request{Image: a.image, Limits: limits})
+	must(t, err)
+	r := &rig{t: t, a: a, s: s}
+	r.o = executor.Options{
+		Timeout: patience, Start: patience, Keep: &r.output,
+		OnEvent: func(e executor.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.events = append(r.events, e)
+		},
+	}
+	r.tools()
+	return r
+}
+
+// tools lets the CLI call orders.lookup.
+func (r *rig) tools() {
+	schema := obj{"type": "object", "properties": obj{"id": obj{"type": "string"}}, "required": []any{"id"}}
+	registry, err := hosttools.New(nil, hosttools.Static("orders", hosttools.Tool{
+		Definition: hosttools.Definition{Name: "lookup", Description: "Finds an order.", ReadOnly: true, Input: schema},
+		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.calls = append(r.calls, string(c.Args))
+			return hosttools.Result{Data: []byte(`{"total":12.5}`)}, nil
+		},
+	}))
+	must(r.t, err)
+	r.t.Cleanup(func() { must(r.t, registry.Close()) })
+	set, err := registry.Set(r.t.Context(), hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup"}}}})
+	must(r.t, err)
+	r.t.Cleanup(func() { must(r.t, set.Close(context.Background())) })
+	attached, err := hosttools.Attach(r.t.Context(), r.s)
+	must(r.t, err)
+	r.o.HostTools = true
+	r.o.Grant = func(ctx context.Context, req *session.ExecRequest) { attached.Grant(ctx, set, req) }
+}
+
+// run runs the CLI, and keeps its output below testdata of its driver when that is recorded.
+func (r *rig) run(ctx context.Context, name string, task executor.Task) (executor.Result, error) {
+	r.t.Helper()
+	if task.Model == "" {
+		task.Model = r.a.model
+	}
+	r.mu.Lock()
+	r.events = nil
+	r.output.Reset()
+	r.mu.Unlock()
+	res, err := executor.Run(ctx, r.s, r.a.Driver, task, &r.o)
+	if *record && name != "" {
+		dir := filepath.Join("..", "..", "executor", r.a.Name(), "testdata")
+		if s, ok := r.a.Driver.(speaker); ok {
+			dir, name = filepath.Join("..", "..", "executor", s.Driver.Name(), "testdata"), s.name+"-"+name
+		}
+		must(r.t, os.MkdirAll(dir, 0o755))
+		must(r.t, os.WriteFile(filepath.Join(dir, name+".jsonl"), r.output.Bytes(), 0o644))
+	}
+	return res, err
+}

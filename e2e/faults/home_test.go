@@ -1,0 +1,91 @@
+//go:build linux
+
+package faults
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// makes is a workflow that changes its workspace and makes an output which takes a moment to be written.
+const makes = `id: makes
+outputs: [out.bin]
+sandbox: {runtime: bash}
+steps:
+  - {id: make, type: exec, command: "echo new > a.txt; head -c 8000000 /dev/urandom > out.bin; sha256sum out.bin"}
+`
+
+// TestKilledOnTheWayHome kills a run at each point at which what it made comes home: the copy of the workspace is taken, the
+// archive is half written, it is there, and the end is recorded. Resumed or given up, nothing is lost that was made, and
+// nothing is left of what only a run under way needs.
+func TestKilledOnTheWayHome(t *testing.T) {
+	for _, end := range []string{"resume", "cancel"} {
+		for name, moment := range map[string]func(run string) bool{
+			"copied":       there("base.zip"),
+			"half written": there("made.zip-*"),
+			"written":      there("made.zip"),
+			"ended":        func(run string) bool { return there("made.zip")(run) && !there("base.zip")(run) },
+		} {
+			t.Run(end+" when "+name, func(t *testing.T) {
+				on(t, []string{"local"}, func(t *testing.T, h *host) {
+					dir := t.TempDir()
+					must(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o600))
+					p := h.start(t, "run", workflow(t, makes), "--workspace", dir)
+					run := filepath.Join(h.state, "runs", "run_*")
+					for late := time.Now().Add(patience); !moment(run); time.Sleep(time.Millisecond) {
+						if time.Now().After(late) {
+							t.Fatalf("that moment did not come:\n%s", p.text())
+						}
+					}
+					p.kill()
+					faultOf("SIGKILL of a run, on the way home", h.engine).inject(1)
+					h.isHome(t, end, there("made.zip")(run))
+				})
+			})
+		}
+	}
+}
+
+// there returns what reports whether a run has a file.
+func there(pattern string) func(run string) bool {
+	return func(run string) bool {
+		found, _ := filepath.Glob(filepath.Join(run, pattern)) // the pattern is well formed
+		return len(found) > 0
+	}
+}
+
+// isHome ends the latest run, which was killed, in one of two ways. What it made must be kept then, unless it is given up
+// before that was written.
+func (h *host) isHome(t *testing.T, end string, written bool) {
+	t.Helper()
+	r := h.latest(t)
+	own := filepath.Join(h.state, "runs", r.ID)
+	traced := there("trace.jsonl")(own)
+	t.Logf("the killed run is %s, written: %v", r.State, written)
+	if r.State == "interrupted" {
+		h.ok(t, "runs", end, r.ID)
+	} else if r.State != "succeeded" || !written {
+		t.Fatalf("the killed run is %s, written: %v", r.State, written)
+	}
+	if written || end == "resume" {
+		if patch := h.ok(t, "runs", "diff", r.ID); !strings.Contains(patch, "-old\n+new\n") {
+			t.Errorf("the patch is\n%s", patch)
+		}
+		if out := h.ok(t, "runs", "get", r.ID, "out.bin", "-"); len(out) != 8_000_000 {
+			t.Errorf("the output has %d bytes", len(out))
+		}
+	}
+	if traced && !there("trace.jsonl")(own) {
+		t.Error("the trace is gone")
+	}
+	h.ok(t, "sessions", "gc", "--yes")
+	for _, pattern := range []string{"base.zip*", "made.zip-*"} {
+		if there(pattern)(filepath.Join(h.state, "runs", "*")) {
+			t.Errorf("%s is left of the run", pattern)
+		}
+	}
+	h.nothingLeft(t)
+}

@@ -1,0 +1,192 @@
+package hosttools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/npmtest"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// put writes a program of this machine into the sandbox.
+func (d *desk) put(program, name string) {
+	d.t.Helper()
+	f, err := os.Open(program)
+	must(d.t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	must(d.t, err)
+	_, err = d.s.WriteFile(d.t.Context(), name, f, session.WriteFileOptions{Size: info.Size(), Mode: 0o755})
+	must(d.t, err)
+}
+
+// run runs a command that may call tools, and returns what it printed.
+func (d *desk) run(req session.ExecRequest, argv ...string) string {
+	d.t.Helper()
+	req.Argv = argv
+	d.at.Grant(d.t.Context(), d.set, &req)
+	res, err := d.s.Exec(d.t.Context(), req)
+	must(d.t, err)
+	if res.ExitCode != 0 {
+		d.t.Fatalf("%s: %s %d\n%s\n%s", argv, res.Status, res.ExitCode, res.Stdout.Bytes(), res.Stderr.Bytes())
+	}
+	return string(res.Stdout.Bytes())
+}
+
+// A client of the Go SDK sees through the bridge what its command was granted, and no more.
+func TestClientOfTheGoSDK(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "mcpclient")
+	build := exec.Command("go", "build", "-o", program, "./mcpclient")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Run("on", func(t *testing.T) {
+		on(t, func(t *testing.T, m *session.Manager) {
+			waits := newWaits()
+			d := newDesk(t, m, allow("orders.lookup", "orders.wait"), nil, orders(waits))
+			d.put(program, "mcpclient")
+			begun := make(chan error, 1)
+			go func() { // ends with the test
+				select {
+				case <-waits.begun:
+				case <-t.Context().Done():
+				}
+				_, err := d.s.WriteFile(t.Context(), "begun", strings.NewReader(""), session.WriteFileOptions{})
+				begun <- err
+			}()
+			var got struct {
+				Server, Index, Refused, Canceled string
+				Tools, Resources                 []string
+				Total, After                     float64
+			}
+			must(t, json.Unmarshal([]byte(d.run(session.ExecRequest{}, "/workspace/mcpclient")), &got))
+			if fmt.Sprint(got.Tools) != "[orders_lookup orders_wait]" || !slices.Contains(got.Resources, "tools://INDEX.md") ||
+				!strings.Contains(got.Index, "orders.lookup(") || strings.Contains(got.Index, "refund") {
+				t.Errorf("it sees %+v", got)
+			}
+			if got.Total != 12.5 || got.After != 12.5 || !strings.Contains(got.Refused, "orders_refund") || got.Canceled != "context canceled" {
+				t.Errorf("its calls: %+v", got)
+			}
+			must(t, <-begun)
+			if err := waits.end(); err != context.Canceled {
+				t.Errorf("the call that it canceled ended with %v", err)
+			}
+		})
+	})
+}
+
+// large is a sandbox in which a program of hundreds of megabytes runs.
+var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
+
+// docked returns a manager of Docker, or of the engine that was chosen: what a client is to the bridge does not depend on it,
+// which TestClientOfTheGoSDK shows.
+func docked(t *testing.T) *session.Manager {
+	t.Helper()
+	return manager(t, enginetest.Names()[0])
+}
+
+// The Inspector lists and calls tools.
+func TestInspectorInside(t *testing.T) {
+	t.Parallel()
+	node, modules := npmtest.Tools(t)
+	d := newDeskIn(t, docked(t), session.Request{Image: "workcell/node:22", Limits: large}, nil, allow("orders.lookup"), nil, orders(nil))
+	tar := exec.Command("tar", "-C", filepath.Dir(modules), "--exclude=@anthropic-ai", "--exclude=opencode-*", "--exclude=node-linux-*", "-c", "node_modules")
+	packages, err := tar.StdoutPipe()
+	must(t, err)
+	must(t, tar.Start())
+	res, err := d.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"tar", "-C", "/workspace", "-x"}}, session.Streams{Stdin: packages, Stdout: io.Discard, Stderr: os.Stderr})
+	must(t, err)
+	must(t, tar.Wait())
+	if res.ExitCode != 0 {
+		t.Fatalf("tar: %+v", res.ExecStatus)
+	}
+	d.put(node, "node")
+	inspect := func(args ...string) string {
+		return d.run(session.ExecRequest{Env: map[string]string{"TMPDIR": "/workspace", "NO_COLOR": "1"}},
+			append([]string{"/workspace/node", "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js", "--cli", "/.workcell/workcell-guest", "mcp"}, args...)...)
+	}
+	var list struct{ Tools []struct{ Name string } }
+	must(t, json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list))
+	if len(list.Tools) != 1 || list.Tools[0].Name != "orders_lookup" {
+		t.Errorf("it lists %+v", list)
+	}
+	if out := inspect("--method", "tools/call", "--tool-name", "orders_lookup", "--tool-arg", "id=order-42"); !strings.Contains(out, `"total": 12.5`) {
+		t.Errorf("it was answered %s", out)
+	}
+	if out := inspect("--method", "resources/read", "--uri", "tools://INDEX.md"); !strings.Contains(out, "orders.lookup(id)") {
+		t.Errorf("it reads %s", out)
+	}
+}
+
+// Real coding agents find the tools through the bridge, and give their model what a tool answered. They and the model run in a
+// sandbox without a network.
+func TestCodingAgentsInside(t *testing.T) {
+	t.Parallel()
+	_, modules := npmtest.Tools(t)
+	d := newDeskIn(t, docked(t), session.Request{Image: pythonImage, Limits: large}, nil, allow("orders.lookup"), nil, orders(nil))
+	d.put(filepath.Join("testdata", "model.py"), "model.py")
+	model, err := d.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"sh", "-c", "python3 model.py >port & while ! [ -s port ]; do sleep 0.1; done; cat port"}})
+	must(t, err)
+	url := "http://127.0.0.1:" + string(bytes.TrimSpace(model.Stdout.Bytes()))
+	bridge := []string{"/.workcell/workcell-guest", "mcp"}
+	config := func(v any) string {
+		raw, err := json.Marshal(v)
+		must(t, err)
+		return string(raw)
+	}
+	t.Run("Claude Code", func(t *testing.T) {
+		d := d.in(t)
+		d.put(npmtest.ClaudeCode(t, modules), "claude")
+		out := d.run(session.ExecRequest{Timeout: 5 * patience, Env: map[string]string{
+			"HOME": "/workspace/home-claude", "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none",
+			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "CLAUDE_CODE_MAX_RETRIES": "2", "ENABLE_TOOL_SEARCH": "false",
+		}}, "/workspace/claude", "-p", "look order 42 up", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
+			"--strict-mcp-config", "--mcp-config", config(obj{"mcpServers": obj{"workcell": obj{"command": bridge[0], "args": bridge[1:]}}}))
+		if !strings.Contains(out, "mcp__workcell__orders_lookup") || !modelWasTold(out) {
+			t.Errorf("it printed %s", out)
+		}
+	})
+	t.Run("OpenCode", func(t *testing.T) {
+		d := d.in(t)
+		d.put(npmtest.OpenCode(t, modules), "opencode")
+		out := d.run(session.ExecRequest{Timeout: 5 * patience, Env: map[string]string{
+			"HOME": "/workspace/home-opencode", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+			"OPENCODE_CONFIG_CONTENT": config(obj{
+				"model": "fake/m", "small_model": "fake/m", "share": "disabled", "autoupdate": false, "permission": "allow",
+				"provider": obj{"fake": obj{"npm": "@ai-sdk/openai-compatible", "name": "Fake", "options": obj{"baseURL": url + "/v1", "apiKey": "none"}, "models": obj{"m": obj{"name": "m"}}}},
+				"mcp":      obj{"workcell": obj{"type": "local", "enabled": true, "command": bridge}},
+			}),
+		}}, "/workspace/opencode", "run", "--format", "json", "--", "look order 42 up")
+		if !strings.Contains(out, "workcell_orders_lookup") || !modelWasTold(out) {
+			t.Errorf("it printed %s", out)
+		}
+	})
+	if total := len(d.set.Records()); total != 2 {
+		t.Errorf("%d calls are on record: %+v", total, d.set.Records())
+	}
+}
+
+// modelWasTold reports whether a line of a coding agent has the model's answer with what the tool had said.
+func modelWasTold(out string) bool {
+	for strings.Contains(out, `\\`) { // levels of JSON quoting, down to one
+		out = strings.ReplaceAll(out, `\\`, `\`)
+	}
+	for line := range strings.Lines(out) {
+		if _, said, ok := strings.Cut(line, "the tool said "); ok && strings.Contains(said, `\"total\":12.5`) {
+			return true
+		}
+	}
+	return false
+}

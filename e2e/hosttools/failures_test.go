@@ -1,0 +1,226 @@
+package hosttools
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// desk is a sandbox whose commands call tools without an agent.
+type desk struct {
+	t        *testing.T
+	s        *session.Session
+	at       *hosttools.Attachment
+	registry *hosttools.Registry
+	set      *hosttools.Set
+}
+
+func newDesk(t *testing.T, m *session.Manager, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
+	t.Helper()
+	return newDeskIn(t, m, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
+}
+
+// newDeskOf returns the desk of a person.
+func newDeskOf(t *testing.T, m *session.Manager, name string, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
+	t.Helper()
+	return openDesk(t, m, name, session.Request{Image: pythonImage}, nil, rules, approver, sources...)
+}
+
+// newDeskIn is newDesk with a sandbox and a registry as they are asked for.
+func newDeskIn(t *testing.T, m *session.Manager, req session.Request, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
+	t.Helper()
+	return openDesk(t, m, "desk", req, o, rules, approver, sources...)
+}
+
+func openDesk(t *testing.T, m *session.Manager, name string, req session.Request, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), session.UserKey(name), req)
+	must(t, err)
+	return deskOf(t, s, o, rules, approver, sources...)
+}
+
+// deskOf is a desk for a sandbox that is open.
+func deskOf(t *testing.T, s *session.Session, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *desk {
+	t.Helper()
+	registry, set := freeze(t, o, rules, approver, sources...)
+	at, err := hosttools.Attach(t.Context(), s)
+	must(t, err)
+	return &desk{t, s, at, registry, set}
+}
+
+// newSet returns what rules allow of sources, until the end of the test.
+func newSet(t *testing.T, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) *hosttools.Set {
+	t.Helper()
+	_, set := freeze(t, nil, rules, approver, sources...)
+	return set
+}
+
+func freeze(t *testing.T, o *hosttools.Options, rules hosttools.Rules, approver hosttools.Approver, sources ...hosttools.Source) (*hosttools.Registry, *hosttools.Set) {
+	t.Helper()
+	registry, err := hosttools.New(o, sources...)
+	must(t, err)
+	set, err := registry.Set(t.Context(), hosttools.Grant{Rules: rules, Approver: approver})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		must(t, set.Close(ctx))
+		must(t, registry.Close())
+	})
+	return registry, set
+}
+
+func allow(tools ...string) (r hosttools.Rules) {
+	for _, tool := range tools {
+		r.Allow = append(r.Allow, toolrule.Rule{Tool: tool})
+	}
+	return r
+}
+
+// in is the desk in a subtest.
+func (d *desk) in(t *testing.T) *desk {
+	mine := *d
+	mine.t = t
+	return &mine
+}
+
+// python runs a program that may call tools.
+func (d *desk) python(req session.ExecRequest, code string) session.ExecResult {
+	d.t.Helper()
+	req.Argv = []string{"python3", "-c", code}
+	d.at.Grant(d.t.Context(), d.set, &req)
+	res, err := d.s.Exec(d.t.Context(), req)
+	must(d.t, err)
+	return res
+}
+
+func (d *desk) prints(want, code string) {
+	d.t.Helper()
+	if res := d.python(session.ExecRequest{}, code); string(res.Stdout.Bytes()) != want {
+		d.t.Errorf("printed %q, want %q; %s %s", res.Stdout.Bytes(), want, res.Status, res.Stderr.Bytes())
+	}
+}
+
+// works reports that calls are answered after whatever happened.
+func (d *desk) works() {
+	d.t.Helper()
+	d.prints("12.5\n", `from workcell import tools; print(tools.orders.lookup(id="1")["total"])`)
+}
+
+// The calls of a command that is killed, or times out, end with it.
+func TestCommandEnds(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		waits := newWaits()
+		d := newDesk(t, m, allow("orders.*"), nil, orders(waits))
+		const program = `from workcell import tools; tools.orders.wait()`
+		called := func() bool {
+			select {
+			case <-waits.begun:
+				return true
+			default:
+				return false
+			}
+		}
+		t.Run("timed out", func(t *testing.T) {
+			// A busy machine may need more than a second before the program calls at all.
+			for timeout := time.Second; ; timeout *= 2 {
+				res := d.python(session.ExecRequest{Timeout: timeout}, program)
+				if res.Status != session.ExecTimedOut {
+					t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
+				}
+				if called() {
+					break
+				}
+				if timeout > patience {
+					t.Fatal("the program never called")
+				}
+			}
+			if err := waits.end(); err != context.Canceled {
+				t.Error(err)
+			}
+		})
+		t.Run("killed", func(t *testing.T) {
+			res := d.python(session.ExecRequest{Yield: time.Millisecond}, program)
+			if res.Done() {
+				t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
+			}
+			select {
+			case <-waits.begun:
+			case <-time.After(patience):
+				t.Fatal("the program never called")
+			}
+			_, err := d.s.KillExec(t.Context(), res.ExecID, "")
+			must(t, err)
+			if err := waits.end(); err != context.Canceled {
+				t.Error(err)
+			}
+		})
+		d.works()
+	})
+}
+
+// A tool that is slower than its time is a timeout, and its context is over.
+func TestSlowTool(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		waits := newWaits()
+		rules := allow("orders.*")
+		rules.Limits.Seconds = 1
+		d := newDesk(t, m, rules, nil, orders(waits))
+		d.prints("timeout\n", `
+from workcell import tools, ToolTimeout
+try: tools.orders.wait()
+except ToolTimeout as e: print(e.code)`)
+		if err := waits.end(); err != context.DeadlineExceeded {
+			t.Error(err)
+		}
+		d.works()
+	})
+}
+
+// Somebody is asked while the command waits, and the waiting costs it no time.
+func TestApproval(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		var mu sync.Mutex
+		var asked []string
+		var wait time.Duration
+		rules := allow("orders.lookup")
+		rules.Allow = append(rules.Allow, toolrule.Rule{Tool: "orders.refund", Ask: `args.id != "1"`})
+		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			mu.Lock()
+			asked = append(asked, string(r.Args))
+			mu.Unlock()
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return hosttools.Decision{}, ctx.Err()
+			}
+			return hosttools.Decision{Allow: string(r.Args) == `{"id":"2"}`}, nil
+		})
+		d := newDesk(t, m, rules, approver, orders(nil))
+		// A busy machine may need more than the timeout before the program asks at all.
+		for timeout := 2 * time.Second; timeout < patience; timeout *= 2 {
+			wait = timeout + time.Second
+			res := d.python(session.ExecRequest{Timeout: timeout}, `
+from workcell import tools, ToolDenied
+print(tools.orders.refund(id="1"), tools.orders.refund(id="2"))
+try: tools.orders.refund(id="3")
+except ToolDenied as e: print(e.code)`)
+			if len(asked) == 0 && res.Status == session.ExecTimedOut {
+				continue
+			}
+			if got := string(res.Stdout.Bytes()); got != "refunded refunded\npermission_denied\n" {
+				t.Errorf("printed %q; %s %s", got, res.Status, res.Stderr.Bytes())
+			}
+			break
+		}
+		if got := fmt.Sprint(asked); got != `[{"id":"2"} {"id":"3"}]` {
+			t.Errorf("asked about %s", got)
+		}
+	})
+}

@@ -1,0 +1,697 @@
+package hosttools
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// numbers are what a program inside measured: it prints them as JSON.
+type numbers map[string]float64
+
+// attack is a program, and what shows that it came through to the bound that it is about.
+type attack struct {
+	name, code string
+	check      func(t *testing.T, n numbers)
+}
+
+// attackHead is what all attacks begin with.
+const attackHead = `
+import ctypes, json, os, select, signal, socket, struct, sys, threading, time
+def connect():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect("\0" + os.environ["WORKCELL_TOOLS"][1:])
+    s.settimeout(20)
+    return s
+def request(n, method, **params):
+    if method not in ("ping", "initialize"): params["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {}}
+    return json.dumps({"jsonrpc": "2.0", "id": n, "method": method, "params": params}).encode() + b"\n"
+rest = {}
+def answer(s):
+    got = rest.pop(s, b"")
+    while b"\n" not in got:
+        chunk = s.recv(1 << 16)
+        if not chunk: raise OSError("hung up")
+        got += chunk
+    line, _, more = got.partition(b"\n")
+    if more: rest[s] = more
+    return json.loads(line)
+def ping(s):
+    s.sendall(request(0, "ping"))
+    return "result" in answer(s)
+def pings(s):
+    try: return ping(s)
+    except OSError: return False
+def code(a):
+    return a["result"].get("structuredContent", {}).get("error", {}).get("code") or a["result"]["content"][0]["text"]
+def call(s, name, **args):
+    s.sendall(request(1, "tools/call", name=name, arguments=args))
+    return code(answer(s))
+part = 1 # of it is done where it takes long
+def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
+`
+
+// The bounds of the guest and the host that the attacks run into: internal/guest/server, gateway/hosttools.
+const (
+	execConns = 16
+	lineBound = 2 << 20
+	// sentAhead is what the sockets and the multiplexer take of a line that is not read any more.
+	sentAhead = 4 << 20
+)
+
+var attacks = []attack{
+	{"10,000 connects", `
+made = answered = 0
+for n in range(10000 // part):
+    s = connect()
+    made += 1
+    if n % 100 == 0: answered += pings(s)
+    s.close()
+show(made=made, answered=answered, part=part)`, func(t *testing.T, n numbers) {
+		if n["made"]*n["part"] != 10_000 || n["answered"]*n["part"] < 10 {
+			t.Errorf("%v connects were made, of one in 100 that asked %v answered", n["made"], n["answered"])
+		}
+	}},
+	{"1 GiB without a line feed", `
+chunk, taken, most, hung, first = b"x" * (1 << 18), 0, 0, 0, pings(connect())
+while taken < (1 << 30) // part:
+    s, line = connect(), 0
+    try:
+        s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"')
+        while line < 1 << 28: line += s.send(chunk)
+    except OSError: hung += 1
+    taken, most = taken + line, max(most, line)
+    s.close()
+show(taken=taken, most=most, hung=hung, first=first, part=part)`, func(t *testing.T, n numbers) {
+		if n["taken"]*n["part"] < 1<<30 || n["first"] != 1 || n["hung"] == 0 || n["most"] < lineBound || n["most"] > lineBound+sentAhead {
+			t.Errorf("%v bytes were taken, %v of the longest line; %v connections were hung up on", n["taken"], n["most"], n["hung"])
+		}
+	}},
+	// 10^6 requests take longer than a test should: what can be sent in 5 seconds.
+	{"requests without end", `
+answers, end = [0] * 8, time.monotonic() + 5
+def flood(i):
+    s, lines = connect(), b"".join(request(n, "ping") for n in range(32))
+    while time.monotonic() < end:
+        s.sendall(lines)
+        left = 32
+        while left:
+            n = s.recv(1 << 16).count(b"\n")
+            if not n and not left: return
+            left -= n
+        answers[i] += 32
+    s.close()
+threads = [threading.Thread(target=flood, args=(i,)) for i in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+show(answered=sum(answers))`, func(t *testing.T, n numbers) {
+		if n["answered"] < 500 {
+			t.Errorf("%v requests were answered", n["answered"])
+		}
+	}},
+	{"calls that are refused", `
+s, refused, codes = connect(), 0, {}
+for n in range(400 // part):
+    s.sendall(b"".join(request(i, "tools/call", name="orders_secret" if i % 2 else "orders_lookup", arguments={}) for i in range(32)))
+    left, buf = 32, b""
+    while left:
+        buf += s.recv(1 << 16)
+        *lines, buf = buf.split(b"\n")
+        for line in lines:
+            c = code(json.loads(line))
+            codes[c] = codes.get(c, 0) + 1
+        left -= len(lines)
+show(part=part, **codes)`, func(t *testing.T, n numbers) {
+		// The quota of 10,000 is reached where all of them are made.
+		if n["not_found"]*n["part"] < 4000 || n["invalid_argument"]*n["part"] < 4000 || n["part"] == 1 && n["quota_exceeded"] < 1000 ||
+			(n["not_found"]+n["invalid_argument"]+n["quota_exceeded"])*n["part"] != 400*32 {
+			t.Errorf("calls were refused: %v", n)
+		}
+	}},
+	{"answers that nobody reads", `
+links, sent = [connect() for _ in range(16)], 0
+for s in links: s.setblocking(False)
+lines = {s: b"".join(request(n, "tools/call", name="orders_page", arguments={}) for n in range(60)) for s in links}
+end = time.monotonic() + 8
+while time.monotonic() < end:
+    for s in links:
+        try: sent, lines[s] = sent + 1, lines[s][s.send(lines[s]):]
+        except OSError: pass
+    time.sleep(.1)
+waiting = sum(bool(select.select([s], [], [], 0)[0]) for s in links)
+show(links=len(links), waiting=waiting)`, func(t *testing.T, n numbers) {
+		if n["waiting"] != execConns {
+			t.Errorf("answers wait on %v of %v connections", n["waiting"], n["links"])
+		}
+	}},
+	{"lists that nobody reads, in one request", `
+line = b"[" + b",".join(request(n, "tools/list").strip() for n in range(5000)) + b"]\n"
+sent, hung, first = 0, 0, pings(connect())
+for _ in range(8):
+    s = connect()
+    try:
+        s.sendall(line)
+        sent += len(line)
+        hung += not s.recv(100)
+    except OSError: hung += 1
+show(sent=sent, hung=hung, first=first)`, func(t *testing.T, n numbers) {
+		if n["sent"] == 0 || n["first"] != 1 || n["hung"] != 8 {
+			t.Errorf("a request with many in it: %v bytes were sent, %v of 8 connections hung up on", n["sent"], n["hung"])
+		}
+	}},
+	// Of few connections: each holds the multiplexer's window besides, see docs/rough-edges.md.
+	{"arguments that grow when they are read", `
+links = [connect() for _ in range(4)]
+def line(many): # of what takes the most memory for its length, and as long as may be
+    big = b'{"id":"1","x":[' + b"{}," * many + b'0],"y":"' + b"y" * (1040000 - 3 * many) + b'"}'
+    return request(1, "tools/call", name="orders_lookup", arguments="@").replace(b'"@"', big)
+lines = [line(49000), line(330000)]
+codes = []
+def attack(s):
+    for n in range(8):
+        s.sendall(lines[n % 2])
+        codes.append(code(answer(s)))
+threads = [threading.Thread(target=attack, args=(s,)) for s in links]
+for t in threads: t.start()
+for t in threads: t.join()
+show(answered=codes.count('{"total":12.5}'), refused=codes.count("too_large"))`, func(t *testing.T, n numbers) {
+		if n["answered"] != 16 || n["refused"] != 16 {
+			t.Errorf("of 32 calls %v were answered, %v refused", n["answered"], n["refused"])
+		}
+	}},
+	{"clients with much to say", `
+line = request(1, "initialize", protocolVersion="2025-06-18", clientInfo={"name": "x", "version": "1"}, capabilities={"experimental": {"x": "@"}})
+line, small = (line.replace(b'"@"', b"[" + b"{}," * n + b"0]") for n in (600000, 1))
+links, first, hung = [connect() for _ in range(15)], 0, 0
+s = connect()
+s.sendall(small)
+first = "result" in answer(s)
+for s in links:
+    try:
+        s.sendall(line)
+        hung += not s.recv(100)
+    except OSError: hung += 1
+show(first=first, hung=hung)`, func(t *testing.T, n numbers) {
+		if n["first"] != 1 || n["hung"] != 15 {
+			t.Errorf("of 15 connections %v were hung up on; a small client was answered: %v", n["hung"], n["first"])
+		}
+	}},
+	{"forged ids", `
+first = hung = same = 0
+for line in (b'',b'{"jsonrpc":"2.0","id":{},"method":"ping"}', b'{"jsonrpc":"2.0","id":[1],"method":"ping"}', b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":7,"result":{}}', b'{"jsonrpc":"2.0","id":0,"error":{"code":1,"message":"x"}}', b'[[[[[', b'\xff', b'{"jsonrpc":"2.0","id":"' + b"i" * 100000 + b'","method":"ping"}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":991}}'):
+    s = connect()
+    first += pings(s)
+    try:
+        s.sendall(line + b"\n" + request(77, "ping"))
+        while True: # the answer to the last one, or none
+            a = answer(s)
+            if a.get("id") == 77: same += 1; break
+    except OSError: hung += 1
+    s.close()
+show(first=first, hung=hung, same=same)`, func(t *testing.T, n numbers) {
+		if n["first"] != 10 || n["hung"]+n["same"] != 10 || n["same"] < 4 {
+			t.Errorf("of 10 connections %v were answered at first, %v afterwards, %v hung up on", n["first"], n["same"], n["hung"])
+		}
+	}},
+	{"64 processes that hold connections", `
+r, w = os.pipe()
+children = []
+for _ in range(64):
+    pid = os.fork()
+    if pid:
+        children.append(pid)
+        continue
+    s = connect()
+    os.write(w, b"y" if pings(s) else b"n")
+    time.sleep(600)
+said = b""
+while len(said) < 64: said += os.read(r, 64)
+time.sleep(2)
+show(answered=said.count(b"y"), refused=said.count(b"n"))
+for pid in children: os.kill(pid, signal.SIGKILL)`, func(t *testing.T, n numbers) {
+		if n["answered"] < 1 || n["answered"] > execConns || n["answered"]+n["refused"] != 64 {
+			t.Errorf("of 64 connections %v were answered, %v refused", n["answered"], n["refused"])
+		}
+	}},
+}
+
+// What an attack may cost the host, and how much longer a call from another sandbox may take meanwhile: the promise is twice
+// as long, on a machine that does nothing else. The race detector's shadow of memory counts several times what it is of.
+const (
+	maxGrowth   = 64 << 20 * shadow
+	maxSlowdown = 10
+	slack       = 250 * time.Millisecond // what runs beside this on a test's machine comes and goes
+)
+
+// Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's memory is
+// measured, so that no other test may run beside this one.
+func TestHostileCode(t *testing.T) {
+	for i, name := range enginetest.Names() {
+		t.Run(name, func(t *testing.T) {
+			head := attackHead
+			if i > 0 { // the bounds are those of host and guest, which are the same on every engine
+				head += "part = 8\n"
+			}
+			m := manager(t, name)
+			rules := allow("orders.lookup", "orders.refund", "orders.page")
+			d := newDesk(t, m, rules, nil, newLedger().source())
+			many := rules
+			many.Limits.Calls, many.Limits.PerSecond = 1_000_000, 1000
+			other := &neighbour{newDeskOf(t, m, "neighbour", many, nil, newLedger().source())}
+			alone := other.during(func() { time.Sleep(3 * time.Second) })
+			for _, a := range attacks {
+				t.Run(a.name, func(t *testing.T) {
+					mine := *d
+					mine.t, other.t = t, t
+					mine.set = newSet(t, rules, nil, newLedger().source()) // what an attack was refused is no other one's business
+					mine.works()
+					base := resetPeak(t)
+					began := time.Now()
+					var res session.ExecResult
+					beside := other.during(func() {
+						res = mine.python(session.ExecRequest{Timeout: 2 * patience}, head+a.code)
+					})
+					growth, took := peak(t)-base, time.Since(began)
+					var n numbers
+					if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil {
+						t.Fatalf("%s %q %s", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes())
+					}
+					a.check(t, n)
+					mine.set = newSet(t, rules, nil, newLedger().source())
+					t.Logf("%s: %v, %.1f s, %+d MiB, a call beside it %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
+						beside, alone, float64(beside)/float64(alone))
+					if growth > maxGrowth {
+						t.Errorf("%s: the host grew by %d MiB", a.name, growth>>20)
+					}
+					if beside > maxSlowdown*alone+slack {
+						t.Errorf("%s: a call from another sandbox took %v instead of %v", a.name, beside, alone)
+					}
+					mine.works()
+				})
+			}
+		})
+	}
+}
+
+// resetPeak makes the process as small as it gets and returns its size.
+func resetPeak(t *testing.T) int64 {
+	t.Helper()
+	debug.FreeOSMemory()
+	must(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // the peak begins again
+	return statusOf(t, "VmRSS:")
+}
+
+// peak returns the largest size of the process since resetPeak.
+func peak(t *testing.T) int64 {
+	t.Helper()
+	return statusOf(t, "VmHWM:")
+}
+
+func statusOf(t *testing.T, key string) int64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/status")
+	must(t, err)
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		if f := strings.Fields(lines.Text()); len(f) == 3 && f[0] == key {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			must(t, err)
+			return kib << 10
+		}
+	}
+	t.Fatalf("no %s in /proc/self/status", key)
+	return 0
+}
+
+// neighbour is a sandbox whose code calls tools meanwhile.
+type neighbour struct{ *desk }
+
+// during returns the median of the calls that are made while f runs.
+func (n *neighbour) during(f func()) time.Duration {
+	n.t.Helper()
+	const stop = "/workspace/stop"
+	ctx := n.t.Context()
+	_, _ = n.s.RemoveFile(ctx, stop, false) // the first time there is none
+	req := session.ExecRequest{Argv: []string{"python3", "-c", `
+import os, time
+from workcell import tools
+took = []
+tools.orders.lookup(id="1")
+print("on", flush=True)
+while len(took) < 20 or not os.path.exists("/workspace/stop"):
+    began = time.perf_counter()
+    tools.orders.lookup(id="1")
+    took.append(time.perf_counter() - began)
+    time.sleep(.005)
+print(sorted(took)[len(took) // 2], len(took))`}, Background: true}
+	n.at.Grant(ctx, n.set, &req)
+	res, err := n.s.Exec(ctx, req)
+	must(n.t, err)
+	f()
+	_, err = n.s.WriteFile(ctx, stop, strings.NewReader("x"), session.WriteFileOptions{Size: 1})
+	must(n.t, err)
+	out, err := n.s.WaitExec(ctx, res.ExecID, patience)
+	must(n.t, err)
+	var p50 float64
+	var calls int
+	if _, err := fmt.Sscanf(string(out.Stdout.Bytes()), "on\n%g %d\n", &p50, &calls); err != nil {
+		n.t.Fatalf("%s %q %s: %v", out.Status, out.Stdout.Bytes(), out.Stderr.Bytes(), err)
+	}
+	return time.Duration(p50 * float64(time.Second))
+}
+
+// ledger is an `orders` whose calls are known by the command that made them.
+type ledger struct {
+	mu    sync.Mutex
+	calls map[string]map[string]int // by tool and exec
+}
+
+func newLedger() *ledger { return &ledger{calls: map[string]map[string]int{}} }
+
+func (l *ledger) source() hosttools.Source {
+	tool := func(name, text string) hosttools.Tool {
+		return hosttools.Tool{
+			Definition: hosttools.Definition{Name: name, Description: "Works.", ReadOnly: true, Input: obj{"type": "object"}},
+			Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if l.calls[name] == nil {
+					l.calls[name] = map[string]int{}
+				}
+				l.calls[name][c.Caller.ExecID]++
+				return hosttools.Result{Text: text}, nil
+			},
+		}
+	}
+	lookup := tool("lookup", "")
+	lookup.Input = obj{"type": "object", "properties": obj{"id": obj{"type": "string"}}, "required": []any{"id"}}
+	count := lookup.Handle
+	lookup.Handle = func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) {
+		_, err := count(ctx, c)
+		return hosttools.Result{Data: []byte(`{"total":12.5}`)}, err
+	}
+	return hosttools.Static("orders", lookup, tool("refund", "refunded"), tool("page", strings.Repeat("<p>", 20<<10)))
+}
+
+// of returns how often each command called a tool.
+func (l *ledger) of(tool string) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.calls[tool])
+}
+
+// begin starts a program with the tools of set, and returns its exec.
+func (d *desk) begin(set *hosttools.Set, code string, env map[string]string) string {
+	d.t.Helper()
+	req := session.ExecRequest{Argv: []string{"python3", "-c", attackHead + code}, Background: true, Env: env}
+	if set != nil {
+		d.at.Grant(d.t.Context(), set, &req)
+	}
+	res, err := d.s.Exec(d.t.Context(), req)
+	must(d.t, err)
+	return res.ExecID
+}
+
+// numbers waits for the end of a program and returns what it measured.
+func (d *desk) numbers(exec string) (n numbers) {
+	d.t.Helper()
+	res, err := d.s.WaitExec(d.t.Context(), exec, patience)
+	must(d.t, err)
+	if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil || !res.Done() {
+		d.t.Fatalf("%s %q %s: %v", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes(), err)
+	}
+	return n
+}
+
+// A command that was granted nothing reaches nobody, and neither does one that says it is another. The same program with a
+// grant is answered.
+func TestNotGranted(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		d := newDesk(t, m, allow("orders.lookup"), nil, orders(nil))
+		granted := d.begin(d.set, `time.sleep(600)`, nil)
+		const program = `
+env = dict(os.environ)
+if "FORGED" in env and env.get("WORKCELL_EXEC") != env["FORGED"]:
+    os.execve("/proc/self/exe", ["python3", "-c", open("/proc/self/cmdline").read().split("\0")[2]], dict(env, WORKCELL_EXEC=env["FORGED"]))
+os.environ.setdefault("WORKCELL_TOOLS", "@workcell-tools")
+show(forged=env.get("WORKCELL_EXEC") == env.get("FORGED", ""), answered=sum(pings(connect()) for _ in range(3)))`
+		forged := map[string]string{"FORGED": granted}
+		for _, tt := range []struct {
+			name string
+			set  *hosttools.Set
+			env  map[string]string
+			want numbers
+		}{
+			{"no grant", nil, nil, numbers{"forged": 0, "answered": 0}},
+			{"no grant, forged exec", nil, forged, numbers{"forged": 1, "answered": 0}},
+			{"granted", d.set, nil, numbers{"forged": 0, "answered": 3}},
+			{"granted, forged exec", d.set, forged, numbers{"forged": 1, "answered": 3}},
+		} {
+			if got := d.numbers(d.begin(tt.set, program, tt.env)); !maps.Equal(got, tt.want) {
+				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+		}
+		d.works()
+	})
+}
+
+// Two agents share a sandbox and call at once. Each command has the tools of its own grant, and every call is that of the
+// command that made it.
+func TestConfusedDeputy(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		book := newLedger()
+		rules := func(tool string) hosttools.Rules {
+			r := allow(tool)
+			r.Limits.PerSecond = 1000
+			return r
+		}
+		d := newDesk(t, m, rules("orders.lookup"), nil, book.source())
+		other := newSet(t, rules("orders.refund"), nil, book.source())
+		const program = `
+seen, links = {}, [connect() for _ in range(4)]
+def calls(s):
+    for n in range(50):
+        for name in ("orders_lookup", "orders_refund"):
+            c = name + "_" + ("not_found" if call(s, name, id="1") == "not_found" else "answered")
+            seen[c] = seen.get(c, 0) + 1
+for s in links: calls(s)
+show(**seen)`
+		first, second := d.begin(d.set, program, nil), d.begin(other, program, nil)
+		if got, want := d.numbers(first), (numbers{"orders_lookup_answered": 200, "orders_refund_not_found": 200}); !maps.Equal(got, want) {
+			t.Errorf("the first agent's calls: %v, want %v", got, want)
+		}
+		if got, want := d.numbers(second), (numbers{"orders_refund_answered": 200, "orders_lookup_not_found": 200}); !maps.Equal(got, want) {
+			t.Errorf("the second agent's calls: %v, want %v", got, want)
+		}
+		if got, want := book.of("lookup"), map[string]int{first: 200}; !maps.Equal(got, want) {
+			t.Errorf("lookups by command: %v, want %v", got, want)
+		}
+		if got, want := book.of("refund"), map[string]int{second: 200}; !maps.Equal(got, want) {
+			t.Errorf("refunds by command: %v, want %v", got, want)
+		}
+	})
+}
+
+// victim is a command that keeps a connection and calls until it is told to stop. Its pid lies in a file.
+const victim = `
+s = connect()
+with open("/workspace/victim", "w") as f: f.write("%d %d\n" % (os.getpid(), s.fileno()))
+calls = 0
+while not os.path.exists("/workspace/stop"):
+    calls += call(s, "orders_lookup", id="1") != "not_found"
+    time.sleep(.01)
+show(calls=calls)`
+
+// attackVictim is what the attacks of one command on another begin with.
+const attackVictim = `
+while True:
+    try:
+        victim, fd = map(int, open("/workspace/victim").read().split())
+        break
+    except (OSError, ValueError): time.sleep(.01)
+libc = ctypes.CDLL(None, use_errno=True)
+`
+
+// A command cannot take on the mark of another one, by which its connections are known: it stays itself.
+func TestForgedTag(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		book := newLedger()
+		d := newDesk(t, m, allow("orders.refund"), nil, book.source())
+		mine := newSet(t, allow("orders.lookup"), nil, book.source())
+		// The attacker is older: a mark can only be lowered, and later commands have lower ones.
+		attacker := d.begin(mine, attackVictim+`
+import resource
+LOCKS = 10
+def locks(pid): return int(next(l for l in open("/proc/%d/limits" % pid) if l.startswith("Max file locks")).split()[4])
+own, wanted = locks(os.getpid()), locks(victim)
+before = call(connect(), "orders_lookup", id="1") != "not_found"
+limit = struct.pack("QQ", wanted, wanted)
+def by_hand(number, *args): return libc.syscall(number, *[ctypes.c_void_p(a) if isinstance(a, int) else a for a in args])
+machine = os.uname().machine
+setrlimit, prlimit = (160, 302) if machine == "x86_64" else (164, 261)
+for attempt in (lambda: resource.setrlimit(LOCKS, (wanted, wanted)), lambda: by_hand(setrlimit, LOCKS, limit), lambda: by_hand(prlimit, 0, LOCKS, limit, None),
+    lambda: by_hand(prlimit, os.getpid(), LOCKS, limit, None), lambda: resource.setrlimit(LOCKS, (0, own))):
+    try: attempt()
+    except (OSError, ValueError): pass
+stayed = locks(os.getpid()) == own
+try: refunded = call(connect(), "orders_refund") == "refunded"
+except OSError: refunded = False
+try: after = call(connect(), "orders_lookup", id="1") != "not_found"
+except OSError: after = False
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0)) # other limits are its own
+open("/workspace/stop", "w")
+show(lower=wanted < own, before=before, stayed=stayed, refunded=refunded, after=after)`, nil)
+		later := d.begin(d.set, strings.Replace(victim, `"orders_lookup", id="1"`, `"orders_refund"`, 1), nil)
+		got, want := d.numbers(attacker), numbers{"lower": 1, "before": 1, "stayed": 1, "refunded": 0, "after": 1}
+		if !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		if calls := int(d.numbers(later)["calls"]); calls == 0 || !maps.Equal(book.of("refund"), map[string]int{later: calls}) {
+			t.Errorf("the victim made %d calls, refunds by command: %v", calls, book.of("refund"))
+		}
+	})
+}
+
+// A command that traces another one of its sandbox, which has the same user, or takes a descriptor from it, may call by its
+// connections; what it does so counts as the other one's, and its own calls stay its own. The sandbox is the boundary.
+func TestTracedSibling(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		book := newLedger()
+		d := newDesk(t, m, allow("orders.lookup"), nil, book.source())
+		mine := newSet(t, allow("orders.refund"), nil, book.source())
+		sibling := d.begin(d.set, victim, nil)
+		attacker := d.begin(mine, attackVictim+`
+ATTACH, DETACH = 16, 17
+stolen = 0
+pid = libc.syscall(434, victim, 0)
+got = libc.syscall(438, pid, fd, 0) if pid >= 0 else -1
+traced = libc.ptrace(ATTACH, victim, None, None) == 0
+if traced: os.waitpid(victim, 0)
+own = {call(connect(), "orders_refund"), call(connect(), "orders_lookup", id="1")} == {"refunded", "not_found"}
+if got >= 0:
+    s = socket.socket(fileno=got)
+    s.settimeout(20)
+    if traced: # nobody else reads
+        try: stolen = call(s, "orders_lookup", id="1") != "not_found"
+        except OSError: pass
+if traced: libc.ptrace(DETACH, victim, None, None)
+open("/workspace/stop", "w")
+show(traced=traced, taken=got >= 0, stolen=stolen, own=own)`, nil)
+		got := d.numbers(attacker)
+		t.Logf("%v", got)
+		if got["own"] != 1 {
+			t.Errorf("its own calls had another grant: %v", got)
+		}
+		if by := book.of("refund"); !maps.Equal(by, map[string]int{attacker: 1}) {
+			t.Errorf("refunds by command: %v", by)
+		}
+		if by := book.of("lookup"); len(by) != 1 || by[sibling] == 0 {
+			t.Errorf("lookups by command: %v", by)
+		}
+	})
+}
+
+// A connection that a command gave away ends with the last process of the command, whoever holds it.
+func TestConnectionGivenAway(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		book := newLedger()
+		d := newDesk(t, m, allow("orders.refund"), nil, book.source())
+		mine := newSet(t, allow("orders.lookup"), nil, book.source())
+		heir := d.begin(mine, `
+door = socket.socket(socket.AF_UNIX)
+door.bind("\0door")
+door.listen()
+giver, _ = door.accept()
+s = socket.socket(fileno=struct.unpack("i", giver.recvmsg(1, 64)[1][0][2])[0])
+s.settimeout(20)
+alive = sum(call(s, "orders_refund") == "refunded" for _ in range(5))
+giver.send(b"x") # it ends now
+end = time.monotonic() + 20
+try:
+    while time.monotonic() < end:
+        call(s, "orders_refund")
+        time.sleep(.05)
+    hung = False
+except OSError: hung = True
+show(alive=alive, hung=hung, own=call(connect(), "orders_lookup", id="1") != "not_found")`, nil)
+		giver := d.begin(d.set, `
+s, door = connect(), socket.socket(socket.AF_UNIX)
+while door.connect_ex("\0door"): time.sleep(.01)
+door.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", s.fileno()))])
+door.recv(1)
+show(given=1)`, nil)
+		if got, want := d.numbers(heir), (numbers{"alive": 5, "hung": 1, "own": 1}); !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		if by := book.of("refund"); len(by) != 1 || by[giver] < 5 {
+			t.Errorf("refunds by command: %v", by)
+		}
+	})
+}
+
+// A process that a command left behind calls as the command, until the run ends.
+func TestConnectionLeftBehind(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		book := newLedger()
+		d := newDesk(t, m, allow("orders.lookup"), nil, book.source())
+		exec := d.begin(d.set, `
+s = connect()
+first = call(s, "orders_lookup", id="1") != "not_found"
+if not os.fork():
+    os.setsid()
+    for n in range(3): os.close(n)
+    calls = 0
+    try:
+        while True:
+            call(s, "orders_lookup", id="1")
+            calls += 1
+            with open("/workspace/calls", "w") as f: f.write(str(calls))
+            time.sleep(.01)
+    except OSError: pass
+    with open("/workspace/ended", "w") as f: f.write(str(sum(pings(connect()) for _ in range(3))))
+    os._exit(0)
+show(first=first)`, nil)
+		if got := d.numbers(exec); got["first"] != 1 {
+			t.Fatal(got)
+		}
+		ended := book.of("lookup")[exec]
+		d.until("calls are made behind the end", func() bool { return book.of("lookup")[exec] > ended+5 })
+		must(t, d.set.Close(t.Context()))
+		closed := book.of("lookup")[exec]
+		var left string
+		d.until("the connection ends with the run", func() bool {
+			data, _, err := d.s.ReadFileBytes(t.Context(), "/workspace/ended", session.ReadFileOptions{})
+			left = string(data)
+			return err == nil && left != ""
+		})
+		if left != "0" || book.of("lookup")[exec] != closed || len(book.of("lookup")) != 1 {
+			t.Errorf("behind the run's end %s connections were answered; calls by command: %v", left, book.of("lookup"))
+		}
+	})
+}
+
+// until waits for something.
+func (d *desk) until(what string, is func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatalf("it did not happen that %s", what)
+		}
+	}
+}

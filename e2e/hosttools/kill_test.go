@@ -1,0 +1,212 @@
+package hosttools
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/internal/audit"
+)
+
+// ledgerVariable makes this binary an MCP server: it is the file of its ledger.
+const ledgerVariable = "HOSTTOOLS_TEST_LEDGER"
+
+// ledgerServer has a tool that writes each call down; the first one never answers.
+func ledgerServer() int {
+	type none struct{}
+	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "charge"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
+		file, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer file.Close() // it is of a test
+		if _, err := file.WriteString("charged\n"); err != nil {
+			return nil, nil, err
+		}
+		if info, err := file.Stat(); err != nil || info.Size() == int64(len("charged\n")) {
+			<-ctx.Done()
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "charged"}}}, nil, nil
+	})
+	return serveStdio(server)
+}
+
+// machine is a user's machine with the command, an engine, and an agent whose program calls a tool.
+type machine struct {
+	t                   *testing.T
+	binary, engine, dir string
+}
+
+// newMachine builds the command and writes the files of a run.
+func newMachine(t *testing.T, binary, engine string) *machine {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	m := &machine{t, binary, engine, t.TempDir()}
+	for name, text := range map[string]string{
+		"flow.yaml":       "id: flow\nsandbox: {image: " + pythonImage + "}\nsteps: [{id: work, type: agent, agent: worker}]\n",
+		"worker.prompt":   "---\nsandbox: {mode: script, host_tools: {allow: [ledger.charge]}}\n---\nWork.\n",
+		"host-tools.yaml": fmt.Sprintf("servers:\n  ledger:\n    command: [%q]\n    env: {%s: %q}\n", self, ledgerVariable, m.path("ledger")),
+		"script.yaml": `agents:
+  worker:
+    - - tool: sandbox_run
+        input:
+          code: |
+            from workcell import tools
+            import os, socket, threading, time
+            def watch():
+                s = socket.socket(socket.AF_UNIX); s.connect("\0" + os.environ["WORKCELL_TOOLS"][1:])
+                while s.recv(100): pass
+                open("eof", "w").close()
+            again = os.path.exists("pid")
+            if again: print("before me", open("pid").read(), os.path.exists("/proc/" + open("pid").read()), os.path.exists("eof"))
+            else:
+                with open("pid", "w") as f: f.write(str(os.getpid()))
+                threading.Thread(target=watch, daemon=True).start()
+            try: print(tools.ledger.charge())
+            finally:
+                if not again: time.sleep(1000)
+      - {text: "${ last.stdout }"}
+`,
+	} {
+		must(t, os.WriteFile(m.path(name), []byte(text), 0o600))
+	}
+	t.Cleanup(func() { _, _ = m.run("sessions", "rm", "--all") }) // of a test that failed
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *machine) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(m.binary, args...)
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "WORKCELL_STATE_DIR=" + m.path("state"),
+		"WORKCELL_BACKEND=" + m.engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml"),
+	}
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd
+}
+
+// run runs the command to its end.
+func (m *machine) run(args ...string) (string, error) {
+	cmd := m.command(args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("workcell %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return string(out), err
+}
+
+func (m *machine) read(v any, args ...string) {
+	m.t.Helper()
+	out, err := m.run(append(args, "-o", "json")...)
+	must(m.t, err)
+	must(m.t, json.Unmarshal([]byte(out), v))
+}
+
+// inSandbox runs a command in the only sandbox there is, beside who has it.
+func (m *machine) inSandbox(argv ...string) (string, error) {
+	var list []struct{ ID string }
+	m.read(&list, "sessions", "ls")
+	if len(list) != 1 {
+		return "", fmt.Errorf("%d sandboxes", len(list))
+	}
+	return m.run(append([]string{"sessions", "exec", "-n", list[0].ID, "--"}, argv...)...)
+}
+
+// charged returns how often the tool was called.
+func (m *machine) charged() int {
+	ledger, _ := os.ReadFile(m.path("ledger")) // it is there when it was called
+	return strings.Count(string(ledger), "charged")
+}
+
+// recorded returns the decisions about calls of the tool that are on record.
+func (m *machine) recorded() (decisions []string) {
+	file, err := os.Open(m.path("audit"))
+	must(m.t, err)
+	defer file.Close() // it is only read
+	for s := bufio.NewScanner(file); s.Scan(); {
+		var r audit.Record
+		must(m.t, json.Unmarshal(s.Bytes(), &r))
+		if r.Tool == "ledger.charge" {
+			decisions = append(decisions, r.Decision)
+		}
+	}
+	return decisions
+}
+
+// A run is killed while its agent's code calls a tool. A command beside it has no tools. The code reads the end of its
+// connection and is ended when the run is resumed, the program runs again, and the calls of both are on record.
+func TestKilledRun(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "workcell")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
+	if err != nil {
+		t.Fatalf("building the command: %v\n%s", err, out)
+	}
+	for _, engine := range enginetest.Names() {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, binary, engine)
+			cmd := m.command("run", m.path("flow.yaml"), "--model", "scripted/"+m.path("script.yaml"), "--audit", m.path("audit"))
+			log := &lockedBuffer{}
+			cmd.Stderr = log
+			must(t, cmd.Start())
+			t.Cleanup(func() {
+				_ = cmd.Process.Kill() // it was killed
+				_ = cmd.Wait()
+			})
+			eventually(t, "the tool is called: "+log.String(), func() bool { return m.charged() == 1 })
+			beside, err := m.inSandbox("python3", "-c", `
+import os, socket
+s = socket.socket(socket.AF_UNIX); s.connect("\0workcell-tools")
+try:
+    s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+    print(s.recv(100), os.environ.get("WORKCELL_TOOLS"))
+except OSError: print(b"", os.environ.get("WORKCELL_TOOLS"))`)
+			if must(t, err); beside != "b'' None\n" {
+				t.Errorf("beside the run: %q", beside)
+			}
+			must(t, cmd.Process.Kill())
+			_ = cmd.Wait() // killed
+			var runs []struct{ ID, State string }
+			m.read(&runs, "runs", "ls")
+			if len(runs) != 1 || runs[0].State != "interrupted" {
+				t.Fatalf("runs: %+v", runs)
+			}
+			eventually(t, "the program reads the end of its connection", func() bool {
+				_, err := m.inSandbox("sh", "-c", "test -e eof && kill -0 $(cat pid)")
+				return err == nil
+			})
+			resumed, err := m.run("runs", "resume", runs[0].ID, "-o", "json")
+			must(t, err)
+			if !regexp.MustCompile(`before me [0-9]+ False True\\ncharged\\n`).MatchString(resumed) || m.charged() != 2 {
+				t.Errorf("%d calls, the resumed run says %s", m.charged(), resumed)
+			}
+			if got := fmt.Sprint(m.recorded()); got != "[allowed allowed]" {
+				t.Errorf("on record: %s", got)
+			}
+			var sandboxes []struct{ ID string }
+			if m.read(&sandboxes, "sessions", "ls"); len(sandboxes) != 0 {
+				t.Errorf("left: %+v", sandboxes)
+			}
+		})
+	}
+}

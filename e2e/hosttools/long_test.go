@@ -1,0 +1,187 @@
+package hosttools
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// execTimeout is the time that commands have whose calls wait longer for an approval, and deadHost what one has above that when
+// nobody can answer any more.
+const (
+	execTimeout = 12 * time.Second
+	deadHost    = 15 * time.Second
+)
+
+// refunds lets refunds be approved.
+func refunds() hosttools.Rules {
+	rules := allow("orders.lookup")
+	rules.Allow = append(rules.Allow, toolrule.Rule{Tool: "orders.refund", Ask: "true"})
+	return rules
+}
+
+// A command waits for an approval for several times its own timeout, over more than one extension, and has its time afterwards.
+func TestLongApproval(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			wait := 3 * execTimeout
+			if string(r.Args) != `{"id":"long"}` {
+				wait = time.Second
+			}
+			select {
+			case <-time.After(wait):
+				return hosttools.Decision{Allow: true}, nil
+			case <-ctx.Done():
+				return hosttools.Decision{}, ctx.Err()
+			}
+		})
+		d := newDesk(t, m, refunds(), approver, orders(nil))
+		res := d.python(session.ExecRequest{Timeout: execTimeout}, `
+from workcell import tools
+print(tools.orders.refund(id="long"), tools.orders.lookup(id="1")["total"])`)
+		if got := string(res.Stdout.Bytes()); got != "refunded 12.5\n" || res.Duration < 3*execTimeout {
+			t.Errorf("printed %q after %v; %s %s", got, res.Duration, res.Status, res.Stderr.Bytes())
+		}
+		// What was added is not a gift for the rest of the command's life.
+		res = d.python(session.ExecRequest{Timeout: execTimeout}, `
+from workcell import tools
+import time
+tools.orders.refund(id="short"); time.sleep(600)`)
+		if most := execTimeout + deadHost + patience/4; res.Status != session.ExecTimedOut || res.Duration > most {
+			t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)
+		}
+	})
+}
+
+// Variables of the process that is killed while somebody is asked.
+const (
+	waitingVariable  = "HOSTTOOLS_TEST_WAITS_ON" // the engine
+	instanceVariable = "HOSTTOOLS_TEST_INSTANCE"
+	stateVariable    = "HOSTTOOLS_TEST_STATE"
+)
+
+// A command whose approval died with its host has what was added for the waiting, and not more.
+func TestHostDiesDuringApproval(t *testing.T) {
+	t.Parallel()
+	for _, engine := range enginetest.Names() {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			instance, dir := "hosttools-"+session.NewID(), t.TempDir()
+			must(t, os.Chmod(dir, 0o700))
+			sandbox, lived := killedWhileWaiting(t, engine, instance, dir)
+			b, err := enginetest.Open(engine, dir)
+			must(t, err)
+			t.Cleanup(func() { must(t, b.Close()) })
+			m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: session.NewMemoryStore()})
+			s, err := m.Connect(t.Context(), sandbox)
+			must(t, err)
+			t.Cleanup(func() { must(t, m.Remove(context.Background(), sandbox, true)) })
+			execs, err := s.ListExecs(t.Context())
+			must(t, err)
+			if len(execs) != 1 {
+				t.Fatalf("commands: %+v", execs)
+			}
+			res, err := s.WaitExec(t.Context(), execs[0].ExecID, patience)
+			must(t, err)
+			if most := lived + deadHost + execTimeout; res.Status != session.ExecTimedOut || res.Duration > most {
+				t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)
+			}
+		})
+	}
+}
+
+// killedWhileWaiting kills a process that waits for an approval. It returns the sandbox, and how long the command had run.
+func killedWhileWaiting(t *testing.T, engine, instance, dir string) (sandbox string, lived time.Duration) {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), waitingVariable+"="+engine, instanceVariable+"="+instance, stateVariable+"="+dir)
+	var stderr lockedBuffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it was killed
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatalf("it never had a sandbox: %s", stderr.String())
+	}
+	sandbox = lines.Text()
+	began := time.Now()
+	if !lines.Scan() || lines.Text() != "asked" {
+		t.Fatalf("it never asked: %q, %s", lines.Text(), stderr.String())
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait() // killed
+	return sandbox, time.Since(began)
+}
+
+// waitForApproval is the process that is killed: its command asks for an approval that nobody gives.
+func waitForApproval() int {
+	err := func() error {
+		ctx := context.Background()
+		b, err := enginetest.Open(os.Getenv(waitingVariable), os.Getenv(stateVariable))
+		if err != nil {
+			return err
+		}
+		m, err := session.NewManager(b, &session.Options{Instance: os.Getenv(instanceVariable), Store: session.NewMemoryStore()})
+		if err != nil {
+			return err
+		}
+		s, _, err := m.Open(ctx, session.UserKey("desk"), session.Request{Image: pythonImage})
+		if err != nil {
+			return err
+		}
+		return waitIn(ctx, s)
+	}()
+	fmt.Fprintln(os.Stderr, "it was to be killed:", err)
+	return 1
+}
+
+func waitIn(ctx context.Context, s *session.Session) error {
+	registry, err := hosttools.New(nil, orders(nil))
+	if err != nil {
+		return err
+	}
+	set, err := registry.Set(ctx, hosttools.Grant{Rules: refunds(), Approver: hosttools.ApproverFunc(
+		func(ctx context.Context, _ hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			time.Sleep(21 * time.Second) // the command was given time three times by then
+			fmt.Println("asked")
+			<-ctx.Done()
+			return hosttools.Decision{}, ctx.Err()
+		})})
+	if err != nil {
+		return err
+	}
+	at, err := hosttools.Attach(ctx, s)
+	if err != nil {
+		return err
+	}
+	req := session.ExecRequest{Timeout: execTimeout, Argv: []string{"python3", "-c", strings.TrimSpace(`
+from workcell import tools, ToolUnavailable
+import time
+try: tools.orders.refund(id="1")
+except ToolUnavailable: time.sleep(600)`)}}
+	at.Grant(ctx, set, &req)
+	fmt.Println(s.ID())
+	res, err := s.Exec(ctx, req)
+	if err == nil {
+		err = fmt.Errorf("%w: the command has ended: %+v %s", backend.ErrClosed, res.ExecStatus, res.Stderr.Bytes())
+	}
+	return err
+}

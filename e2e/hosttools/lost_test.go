@@ -1,0 +1,340 @@
+package hosttools
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// The calls of a command that the kernel ends for lack of memory end with it.
+func TestCommandOutOfMemory(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		waits := newWaits()
+		req := session.Request{Image: pythonImage, Limits: backend.Limits{MemoryBytes: 128 << 20}}
+		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(waits))
+		res := d.starts(`
+from workcell import tools
+import os, threading, time
+threading.Thread(target=tools.orders.wait, daemon=True).start()
+while not os.path.exists("called"): time.sleep(0.05)
+hog = []
+while True: hog.append(b"x" * (1 << 20))`)
+		waits.begins(t)
+		d.writes("called")
+		if res = d.ends(res.ExecID); res.Status != session.ExecOOMKilled {
+			t.Errorf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
+		}
+		if err := waits.end(); err != context.Canceled {
+			t.Error(err)
+		}
+		d.works()
+	})
+}
+
+// A client that takes a request back ends that call alone; what it takes back after the answer is ignored.
+func TestCancelledRequest(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		waits := newWaits()
+		d := newDesk(t, m, allow("orders.*"), nil, orders(waits))
+		res := d.starts(`
+import json, os, socket, time
+s = socket.socket(socket.AF_UNIX); s.connect("\0workcell-tools")
+answers = s.makefile()
+meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {}}
+def send(method, id=None, **params):
+    message = {"jsonrpc": "2.0", "method": method, "params": dict(params, _meta=meta)}
+    if id is not None: message["id"] = id
+    s.sendall(json.dumps(message).encode() + b"\n")
+def answer(id):
+    while True:
+        got = json.loads(answers.readline())
+        if got.get("id") == id: return got
+send("tools/call", 1, name="orders_wait", arguments={})
+send("tools/call", 2, name="orders_wait", arguments={})
+while not os.path.exists("called"): time.sleep(0.05)
+send("notifications/cancelled", requestId=1, reason="taken back")
+while not os.path.exists("cancelled"): time.sleep(0.05)
+send("tools/call", 3, name="orders_lookup", arguments={"id": "3"})
+print(answer(3)["result"]["structuredContent"]["total"])
+send("notifications/cancelled", requestId=3, reason="late")
+send("notifications/cancelled", requestId=99, reason="never sent")
+send("tools/call", 4, name="orders_lookup", arguments={"id": "4"})
+print(answer(4)["result"]["structuredContent"]["total"])
+send("notifications/cancelled", requestId=2, reason="taken back")
+while not os.path.exists("over"): time.sleep(0.05)
+print("done")`)
+		waits.begins(t)
+		waits.begins(t)
+		d.writes("called")
+		if err := waits.end(); err != context.Canceled {
+			t.Error(err)
+		}
+		select {
+		case err := <-waits.ended:
+			t.Errorf("the other call has ended, too: %v", err)
+		default: // it is looked at again when it was cancelled itself
+		}
+		d.writes("cancelled")
+		if err := waits.end(); err != context.Canceled {
+			t.Error(err)
+		}
+		d.writes("over")
+		if res = d.ends(res.ExecID); string(res.Stdout.Bytes()) != "12.5\n12.5\ndone\n" {
+			t.Errorf("printed %q; %s %s", res.Stdout.Bytes(), res.Status, res.Stderr.Bytes())
+		}
+		d.works()
+	})
+}
+
+// breakable is an engine whose connections to sandboxes a test breaks, and which cannot be reached while it is away.
+type breakable struct {
+	backend.SandboxBackend
+
+	mu      sync.Mutex // guards what follows
+	streams []io.Closer
+	away    bool
+}
+
+func (b *breakable) Unwrap() backend.SandboxBackend { return b.SandboxBackend }
+
+func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	b.mu.Lock()
+	away := b.away
+	b.mu.Unlock()
+	if away {
+		return nil, backend.ErrUnavailable
+	}
+	stream, err := b.SandboxBackend.Dial(ctx, id)
+	if err == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.streams = append(b.streams, stream)
+	}
+	return stream, err
+}
+
+func (b *breakable) cut(away bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = away
+	for _, stream := range b.streams {
+		_ = stream.Close() // the session has closed those before
+	}
+	b.streams = nil
+}
+
+func (b *breakable) back() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = false
+}
+
+// once are tools whose first calls never answer, and whose later ones do. One may be repeated, one may not.
+func once(begun chan<- string, ended chan<- error) hosttools.Source {
+	tool := func(name string, readOnly bool) hosttools.Tool {
+		first := make(chan struct{}, 1)
+		first <- struct{}{}
+		return hosttools.Tool{
+			Definition: hosttools.Definition{Name: name, ReadOnly: readOnly, Destructive: !readOnly},
+			Handle: func(ctx context.Context, _ hosttools.Call) (hosttools.Result, error) {
+				begun <- name
+				select {
+				case <-first:
+					<-ctx.Done()
+					ended <- ctx.Err()
+					return hosttools.Result{}, ctx.Err()
+				default:
+					return hosttools.Result{Text: name}, nil
+				}
+			},
+		}
+	}
+	return hosttools.Static("once", tool("charge", false), tool("read", true))
+}
+
+// A call whose connection breaks says that its outcome is unknown, unless it may be made again.
+func TestLinkBreaksUnderCalls(t *testing.T) {
+	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
+		link := &breakable{SandboxBackend: b}
+		begun, ended := make(chan string, 8), make(chan error, 8)
+		d := newDesk(t, managerOf(t, link), allow("orders.*", "once.*"), nil, orders(nil), once(begun, ended))
+		res := d.starts(`
+from workcell import tools, ToolUnavailable
+try: print(tools.once.charge())
+except ToolUnavailable as e: print(e.code, e.outcome_unknown, e.retryable)
+print(tools.orders.lookup(id="1")["total"])
+print(tools.once.read())`)
+		for _, want := range []string{"charge", "read"} {
+			select {
+			case got := <-begun:
+				if got != want {
+					t.Fatalf("%s is called, want %s", got, want)
+				}
+			case <-time.After(patience):
+				t.Fatalf("%s is not called", want)
+			}
+			link.cut(false)
+			select {
+			case err := <-ended:
+				if err != context.Canceled {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Fatal("the call outlives its connection")
+			}
+		}
+		if res = d.ends(res.ExecID); string(res.Stdout.Bytes()) != "unavailable True False\n12.5\nread\n" {
+			t.Errorf("printed %q; %s %s", res.Stdout.Bytes(), res.Status, res.Stderr.Bytes())
+		}
+		if len(begun) != 1 { // read, a second time
+			t.Errorf("%d calls were repeated", len(begun))
+		}
+	})
+}
+
+// A call that is made while the host is away waits for it.
+func TestLinkBreaksBetweenCalls(t *testing.T) {
+	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
+		link := &breakable{SandboxBackend: b}
+		d := newDesk(t, managerOf(t, link), allow("orders.*"), nil, orders(nil))
+		res := d.starts(`
+from workcell import tools
+import socket
+canary = socket.socket(socket.AF_UNIX); canary.connect("\0workcell-tools")
+canary.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'); canary.recv(1000)
+print(tools.orders.lookup(id="1")["total"])
+open("called", "w").close()
+while canary.recv(1000): pass  # until the connection breaks
+print(tools.orders.lookup(id="2")["total"])`)
+		d.awaits("called")
+		link.cut(true)
+		time.Sleep(3 * time.Second) // how long it is away
+		link.back()
+		if res = d.ends(res.ExecID); string(res.Stdout.Bytes()) != "12.5\n12.5\n" {
+			t.Errorf("printed %q; %s %s", res.Stdout.Bytes(), res.Status, res.Stderr.Bytes())
+		}
+		d.works()
+	})
+}
+
+// Of two processes on one sandbox the one that came last serves the tools, to its own commands alone.
+func TestTwoProcesses(t *testing.T) {
+	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
+		store, log := session.NewMemoryStore(), &lockedBuffer{}
+		instance := "hosttools-" + session.NewID()
+		m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: store, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		first := newDesk(t, m, allow("orders.*"), nil, orders(nil))
+		first.works()
+		other, err := session.NewManager(b, &session.Options{Instance: instance, Store: store})
+		must(t, err)
+		t.Cleanup(func() { must(t, other.Close(context.Background())) })
+		s, err := other.Connect(t.Context(), first.s.ID())
+		must(t, err)
+		second := deskOf(t, s, nil, allow("orders.*"), nil, orders(nil))
+		second.works()
+		eventually(t, "the first process stops serving", func() bool {
+			return strings.Contains(log.String(), "service ended")
+		})
+		const program = `
+from workcell import tools, ToolError
+try: print(tools.orders.lookup(id="1", _timeout=2))
+except ToolError as e: print(e.code)`
+		first.prints("timeout\n", program) // not a moment of the second one's tools
+		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"python3", "-c", strings.TrimSpace(program)}})
+		must(t, err)
+		if res.ExitCode == 0 { // it was granted nothing: not even the library
+			t.Errorf("a command without a grant: %q", res.Stdout.Bytes())
+		}
+		second.works()
+	})
+}
+
+// A result for which the workspace has no room is an error of the call; when there is room again, calls succeed.
+func TestFullWorkspace(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		req := session.Request{Image: pythonImage, Limits: backend.Limits{WorkspaceBytes: 8 << 20}}
+		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(nil))
+		// Where the workspace has no file system of its own a command that overfills it is ended: this one leaves 512 KiB.
+		_, err := d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, 7<<20+512<<10)), session.WriteFileOptions{})
+		for size := 7 << 20; errors.Is(err, backend.ErrQuota) && size > 6<<20; size -= 128 << 10 { // less what a file system needs
+			_, err = d.s.WriteFile(t.Context(), "ballast", bytes.NewReader(make([]byte, size)), session.WriteFileOptions{Overwrite: true})
+		}
+		must(t, err)
+		d.prints("quota_exceeded\nquota_exceeded\n12.5\n1048576\n", `
+from workcell import tools, ToolError
+import os
+for save in (None, "all.txt"):
+    try: print(len(tools.orders.export(_save=save)))
+    except ToolError as e: print(e.code)
+print(tools.orders.lookup(id="1")["total"])
+os.unlink("ballast")
+print(len(tools.orders.export()))`)
+		d.works()
+	})
+}
+
+// starts starts a program that may call tools and goes on.
+func (d *desk) starts(code string) session.ExecResult {
+	d.t.Helper()
+	res := d.python(session.ExecRequest{Background: true}, code)
+	if res.Done() {
+		d.t.Fatalf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
+	}
+	return res
+}
+
+// ends waits for the end of a command.
+func (d *desk) ends(execID string) session.ExecResult {
+	d.t.Helper()
+	res, err := d.s.WaitExec(d.t.Context(), execID, patience)
+	must(d.t, err)
+	return res
+}
+
+// writes leaves an empty file that a program waits for.
+func (d *desk) writes(name string) {
+	d.t.Helper()
+	_, err := d.s.WriteFile(d.t.Context(), name, strings.NewReader(""), session.WriteFileOptions{})
+	must(d.t, err)
+}
+
+// awaits waits for a file of a program.
+func (d *desk) awaits(name string) {
+	d.t.Helper()
+	eventually(d.t, name+" is there", func() bool {
+		_, err := d.s.StatFile(d.t.Context(), name)
+		return err == nil
+	})
+}
+
+// begins waits for a call.
+func (w *waits) begins(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.begun:
+	case <-time.After(patience):
+		t.Fatal("the program never called")
+	}
+}
+
+// eventually waits for what something else is about to do.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}

@@ -1,0 +1,425 @@
+package hosttools
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/npmtest"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// secret is in the operator's file only.
+const secret = "canary-4711-not-to-be-seen"
+
+// operator makes sources of an operator's file, and returns what they log.
+func operator(t *testing.T, file string) ([]hosttools.Source, *lockedBuffer) {
+	t.Helper()
+	config, err := serverfile.Parse("host-tools.yaml", []byte(file), func(name string) (string, bool) { return secret, name == "SECRET" })
+	must(t, err)
+	log := &lockedBuffer{}
+	o := &mcpsource.Options{
+		Log:     slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()},
+	}
+	var sources []hosttools.Source
+	for _, server := range config.Servers {
+		sources = append(sources, mcpsource.New(server, o))
+	}
+	return sources, log
+}
+
+// watched is a desk for servers of an operator's file, and what must not have the secret.
+type watched struct {
+	*desk
+	log   *lockedBuffer
+	spans *tracetest.InMemoryExporter
+}
+
+func newWatched(t *testing.T, m *session.Manager, file string, allowed ...string) *watched {
+	t.Helper()
+	sources, log := operator(t, "servers:\n"+file)
+	spans := tracetest.NewInMemoryExporter()
+	o := &hosttools.Options{Log: slog.New(slog.NewTextHandler(log, nil)), TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
+	return &watched{newDeskIn(t, m, session.Request{Image: pythonImage}, o, allow(allowed...), nil, sources...), log, spans}
+}
+
+// secretStays reports where the secret has come to.
+func (w *watched) secretStays() {
+	w.t.Helper()
+	must(w.t, w.registry.Close()) // what the servers wrote is logged by then
+	spans := w.spans.GetSpans().Snapshots()
+	if len(spans) == 0 {
+		w.t.Error("there are no spans")
+	}
+	for what, text := range map[string]string{
+		"log": w.log.String(), "declarations": fmt.Sprint(w.set.Declarations()), "index": w.set.Index(), "records": fmt.Sprint(w.set.Records()),
+	} {
+		if strings.Contains(text, secret) {
+			w.t.Errorf("the secret is in the %s: %s", what, text)
+		}
+	}
+	for _, span := range spans {
+		if text := fmt.Sprint(span.Name(), span.Attributes(), span.Events(), span.Status()); strings.Contains(text, secret) {
+			w.t.Errorf("the secret is in a span: %s", text)
+		}
+	}
+}
+
+// server returns the lines of the operator's file for a server from npm.
+func server(t *testing.T, name string, env string, args ...string) string {
+	node, modules := npmtest.Tools(t)
+	command := append([]string{node, filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")}, args...)
+	return fmt.Sprintf("  %s: {command: [%s], env: {%s}}\n", name, strings.Join(command, ", "), env)
+}
+
+// Code calls the tools of MCP servers from npm, each with its kinds of results.
+func TestServersFromNPM(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		root := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(root, "a.txt"), []byte("in the root"), 0o600))
+		outside := filepath.Join(t.TempDir(), "outside.txt")
+		must(t, os.WriteFile(outside, []byte("outside of the root"), 0o600))
+		must(t, os.Symlink(outside, filepath.Join(root, "link.txt")))
+		d := newWatched(t, m,
+			server(t, "everything", `TOKEN: "${SECRET}"`)+
+				server(t, "filesystem", "", root)+
+				server(t, "memory", fmt.Sprintf(`MEMORY_FILE_PATH: %s, TOKEN: "${SECRET}"`, filepath.Join(t.TempDir(), "memory.jsonl"))),
+			"everything.*", "filesystem.*", "memory.*")
+
+		if list := d.run(session.ExecRequest{}, "tools", "ls"); !strings.Contains(list, "everything.get-sum(a, b)") ||
+			!strings.Contains(list, "filesystem.read_text_file(") || !strings.Contains(list, "memory.read_graph(") {
+			t.Errorf("it lists %s", list)
+		}
+		d.prints("The sum of 2 and 40 is 42.\n", `from workcell import tools; print(tools.everything.get_sum(a=2, b=40))`)
+		d.prints("Echo: 1\n", `from workcell import tools; print(tools.call("everything.echo", {"message": "1"}))`)
+		d.prints("['conditions', 'humidity', 'temperature']\n",
+			`from workcell import tools; print(sorted(tools.everything.get_structured_content(location="New York")))`)
+		d.prints("invalid_argument\ninvalid_argument\n", `
+from workcell import tools, ToolError
+for args in ({"a": "two", "b": 40}, {"a": 2}):
+    try: tools.call("everything.get-sum", args)
+    except ToolError as e: print(e.code)`)
+		d.prints("True\n", `
+from workcell import tools
+files = []
+tools.everything.get_tiny_image(_files=files)
+print([f.kind for f in files] == ["image/png"] and files[0].load().startswith(b"\x89PNG"))`)
+		d.prints("True True True\n", `
+from workcell import tools
+files = []
+text = tools.everything.get_resource_reference(resourceType="Text", resourceId=1, _files=files)
+blob = tools.everything.get_resource_reference(resourceType="Blob", resourceId=2, _files=files)
+print("demo://resource/dynamic/text/1" in text and "This is a plaintext resource" in text, "This is a base64 blob" not in blob, [b"This is a base64 blob" in f.load() for f in files] == [True])`)
+		d.prints("timeout\nTrue\n", `
+from workcell import tools, ToolTimeout
+try: tools.everything.trigger_long_running_operation(duration=60, steps=60, _timeout=1)
+except ToolTimeout as e: print(e.code)
+print("completed" in tools.everything.trigger_long_running_operation(duration=1, steps=5))`)
+
+		// A path is data: what it may name is the server's affair, which holds its root.
+		d.prints("in the root\nsaid\ntool_failed\ntool_failed\ntool_failed\n", fmt.Sprintf(`
+from workcell import tools, ToolError
+fs, root = tools.filesystem, %q
+def text(r): return r["content"] if isinstance(r, dict) else r
+print(text(fs.read_text_file(path=root + "/a.txt")))
+fs.write_file(path=root + "/b.txt", content="said")
+print(text(fs.read_text_file(path=root + "/b.txt")))
+for path in (root + "/../" + %q.split("/")[-2] + "/outside.txt", %q, root + "/link.txt"):
+    try: print(text(fs.read_text_file(path=path)))
+    except ToolError as e: print(e.code)`, root, outside, outside))
+		if raw, err := os.ReadFile(filepath.Join(root, "b.txt")); err != nil || string(raw) != "said" {
+			t.Errorf("the server wrote %q, %v", raw, err)
+		}
+
+		// What a server remembers is there for the next command of the run.
+		d.prints("1\n", `
+from workcell import tools
+print(len(tools.memory.create_entities(entities=[{"name": "Ada", "entityType": "person", "observations": ["counts"]}])["entities"]))`)
+		d.prints("Ada\n", `from workcell import tools; print(tools.memory.read_graph()["entities"][0]["name"])`)
+
+		// The server has its secret, and this one tells it to who asks; it is nowhere else inside.
+		res := d.python(session.ExecRequest{}, `
+import os, subprocess
+from workcell import tools
+got = str(tools.everything.get_env())
+print(got.count("`+secret[:6]+`" + "`+secret[6:]+`"))
+del got
+print(subprocess.run("env; cat /proc/[0-9]*/environ 2>/dev/null; grep -r canary- /workspace /.workcell 2>/dev/null", shell=True, capture_output=True).stdout.decode(errors="replace"))`)
+		out := string(res.Stdout.Bytes())
+		if first, rest, _ := strings.Cut(out, "\n"); first != "1" || strings.Contains(rest, secret) {
+			t.Errorf("the secret came inside, or the server has none: %s %s", out, res.Stderr.Bytes())
+		}
+		d.secretStays()
+	})
+}
+
+// A server that ends is an error of that call, and is started again; the others do not notice.
+func TestServerEnds(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		mark := "ends-" + session.NewID()
+		d := newWatched(t, m, server(t, "everything", "", "stdio", mark)+server(t, "memory", "MEMORY_FILE_PATH: "+filepath.Join(t.TempDir(), "memory.jsonl")),
+			"everything.*", "memory.*")
+		d.prints("Echo: 1\n", `from workcell import tools; print(tools.everything.echo(message="1"))`)
+		kill(t, mark)
+		d.prints("{'entities': [], 'relations': []}\nTrue\n", `
+import time
+from workcell import tools, ToolError
+print(tools.memory.read_graph())
+for _ in range(100):
+    try: print(tools.everything.echo(message="2") == "Echo: 2"); break
+    except ToolError as e: assert e.code in ("unavailable", "tool_failed"), e; time.sleep(0.2)`)
+	})
+}
+
+// kill ends the children of this process whose command line has a word.
+func kill(t *testing.T, word string) {
+	t.Helper()
+	out, err := exec.Command("pgrep", "-P", fmt.Sprint(os.Getpid()), "-f", word).Output()
+	must(t, err)
+	must(t, exec.Command("kill", append([]string{"-9"}, strings.Fields(string(out))...)...).Run())
+}
+
+// A server over HTTP gets its headers, which nobody else does. One that was deployed anew is connected to again.
+func TestServerOverHTTP(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		s := mcp.NewServer(&mcp.Implementation{Name: "orders", Version: "1"}, nil)
+		type in struct {
+			ID string `json:"id"`
+		}
+		type out struct {
+			Total float64 `json:"total"`
+		}
+		mcp.AddTool(s, &mcp.Tool{Name: "lookup", Description: "Finds an order."},
+			func(_ context.Context, _ *mcp.CallToolRequest, in in) (*mcp.CallToolResult, out, error) {
+				if in.ID == "0" {
+					return nil, out{}, fmt.Errorf("no order %s for the bearer of %s", in.ID, secret)
+				}
+				return nil, out{Total: 12.5}, nil
+			})
+		var mu sync.Mutex
+		seen := map[string]int{}
+		deploy := func() *mcp.StreamableHTTPHandler {
+			return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+		}
+		handler := deploy()
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			seen[r.Header.Get("Authorization")]++
+			now := handler
+			mu.Unlock()
+			now.ServeHTTP(w, r)
+		}))
+		t.Cleanup(func() {
+			web.Close()
+			for left := range s.Sessions() { // of the handler that was replaced
+				_ = left.Close() // nobody has its other end
+			}
+		})
+		d := newWatched(t, m, fmt.Sprintf("  shop: {url: %q, headers: {Authorization: \"Bearer ${SECRET}\"}}\n", web.URL), "shop.*")
+		d.prints("12.5\n", `from workcell import tools; print(tools.shop.lookup(id="1")["total"])`)
+		res := d.python(session.ExecRequest{}, `
+from workcell import tools, ToolError
+try: tools.shop.lookup(id="0")
+except ToolError as e: print(e.code, e)`)
+		if got := string(res.Stdout.Bytes()); !strings.HasPrefix(got, "tool_failed ") || strings.Contains(got, secret) {
+			t.Errorf("an error of the server is %q %s", got, res.Stderr.Bytes())
+		}
+		mu.Lock()
+		handler = deploy() // which knows nothing of the session
+		mu.Unlock()
+		d.prints("12.5\n", `
+import time
+from workcell import tools, ToolError
+for _ in range(100):
+    try: print(tools.shop.lookup(id="1")["total"]); break
+    except ToolError as e: assert e.code in ("unavailable", "tool_failed"), e; time.sleep(0.2)`)
+		d.secretStays()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(seen) != 1 || seen["Bearer "+secret] == 0 {
+			t.Errorf("the server saw %v", seen)
+		}
+	})
+}
+
+// asServer is the variable that makes the binary of the tests an MCP server.
+const asServer = "HOSTTOOLS_TEST_SERVER"
+
+func serveRudely() int { return serveStdio(rudeServer()) }
+
+// serveStdio serves until its standard input ends, and returns the exit code.
+func serveStdio(s *mcp.Server) int {
+	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// rudeServer has tools that misbehave.
+func rudeServer() *mcp.Server {
+	type none struct{}
+	token := os.Getenv("TOKEN")
+	s := mcp.NewServer(&mcp.Implementation{Name: "rude", Version: "1"}, nil)
+	add := func(name string, do func(context.Context, *mcp.CallToolRequest) (string, error)) {
+		tool := &mcp.Tool{Name: name, Title: "With " + token, Description: "Logs in with " + token + ".", InputSchema: obj{
+			"type": "object", "properties": obj{"how": obj{"type": "string", "description": "instead of " + token, "enum": []string{token}}},
+		}}
+		s.AddTool(tool, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			text, err := do(ctx, req)
+			res := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
+			if err != nil {
+				res.SetError(err)
+			}
+			return res, nil
+		})
+	}
+	add("behave", func(context.Context, *mcp.CallToolRequest) (string, error) { return "well", nil })
+	add("complain", func(context.Context, *mcp.CallToolRequest) (string, error) {
+		fmt.Fprintln(os.Stderr, "the token is", token)
+		return "", fmt.Errorf("cannot log in with %s", token)
+	})
+	add("chat", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
+		for n := range 100 { // of a call that did not ask for it
+			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "none", Progress: float64(n)}); err != nil {
+				return "", err
+			}
+		}
+		return "chatted", nil
+	})
+	add("die", func(context.Context, *mcp.CallToolRequest) (string, error) {
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			return "", err
+		}
+		return "", self.Kill()
+	})
+	add("hang", func(context.Context, *mcp.CallToolRequest) (string, error) { select {} })
+	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) { // written here: to encode it takes the library long
+		_, err := fmt.Fprintf(os.Stdout, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%s"}]}}`+"\n", strings.Repeat("x", 100<<20))
+		return "", err
+	})
+	add("flood", func(context.Context, *mcp.CallToolRequest) (string, error) {
+		const line = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%s"}}` + "\n"
+		message := fmt.Appendf(nil, line, strings.Repeat("x", 64<<10))
+		for range 1 << 8 { // 16 MiB of messages, then one that does not end
+			if _, err := os.Stdout.Write(message); err != nil {
+				return "", err
+			}
+		}
+		for {
+			if _, err := os.Stdout.Write(message[:64<<10]); err != nil {
+				return "", err
+			}
+		}
+	})
+	add("change", func(context.Context, *mcp.CallToolRequest) (string, error) {
+		s.RemoveTools("behave")
+		add("added", func(context.Context, *mcp.CallToolRequest) (string, error) { return "added", nil })
+		return "changed", nil
+	})
+	return s
+}
+
+// rude returns the lines of the operator's file for a server that misbehaves.
+func rude(t *testing.T, name, settings string) string {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	return fmt.Sprintf("  %s: {command: [%s], env: {%s: \"1\", TOKEN: \"${SECRET}\"}%s}\n", name, self, asServer, settings)
+}
+
+// What a server does wrong is an error of that call with a code: calls of other servers that are under way go on, and so
+// does the server, started again where it has ended. It costs the host little memory, of which tests side by side would
+// have their own: this one runs alone.
+func TestServersThatMisbehave(t *testing.T) {
+	for _, engine := range enginetest.Names() {
+		t.Run(engine, func(t *testing.T) {
+			w := newWatched(t, manager(t, engine),
+				rude(t, "calm", "")+rude(t, "dying", "")+rude(t, "hanging", ", timeout_seconds: 5")+rude(t, "large", "")+rude(t, "flooding", ""),
+				"calm.*", "dying.*", "hanging.*", "large.*", "flooding.*")
+			for _, tt := range []struct{ tool, want string }{
+				{"calm.chat", "chatted"}, {"calm.complain", "tool_failed"}, {"dying.die", "tool_failed"}, {"hanging.hang", "timeout"},
+				{"large.enlarge", "tool_failed"}, {"flooding.flood", "tool_failed"},
+			} {
+				t.Run(tt.tool, func(t *testing.T) {
+					server, _, _ := strings.Cut(tt.tool, ".")
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					w.in(t).prints(tt.want+"\n{'well'}\nwell\n", fmt.Sprintf(`
+import threading, time
+from workcell import tools, ToolError
+over, others = threading.Event(), set()
+def other():
+    while True:
+        others.add(tools.calm.behave())
+        if over.wait(0.1): return
+t = threading.Thread(target=other); t.start()
+try: print(tools.call(%q, {}))
+except ToolError as e: print(e.code)
+over.set(); t.join()
+print(others)
+print(tools.call(%q, {}))`, tt.tool, server+".behave"))
+					runtime.ReadMemStats(&after)
+					if grown := int64(after.Sys) - int64(before.Sys); grown > 64<<20 {
+						t.Errorf("the memory of the host has grown by %d MiB", grown>>20)
+					}
+				})
+			}
+			w.secretStays()
+			if !strings.Contains(w.log.String(), "the token is [redacted]") {
+				t.Errorf("what the server wrote is not in the log: %s", w.log.String())
+			}
+		})
+	}
+}
+
+// A server that changes its tools changes those of the next run.
+func TestServerChangesItsTools(t *testing.T) {
+	on(t, func(t *testing.T, m *session.Manager) {
+		w := newWatched(t, m, rude(t, "changing", ""), "changing.*")
+		w.prints("changed\nnot_found added\ntool_failed behave\n", `
+from workcell import tools, ToolError
+print(tools.changing.change())
+for name in ("added", "behave"):
+    try: print(tools.call("changing." + name))
+    except ToolError as e: print(e.code, name)`)
+		next := *w.desk
+		for deadline := time.Now().Add(patience); ; { // the server tells in its own time
+			var err error
+			next.set, err = w.registry.Set(t.Context(), hosttools.Grant{Rules: allow("changing.*")})
+			must(t, err)
+			t.Cleanup(func() { must(t, next.set.Close(context.Background())) })
+			if next.set.Digest() != w.set.Digest() {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the next run has the tools of before")
+			}
+		}
+		next.prints("added\nnot_found behave\n", `
+from workcell import tools, ToolError
+for name in ("added", "behave"):
+    try: print(tools.call("changing." + name))
+    except ToolError as e: print(e.code, name)`)
+	})
+}

@@ -1,0 +1,119 @@
+package images
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/executor/claude"
+	"github.com/workcell-dev/workcell/executor/codex"
+	"github.com/workcell-dev/workcell/executor/gemini"
+	"github.com/workcell-dev/workcell/executor/opencode"
+)
+
+// geminiSettings stand over those that a repository brings along: nothing that they name is started.
+const geminiSettings = `{
+  "mcpServers": {"workcell": {"command": "/.workcell/workcell-guest", "args": ["mcp"], "trust": true, "timeout": 1200000}},
+  "mcp": {"allowed": ["workcell"]},
+  "hooksConfig": {"enabled": false},
+  "tools": {"discoveryCommand": "", "callCommand": "", "sandbox": false},
+  "telemetry": {"enabled": false}
+}
+`
+
+// Agents are the images of CLI coding agents in the versions that their drivers are written for, for an architecture in Go's naming.
+// One that has no package for it is left out. Install scripts are not run: the programs lie in the packages of their platforms.
+func Agents(arch string) ([]Image, error) {
+	node, err := nodeLayer(arch, "22")
+	if err != nil {
+		return nil, err
+	}
+	var list []Image
+	add := func(name, version string, p NPMPackage, below ...Layer) *Image {
+		layers := append(below, Layer{Name: "work", Packages: []string{"git", "ripgrep"}}, Layer{Name: name, NPM: []NPMPackage{p}})
+		im := recipe("workcell/"+name+":"+version, "", name, layers...)
+		list = append(list, im)
+		return &list[len(list)-1]
+	}
+	if p, ok := platformPackage("claude", arch); ok {
+		p.Files = map[string]string{"claude": "usr/local/bin/claude", "LICENSE.md": "usr/local/share/doc/claude/LICENSE.md"}
+		add("claude", claude.Version, p).Private = true // its licence permits its use, not to pass it on
+	}
+	if p, ok := platformPackage("codex", arch); ok {
+		triple := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-unknown-linux-musl"
+		p.Files = map[string]string{
+			"vendor/" + triple + "/bin/codex":                "usr/local/lib/codex/bin/codex",
+			"vendor/" + triple + "/bin/codex-code-mode-host": "usr/local/lib/codex/bin/codex-code-mode-host",
+			"vendor/" + triple + "/codex-path/rg":            "usr/local/lib/codex/codex-path/rg",
+			"vendor/" + triple + "/codex-package.json":       "usr/local/lib/codex/codex-package.json",
+		}
+		im := add("codex", codex.Version, p)
+		im.Layers[len(im.Layers)-1].Links = map[string]string{"usr/local/bin/codex": "../lib/codex/bin/codex"}
+	}
+	if p, ok := platformPackage("opencode", arch); ok {
+		p.Files = map[string]string{"bin/opencode": "usr/local/bin/opencode"}
+		add("opencode", opencode.Version, p)
+	}
+	cli := NPMPackage{
+		Name: "@google/gemini-cli", Version: gemini.Version,
+		Integrity: "sha512-dbQ9A0qBtFJNi6XBkHvfZ6Azpn6PNgH/P8h2MZ67RLlX8hSAVjup39CRWqdRxZv7YXIuhrFaytr8y0jKnkoxnQ==",
+		Files:     map[string]string{"./": "usr/local/lib/node_modules/@google/gemini-cli/"},
+	}
+	im := add("gemini", gemini.Version, cli, node)
+	im.Env = append(defaultEnv(), "NODE_VERSION="+node.NPM[0].Version)
+	top := &im.Layers[len(im.Layers)-1]
+	top.Links = map[string]string{"usr/local/bin/gemini": "../lib/node_modules/@google/gemini-cli/bundle/gemini.js"}
+	top.Texts = map[string]string{"etc/gemini-cli/settings.json": geminiSettings}
+	return list, nil
+}
+
+// Newest returns the image of a coding agent in the newest version that npm has, pinned by what its registry says of it now: to try a
+// driver with, not to be published.
+func Newest(ctx context.Context, im Image) (Image, error) {
+	name, tried, _ := strings.Cut(im.Ref, ":")
+	layers := slices.Clone(im.Layers)
+	top := &layers[len(layers)-1]
+	top.NPM = slices.Clone(top.NPM)
+	for i, p := range top.NPM {
+		version, err := npmView(ctx, p.Name, "latest", "version")
+		if err != nil {
+			return Image{}, err
+		}
+		im.Ref = name + ":" + version
+		p.Version = version + strings.TrimPrefix(p.Version, tried) // of its platform
+		if p.Integrity, err = npmView(ctx, p.Name, p.Version, "dist.integrity"); err != nil {
+			return Image{}, err
+		}
+		top.NPM[i] = p
+	}
+	im.Layers = layers
+	return im, nil
+}
+
+// platformPackage returns the npm package that holds an agent's program for an architecture.
+func platformPackage(agent, arch string) (NPMPackage, bool) {
+	p, ok := map[string]NPMPackage{
+		"claude/amd64": {
+			Name: "@anthropic-ai/claude-code-linux-x64", Version: claude.Version,
+			Integrity: "sha512-9Gn+V7DtJ8M1nztP9CeDVl9g3RtrepI7rOFTyPRRnZe8D6zebIHKmC7OvBauucuAP0X0k85SDN/LPVZyjsGezQ==",
+		},
+		"claude/arm64": {
+			Name: "@anthropic-ai/claude-code-linux-arm64", Version: claude.Version,
+			Integrity: "sha512-V4yanAY5EA5UpwwRPtjSfqDbNqAlUJeVn3NYZw2AgmRHjdpSsLtHAzbxRXfkAnbjwTXzE0uedjQxUY02ARPcsA==",
+		},
+		"codex/amd64": {
+			Name: "@openai/codex", Version: codex.Version + "-linux-x64",
+			Integrity: "sha512-o05NyAOCDygSPRo1yinzxvkRSdmsZyBD9E7mbpmjRanSfM8lypqWtQgEo4XfNkwhuCR2aFu8mlGOsQGFXVbVww==",
+		},
+		"codex/arm64": {
+			Name: "@openai/codex", Version: codex.Version + "-linux-arm64",
+			Integrity: "sha512-NZ/DaQUpcQmxmqee7Z9uC1rzw3GhSbooawcaTe1LN5Yk+WlinUKGdTXJgClRT/9ogQEEM9TWxYzvxPfj5G/xFg==",
+		},
+		// The baseline runs on processors without AVX2 as well.
+		"opencode/amd64": {
+			Name: "opencode-linux-x64-baseline", Version: opencode.Version,
+			Integrity: "sha512-1KQGBiiDDeL/VHHbHkOvvFo8Jr97WT5+C1tear+p7IcDTnXgVHXqIjU4O4jM4mHQzykTP2i884FCnW5LDa+zCA==",
+		},
+	}[agent+"/"+arch]
+	return p, ok
+}

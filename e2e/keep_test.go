@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/llmmock"
+)
+
+// TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there
+// is none; its workspace and its conversation are the same.
+func TestContainerPerRequest(t *testing.T) {
+	t.Parallel()
+	bin, dir := buildCLI(t), t.TempDir()
+	model := llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+		raw, err := json.Marshal(r.Body["messages"])
+		results, tasks := r.Results(), 1
+		if err == nil && strings.Contains(string(raw), "the second task") {
+			tasks = 2
+		}
+		if len(results) >= tasks { // one command for each
+			return llmmock.Answer{Text: results[len(results)-1]}
+		}
+		// The first process of a container, by when it was started.
+		return llmmock.Answer{Calls: []llmmock.Call{{Name: "Bash", Input: llmmock.Object{"command": "cut -d' ' -f22 /proc/1/stat >> starts; cat starts"}}}}
+	})
+	web := httptest.NewServer(model)
+	t.Cleanup(web.Close)
+	agent := filepath.Join(dir, "coder.prompt")
+	if err := os.WriteFile(agent, []byte(`---
+model: anthropic/claude-sonnet-4-5
+input: {schema: {task: string}}
+sandbox: {mode: executor, session: user, keep: workspace, executor: {command: claude, resume: session}}
+---
+{{task}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, engine := range []string{"docker", "containerd"} { // local has no images
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"WORKCELL_STATE_DIR=" + filepath.Join(dir, engine), "ANTHROPIC_BASE_URL=" + web.URL, "ANTHROPIC_API_KEY=x"}
+			var ids []string
+			for n, task := range []string{"the first task", "the second task"} {
+				var res struct {
+					Text     string
+					Executor struct{ Resumed bool }
+				}
+				decode(t, runCLI(t, bin, env, "agent", "run", "--backend", engine, "--user", "ann", "-o", "json", agent, task), &res)
+				text, _, _ := strings.Cut(res.Text, "<") // the coding agent's own words follow
+				if starts := strings.Fields(text); len(starts) != n+1 || len(slices.Compact(starts)) != n+1 || res.Executor.Resumed != (n == 1) {
+					t.Errorf("%s: %+v", task, res)
+				}
+				var list []struct {
+					ID       string `json:"id"`
+					EngineID string `json:"engine_id"`
+				}
+				decode(t, runCLI(t, bin, env, "sessions", "ls", "--backend", engine, "-o", "json"), &list)
+				if len(list) != 1 || list[0].EngineID != "" {
+					t.Fatalf("after %s there are %+v", task, list)
+				}
+				ids = append(ids, list[0].ID)
+			}
+			if ids[0] != ids[1] {
+				t.Errorf("sandboxes %v", ids)
+			}
+			if out := runCLI(t, bin, env, "sessions", "rm", "--all", "--backend", engine); out.code != 0 {
+				t.Errorf("%+v", out)
+			}
+		})
+	}
+}
+
+// decode reads what a command printed as JSON.
+func decode(t *testing.T, out outcome, v any) {
+	t.Helper()
+	if out.code != 0 {
+		t.Fatalf("exit code %d: %s", out.code, out.stderr)
+	}
+	if err := json.Unmarshal([]byte(out.stdout), v); err != nil {
+		t.Fatalf("%v: %s", err, out.stdout)
+	}
+}

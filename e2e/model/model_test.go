@@ -1,0 +1,200 @@
+package model
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Code in a sandbox without a network asks each provider, with a key that is none of the provider's.
+func TestAnswers(t *testing.T) {
+	on(t, func(t *testing.T, d *desk) {
+		for _, tt := range []struct{ provider, path, body string }{
+			{"anthropic", "/v1/messages", `{**BODY, "stream": STREAM}`},
+			{"openai", "/v1/chat/completions", `{**BODY, "stream": STREAM}`},
+			{"openai", "/v1/responses", `{"model": "small", "input": "six times seven?", "stream": STREAM}`},
+			{"googleai", "/v1beta/models/small:VERB", `{"contents": [{"parts": [{"text": "six times seven?"}]}]}`},
+		} {
+			for _, streamed := range []bool{false, true} {
+				l, before := d.issue(tt.provider), d.mock.Used()
+				path, body := strings.Replace(tt.path, "VERB", "generateContent", 1), strings.Replace(tt.body, "STREAM", "False", 1)
+				if streamed {
+					path, body = strings.Replace(tt.path, "VERB", "streamGenerateContent?alt=sse", 1), strings.Replace(tt.body, "STREAM", "True", 1)
+				}
+				out := d.python(l, tt.provider, `status, text = ask(`+body+`, "`+path+`"); print(status, "42" in text)`)
+				must(t, l.Close())
+				used, u := d.mock.Used(), l.Usage()
+				if out != "200 True\n" {
+					t.Errorf("%s: %s", path, out)
+				}
+				if u.Requests != 1 || u.InputTokens != used.Input-before.Input || u.OutputTokens != used.Output-before.Output {
+					t.Errorf("%s, streamed %v: metered %+v, used %+v, before %+v", path, streamed, u, used, before)
+				}
+			}
+		}
+	})
+}
+
+// A session is served until the last attachment is closed, and can be attached again.
+func TestAttach(t *testing.T) {
+	on(t, func(t *testing.T, d *desk) {
+		const once = `
+try: print(ask(BODY, timeout=TIMEOUT)[0])
+except OSError: print("nobody")`
+		second, err := d.proxy.Attach(t.Context(), d.s)
+		must(t, err)
+		must(t, d.at.Close())
+		must(t, d.at.Close())
+		if out := d.python(d.lease, "anthropic", strings.Replace(once, "TIMEOUT", "60", 1)); out != "200\n" || second.BaseURL("x") != d.at.BaseURL("x") {
+			t.Errorf("attached once more: %s", out)
+		}
+		must(t, second.Close())
+		// The port stays, for a host that comes back; nothing answers.
+		if out := d.python(d.lease, "anthropic", strings.Replace(once, "TIMEOUT", "1", 1)); out != "nobody\n" {
+			t.Errorf("attached no more: %s", out)
+		}
+		d.at, err = d.proxy.Attach(t.Context(), d.s)
+		must(t, err)
+		t.Cleanup(func() { must(t, d.at.Close()) })
+		if out := d.python(d.lease, "anthropic", strings.Replace(once, "TIMEOUT", "60", 1)); out != "200\n" {
+			t.Errorf("attached again: %s", out)
+		}
+	})
+}
+
+// A stolen key is worth nothing in another sandbox, outside, or after the run.
+func TestStolenLease(t *testing.T) {
+	on(t, func(t *testing.T, d *desk) {
+		const once = `print(ask(BODY)[0])`
+		if out := d.python(d.lease, "anthropic", once); out != "200\n" {
+			t.Fatalf("the key does not work: %s", out)
+		}
+		other, _, err := d.m.Open(t.Context(), session.UserKey("thief"), session.Request{Image: pythonImage})
+		must(t, err)
+		at, err := d.proxy.Attach(t.Context(), other)
+		must(t, err)
+		t.Cleanup(func() { must(t, at.Close()) })
+		thief := &desk{t: t, s: other, at: at}
+		if out := thief.python(d.lease, "anthropic", once); out != "401\n" {
+			t.Errorf("in another sandbox: %s", out)
+		}
+		// It is asking while the run ends, and goes on afterwards.
+		res, err := d.s.Exec(t.Context(), session.ExecRequest{
+			Argv:  []string{"python3", "-uc", inside + "import time\nwhile True: print(ask(BODY)[0]); time.sleep(.01)", d.lease.Key(), d.at.BaseURL("anthropic")},
+			Yield: time.Millisecond,
+		})
+		must(t, err)
+		must(t, d.lease.Close())
+		asked := len(d.mock.Requests())
+		if out := d.python(d.lease, "anthropic", once); out != "401\n" {
+			t.Errorf("after the run: %s", out)
+		}
+		_, err = d.s.KillExec(t.Context(), res.ExecID, "")
+		must(t, err)
+		if now := len(d.mock.Requests()); now != asked {
+			t.Errorf("%d requests after the run", now-asked)
+		}
+		if u := d.lease.Usage(); u.Requests != int64(asked) {
+			t.Errorf("%+v, and the provider was asked %d times", u, asked)
+		}
+	})
+}
+
+// Code that wants more than it was given, by every way that it has.
+func TestHostileRequests(t *testing.T) {
+	on(t, func(t *testing.T, d *desk) {
+		var got map[string]int
+		d.answers(&got, `
+def raw(text):
+    s = socket.create_connection(host()); s.settimeout(30)
+    s.sendall(text.replace("\n", "\r\n").encode()); line = b""
+    while b"\n" not in line:
+        more = s.recv(4096)
+        if not more: break
+        line += more
+    s.close()
+    return int(line.split()[1]) if line else 0
+def outside(address):
+    try: socket.create_connection(address, timeout=5); return 1
+    except OSError: return 0
+image = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}
+got = {
+    "another model": ask({**BODY, "model": "large"})[0],
+    "two models": ask(b'{"model":"small","model":"large","messages":[]}')[0],
+    "a tool of the provider": ask({**BODY, "tools": [{"type": "web_search_20250305", "name": "web_search"}]})[0],
+    "an image by URL": ask({**BODY, "messages": [{"role": "user", "content": [image]}]})[0],
+    "compressed": ask(BODY, **{"content-encoding": "gzip"})[0],
+    "another API": ask(BODY, "/v1/files")[0],
+    "upwards": raw("GET /anthropic/v1/models/../../v1/organizations HTTP/1.1\nHost: x\nX-Api-Key: %s\n\n" % KEY),
+    "connect": raw("CONNECT 169.254.169.254:80 HTTP/1.1\nHost: 169.254.169.254:80\nX-Api-Key: %s\n\n" % KEY),
+    "absolute": raw("GET http://169.254.169.254/anthropic/v1/models HTTP/1.1\nHost: x\nX-Api-Key: %s\n\n" % KEY),
+    "upgrade": raw("GET /anthropic/v1/models HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: websocket\nX-Api-Key: %s\n\n" % KEY),
+    "two lengths": raw("POST /anthropic/v1/messages HTTP/1.1\nHost: x\nX-Api-Key: %s\nContent-Length: 5\nContent-Length: 50\n\n{}" % KEY),
+    "length and chunks": raw("POST /anthropic/v1/messages HTTP/1.1\nHost: x\nX-Api-Key: %s\nContent-Length: 4\nTransfer-Encoding: chunked\n\n0\n\nGET / HTTP/1.1\n\n" % KEY),
+    "a header in a header": raw("GET /anthropic/v1/models HTTP/1.1\nHost: x\nX-Api-Key: %s\nAnthropic-Beta: a\rX-Api-Key: b\n\n" % KEY),
+    "no HTTP": raw("\x16\x03\x01\x02\n\n"),
+    "the network": outside(("1.1.1.1", 443)),
+    "the metadata server": outside(("169.254.169.254", 80)),
+    "no key": ask(BODY, key="sk-ant-guess")[0],
+    "still": ask(BODY)[0],
+}
+print(json.dumps(got))`)
+		want := map[string]int{
+			"another model": 403, "two models": 400, "a tool of the provider": 200, "an image by URL": 403, "compressed": 415, "another API": 404, "upwards": 404,
+			"connect": 404, "absolute": 404, "upgrade": 404, "two lengths": 400, "length and chunks": 400, "a header in a header": 400, "no HTTP": 400,
+			"the network": 0, "the metadata server": 0, "no key": 401, "still": 200,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		for _, r := range d.mock.Requests() {
+			if r.Model != "small" || r.Body["tools"] != nil || strings.Contains(r.Header.Get("Anthropic-Beta"), "X-Api-Key") {
+				t.Errorf("the provider got %+v", r)
+			}
+		}
+	})
+}
+
+// Ten thousand connections, and as many that are held open as one command can, are bounded, and the next request is answered.
+func TestConnections(t *testing.T) {
+	on(t, func(t *testing.T, d *desk) {
+		before := runtime.NumGoroutine()
+		var got struct {
+			Answered, Last int
+			Seconds        float64
+		}
+		d.answers(&got, `
+import threading, time
+def once(n):
+    for _ in range(n):
+        try: socket.create_connection(host()).close()
+        except OSError: pass
+threads = [threading.Thread(target=once, args=(1250,)) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+held = []
+for _ in range(300):
+    try: held.append(socket.create_connection(host()))
+    except OSError: break
+for s in held: s.close()
+began, answered, last = time.monotonic(), 0, 0
+while not answered and time.monotonic() < began + 60:
+    try:
+        last = ask(BODY)[0]
+        answered += last == 200
+    except OSError: time.sleep(.05) # it was closed: the places are not free yet
+print(json.dumps({"answered": answered, "last": last, "seconds": time.monotonic() - began}))`)
+		if got.Answered == 0 || got.Last != 200 {
+			t.Errorf("%+v", got)
+		}
+		t.Logf("answered again after %.2f s", got.Seconds)
+		if n := runtime.NumGoroutine(); n > before+5*128*3 {
+			t.Errorf("%d goroutines, %d before", n, before)
+		}
+	})
+}

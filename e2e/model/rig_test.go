@@ -1,0 +1,151 @@
+// Package model asks models from code in real sandboxes without a network, through the channel and the proxy, of a server that
+// counts for itself what it answers. What the proxy lets through is tested where it is.
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/session"
+)
+
+const (
+	pythonImage = "workcell/python:3.11" // `make images` builds it
+	canary      = "sk-canary-7d1f3a9e"   // the operator's key
+)
+
+// on runs a test on each engine, side by side.
+func on(t *testing.T, test func(t *testing.T, d *desk)) {
+	enginetest.On(t, func(t *testing.T, engine string) { test(t, newDesk(t, engine)) })
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// desk is a sandbox whose commands reach a model server through a proxy, and what can be seen from outside.
+type desk struct {
+	t     *testing.T
+	m     *session.Manager
+	s     *session.Session
+	mock  *llmmock.Server
+	proxy *model.Proxy
+	at    *model.Attachment
+	lease *model.Lease
+	spans *tracetest.InMemoryExporter
+	log   *lockedBuffer
+}
+
+// models are the names that leases of a desk are for.
+func models() []string { return []string{"small"} }
+
+func newDesk(t *testing.T, engine string) *desk {
+	t.Helper()
+	b := enginetest.Driver(t, engine)
+	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
+	logger := slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+		if r.Header.Get("X-Api-Key") != canary && r.Header.Get("X-Goog-Api-Key") != canary && r.Header.Get("Authorization") != "Bearer "+canary {
+			return llmmock.Answer{Status: http.StatusUnauthorized, Text: "that is not my key"}
+		}
+		return llmmock.Answer{Text: "six times seven is 42"}
+	})
+	server := httptest.NewServer(d.mock)
+	t.Cleanup(server.Close)
+	provider := func(name, path, header, prefix string, dialects ...model.Dialect) model.Provider {
+		u, err := url.Parse(server.URL + path)
+		must(t, err)
+		return model.Provider{Name: name, Dialects: dialects, Base: u, Auth: func(h http.Header) error { h.Set(header, prefix+canary); return nil }}
+	}
+	var err error
+	d.proxy, err = model.New([]model.Provider{
+		provider("anthropic", "", "X-Api-Key", "", model.Anthropic),
+		provider("openai", "/v1", "Authorization", "Bearer ", model.OpenAIResponses, model.OpenAIChat),
+		provider("googleai", "", "X-Goog-Api-Key", "", model.Gemini),
+	}, &model.Options{Log: logger, TracerProvider: tracers})
+	must(t, err)
+	d.m = enginetest.Manager(t, b, &session.Options{Instance: "model-" + session.NewID(), Logger: logger, TracerProvider: tracers})
+	d.s, _, err = d.m.Open(t.Context(), session.UserKey("desk"), session.Request{Image: pythonImage})
+	must(t, err)
+	d.at, err = d.proxy.Attach(t.Context(), d.s)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.at.Close()) })
+	d.lease = d.issue("anthropic")
+	return d
+}
+
+// issue makes a lease for the desk's sandbox, which ends with the test.
+func (d *desk) issue(provider string) *model.Lease {
+	d.t.Helper()
+	l, err := d.proxy.Issue(model.Grant{Provider: provider, Models: models(), SandboxID: d.s.ID(), Run: "run-1"})
+	must(d.t, err)
+	d.t.Cleanup(func() { must(d.t, l.Close()) })
+	return l
+}
+
+// inside is what programs begin with: ask sends a request with the key of the first argument to the base URL of the second.
+const inside = `
+import json, socket, sys, urllib.error, urllib.request
+KEY, BASE = sys.argv[1], sys.argv[2]
+def ask(body, path="/v1/messages", key=KEY, timeout=60, **headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(BASE + path, data, {"x-api-key": key, "content-type": "application/json", **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer: return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e: return e.code, e.read().decode()
+BODY = {"model": "small", "max_tokens": 100, "messages": [{"role": "user", "content": "six times seven?"}]}
+def host(): return BASE.split("/")[2].split(":")
+`
+
+// python runs a program inside with a lease, and returns what it printed.
+func (d *desk) python(l *model.Lease, provider, code string) string {
+	d.t.Helper()
+	res, err := d.s.Exec(d.t.Context(), session.ExecRequest{Argv: []string{"python3", "-c", inside + code, l.Key(), d.at.BaseURL(provider)}})
+	must(d.t, err)
+	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+		d.t.Fatalf("%s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
+	}
+	return string(res.Stdout.Bytes())
+}
+
+// answers runs a program that prints JSON.
+func (d *desk) answers(into any, code string) {
+	d.t.Helper()
+	out := d.python(d.lease, "anthropic", code)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		d.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,232 @@
+// Package walk goes the way of a newcomer: a clean copy of the repository, a home directory with nothing in it, and the
+// pages that say what to do from top to bottom, each command as it is written.
+package walk
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// step is how a command of a page is walked. run_… in it is the latest run.
+type step struct {
+	says         string // pattern of what shows that it did what the page says
+	why, instead string // why it cannot be run as written, and what is; empty for nothing
+	first, then  string // commands that make what the page takes for granted, and that look at what came of it
+	killed       bool   // run_… is a run whose process was killed
+}
+
+// pages returns the pages in the order of the walk, with every command of theirs.
+func pages() (names []string, steps map[string]map[string]step) {
+	const fix = "workcell run examples/workflows/debug-and-fix.yaml"
+	return []string{"README.md", "examples/README.md"}, map[string]map[string]step{
+		"README.md": {
+			`go install github.com/workcell-dev/workcell/cmd/workcell@latest`: {why: "it is a release, and not this tree", instead: "make build", says: `^bin/workcell`},
+			`workcell doctor`:                 {says: `(?m)^sandboxes can run: docker`},
+			fix + ` --workspace ./my-project`: {first: "cp -r examples/projects/buggy-calculator my-project", says: `(?s)all_passed: true.*1 file changed.* with: workcell runs apply run_`},
+			`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
+			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
+			`workcell agent run examples/agents/python-developer.prompt "plot the primes below 100"`: {says: `(?m)^there are 25$`},
+			`workcell validate examples`:                                                       {says: `valid`},
+			`id=$(workcell sessions open --image python:3.11-slim)`:                            {},
+			`workcell sessions exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
+			`workcell sessions cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
+			`workcell sessions attach "$id"`: {
+				why: "nobody is at a terminal", instead: `script -qec "workcell sessions attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
+			},
+			`workcell sessions rm "$id"`: {says: `^sbx_`},
+		},
+		"examples/README.md": {
+			fix: {says: `all_passed: true`},
+			fix + ` --model anthropic/claude-sonnet-4-5`:                                                                                       {why: "it asks another vendor's model with another key"},
+			fix + ` --model scripted/examples/workflows/scripts/debug-and-fix.yaml`:                                                            {says: `all_passed: true`},
+			`workcell runs apply run_…`:                                                                                                        {says: `1 file changed in .*/buggy-calculator`},
+			`workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'`:                                           {says: `there are 25`},
+			`workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@examples/projects/sales/sales.csv`: {says: `answer: "?42`},
+			`workcell agent run examples/agents/code-analyzer.prompt --workspace examples/projects/buggy-calculator`:                           {says: `passed: true`},
+			`workcell agent run examples/agents/order-desk.prompt --host-tools examples/host-tools.yaml 'What do the orders 1 to 20 come to?'`: {says: `they come to 530`},
+			`workcell run examples/workflows/cli-debug-and-fix.yaml`:                                                                           {why: "its agent asks a vendor's model"},
+			`workcell dev mockmodel --listen 127.0.0.1:8899 --script examples/workflows/scripts/cli-debug-and-fix.json &`:                      {why: "it serves until it is stopped, and the test of the examples does so"},
+			`GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8899 GEMINI_API_KEY=none workcell run examples/workflows/cli-debug-and-fix.yaml`:          {why: "the test of the examples runs it"},
+			`go run ./examples/chat`: {why: "it serves until it is stopped, and its own test talks to it"},
+		},
+	}
+}
+
+// TestNewcomer walks the pages, and the Go program of the README.
+func TestNewcomer(t *testing.T) {
+	t.Parallel()
+	w := newWalker(t)
+	names, steps := pages()
+	for _, name := range names {
+		left := steps[name]
+		for _, command := range commands(output(t, "cat", w.dir+"/"+name)) {
+			s, ok := left[command]
+			if !ok {
+				t.Errorf("%s: a command that the walk does not know, or knew once: %s", name, command)
+				continue
+			}
+			w.take(t, command, s)
+			delete(left, command)
+		}
+		for command := range left {
+			t.Errorf("%s does not have the command %s", name, command)
+		}
+	}
+	program(t, w)
+}
+
+// commands returns the lines of the blocks of a page that are for a shell, without comments.
+func commands(page string) []string {
+	var out []string
+	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
+		for line := range strings.Lines(block[1]) {
+			if line = strings.TrimSpace(regexp.MustCompile(`(^|\s)#.*`).ReplaceAllString(line, "")); line != "" {
+				out = append(out, line)
+			}
+		}
+	}
+	return out
+}
+
+// walker is a newcomer: a shell in a clean copy of the repository.
+type walker struct {
+	dir   string
+	env   []string
+	model *gemini
+	run   string // the latest run
+
+	stdin  io.Writer      // of the shell
+	codes  *bufio.Scanner // exit codes of its commands
+	output string         // file with what a command wrote
+}
+
+func newWalker(t *testing.T) *walker {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // a command that hangs
+	t.Cleanup(cancel)
+	home := t.TempDir()
+	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}}
+	server := httptest.NewServer(w.model)
+	t.Cleanup(server.Close)
+	w.env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return regexp.MustCompile(`^(XDG|WORKCELL|OTEL|GEMINI|GOOGLE)_`).MatchString(v) ||
+			strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") // of the make that runs the tests
+	})
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOENV"} { // what is compiled and fetched already, but for this tree
+		w.env = append(w.env, name+"="+strings.TrimSpace(output(t, "go", "env", name)))
+	}
+	// What a newcomer brings along: a key, and official images.
+	w.env = append(w.env, "HOME="+home, "PATH="+w.dir+"/bin:"+os.Getenv("PATH"), "GEMINI_API_KEY=key", "GOOGLE_GEMINI_BASE_URL="+server.URL,
+		"WORKCELL_IMAGE_MAP=python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12",
+		"WORKCELL_REAPER=off") // it would outlive the test
+	// What a clone would have, and what is not committed yet.
+	output(t, "bash", "-c", `mkdir "$1" && cd ../.. && git -c safe.directory='*' ls-files -z --cached --others --exclude-standard |
+		xargs -0 ls -d 2>/dev/null | tar -c -T - | tar -x -C "$1"`, "copy", w.dir)
+	shell := exec.CommandContext(ctx, "bash", "--norc")
+	shell.Dir, shell.Env, shell.Stderr = w.dir, w.env, os.Stderr
+	stdin, errIn := shell.StdinPipe()
+	codes, errOut := shell.StdoutPipe()
+	if err := errors.Join(errIn, errOut, shell.Start()); err != nil {
+		t.Fatal(err)
+	}
+	w.stdin, w.codes = stdin, bufio.NewScanner(codes)
+	t.Cleanup(func() {
+		w.say(t, `workcell sessions rm --force "$id"`) // after a command that failed
+		stdin.Close()
+		_ = shell.Wait() // its commands' exit codes are what counts
+	})
+	return w
+}
+
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return string(out)
+}
+
+// say has the shell run a command and returns what it wrote and its exit code.
+func (w *walker) say(t *testing.T, command string) (out, code string) {
+	t.Helper()
+	fmt.Fprintf(w.stdin, "{ %s\n} >%q 2>&1 </dev/null\necho $?\n", command, w.output)
+	if !w.codes.Scan() {
+		t.Fatalf("the shell ended in: %s", command)
+	}
+	return output(t, "cat", w.output), w.codes.Text()
+}
+
+// take walks one command.
+func (w *walker) take(t *testing.T, command string, s step) {
+	t.Helper()
+	if s.first != "" {
+		w.take(t, s.first, step{})
+	}
+	if s.killed {
+		w.kill(t)
+	}
+	if s.why != "" {
+		t.Logf("not as written, because %s: %s", s.why, command)
+		if command = s.instead; command == "" {
+			return
+		}
+	}
+	began := time.Now()
+	out, code := w.say(t, strings.ReplaceAll(command, "run_…", w.run))
+	t.Logf("%5.1f s  %s", time.Since(began).Seconds(), command)
+	if code != "0" || !regexp.MustCompile(s.says).MatchString(out) {
+		t.Errorf("%s\nexit code %s, and it should say %q:\n%s", command, code, s.says, out)
+	}
+	if id := runID(out); id != "" {
+		w.run = id
+	}
+	if s.then != "" {
+		w.take(t, s.then, step{})
+	}
+}
+
+func runID(text string) string { return regexp.MustCompile(`\brun_[0-9a-z]+`).FindString(text) }
+
+// kill begins a run and kills its process while the second agent asks its model.
+func (w *walker) kill(t *testing.T) {
+	asked := w.model.hold("You fix")
+	defer w.model.hold("")
+	cmd := exec.Command(w.dir+"/bin/workcell", "run", "examples/workflows/debug-and-fix.yaml", "--workspace", "./my-project")
+	cmd.Dir, cmd.Env = w.dir, w.env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-asked:
+	case <-time.After(time.Minute):
+		t.Error("the second agent asks nothing")
+	}
+	_, _ = cmd.Process.Kill(), cmd.Wait() // which says that it was killed
+	out, _ := w.say(t, "workcell runs ls | grep interrupted")
+	w.run = runID(out)
+}
+
+// program runs the README's Go program inside of the module.
+func program(t *testing.T, w *walker) {
+	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(output(t, "cat", w.dir+"/README.md"))
+	if block == nil {
+		t.Fatal("the README has no Go program")
+	}
+	source := strings.ReplaceAll(block[1], "python:3.11-slim", "workcell/python:3.11") // a program maps no images
+	if err := errors.Join(os.Mkdir(w.dir+"/newcomer", 0o755), os.WriteFile(w.dir+"/newcomer/main.go", []byte(source), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	w.take(t, "go run ./newcomer", step{says: `^42\n$`})
+}

@@ -1,0 +1,269 @@
+// Package watch watches sandboxes on real engines.
+package watch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/session"
+)
+
+const image = "workcell/debian:12" // that `make images` builds
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watcher is a watch whose events are taken one by one.
+type watcher struct {
+	t      *testing.T
+	events chan session.Event
+}
+
+func watch(t *testing.T, m *session.Manager, filter session.WatchFilter) *watcher {
+	w := &watcher{t, make(chan session.Event)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		for e, err := range m.Watch(ctx, filter) {
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case w.events <- e:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the watch ended with %v", err)
+		}
+	})
+	return w
+}
+
+// next waits for the next event of a type, and returns it. Others of the same sandbox may come before: a sandbox that is being
+// made, or that is ended, has states in between.
+func (w *watcher) next(what session.EventType, id string) session.Event {
+	w.t.Helper()
+	for {
+		e := w.take()
+		if e.Type == what && e.Info.ID == id {
+			return e
+		}
+		if id != "" && e.Info.ID != id || e.Type == session.EventPresent {
+			w.t.Fatalf("%s of %q while waiting for %s of %q", e.Type, e.Info.ID, what, id)
+		}
+	}
+}
+
+// take returns the next event.
+func (w *watcher) take() session.Event {
+	w.t.Helper()
+	select {
+	case e := <-w.events:
+		return e
+	case <-time.After(2 * time.Minute):
+		w.t.Fatal("no event")
+		return session.Event{}
+	}
+}
+
+// ready waits until a sandbox takes commands.
+func (w *watcher) ready(what session.EventType, id string) {
+	w.t.Helper()
+	for e := w.next(what, id); e.Info.State != session.StateReady; {
+		e = w.next(session.EventChanged, id)
+	}
+}
+
+func open(t *testing.T, m *session.Manager, user string) *session.Session {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), session.UserKey(user), session.Request{Image: image})
+	must(t, err)
+	return s
+}
+
+// TestWatch: a manager hears of the sandboxes of another one with the same instance: those that are there, those that come, go,
+// and are ended behind everybody's back.
+func TestWatch(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + session.NewID()}
+		m := enginetest.Manager(t, b, o)
+		other, err := session.NewManager(b, o)
+		must(t, err)
+		t.Cleanup(func() { must(t, other.Close(context.Background())) })
+		first := open(t, m, "first")
+		w := watch(t, other, session.WatchFilter{})
+		w.next(session.EventPresent, first.ID())
+		second := open(t, m, "second")
+		alone := watch(t, other, session.WatchFilter{ID: second.ID()})
+		alone.next(session.EventPresent, second.ID())
+		w.ready(session.EventAdded, second.ID())
+		must(t, first.Close(t.Context()))
+		w.next(session.EventRemoved, first.ID())
+		must(t, b.Remove(t.Context(), second.Info().EngineID, backend.RemoveOptions{Volumes: true}))
+		w.next(session.EventRemoved, second.ID())
+		alone.next(session.EventRemoved, second.ID())
+	})
+}
+
+// TestWatchEnds: a loop that breaks, a manager that closes and an engine that is not there end a watch.
+func TestWatchEnds(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + session.NewID()}
+		m := enginetest.Manager(t, b, o)
+		open(t, m, "u")
+		for e, err := range m.Watch(t.Context(), session.WatchFilter{}) {
+			if err != nil || e.Type != session.EventPresent {
+				t.Errorf("%+v, %v", e, err)
+			}
+			break
+		}
+		other, err := session.NewManager(b, o)
+		must(t, err)
+		for _, err := range other.Watch(t.Context(), session.WatchFilter{}) {
+			if err == nil {
+				must(t, other.Close(context.Background()))
+			} else if !errors.Is(err, backend.ErrClosed) {
+				t.Errorf("a manager that closed: %v", err)
+			}
+		}
+	})
+}
+
+// way is a way to an engine that a test can cut.
+type way struct {
+	t      *testing.T
+	socket string // of the engine
+	path   string // of the way
+
+	mu    sync.Mutex // guards the fields below
+	ln    net.Listener
+	conns map[net.Conn]struct{}
+}
+
+func (w *way) open() {
+	ln, err := net.Listen("unix", w.path)
+	must(w.t, err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ln, w.conns = ln, map[net.Conn]struct{}{}
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go w.pass(conn)
+		}
+	}()
+}
+
+func (w *way) pass(conn net.Conn) {
+	defer conn.Close()
+	engine, err := net.Dial("unix", w.socket)
+	if err != nil {
+		return
+	}
+	defer engine.Close()
+	w.mu.Lock()
+	if w.ln == nil {
+		w.mu.Unlock()
+		return
+	}
+	w.conns[conn] = struct{}{}
+	w.mu.Unlock()
+	go func() { _, _ = io.Copy(engine, conn); _ = engine.(*net.UnixConn).CloseWrite() }()
+	_, _ = io.Copy(conn, engine)
+}
+
+// cut ends all connections, and takes no new ones.
+func (w *way) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ln == nil {
+		return
+	}
+	_ = w.ln.Close()
+	for conn := range w.conns {
+		_ = conn.Close()
+	}
+	w.ln, w.conns = nil, nil
+}
+
+// TestWatchGap: when the way to the engine was cut, what is different since then is told, and that there was a gap.
+func TestWatchGap(t *testing.T) {
+	for engine, socket := range map[string]string{"docker": "/var/run/docker.sock", "containerd": containerd.DefaultAddress} {
+		if at := os.Getenv("CONTAINERD_ADDRESS"); engine == "containerd" && at != "" {
+			socket = at
+		}
+		if only := os.Getenv("WORKCELL_TEST_BACKEND"); only != "" && only != engine {
+			continue
+		}
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			w := &way{t: t, socket: socket, path: filepath.Join(t.TempDir(), "engine.sock")}
+			w.open()
+			t.Cleanup(w.cut)
+			var b backend.SandboxBackend
+			var err error
+			if engine == "docker" {
+				b, err = docker.New(t.Context(), &docker.Options{Host: "unix://" + w.path})
+			} else {
+				dir := t.TempDir()
+				must(t, os.Chmod(dir, 0o700)) // #nosec G302 -- a directory
+				b, err = containerd.New(t.Context(), &containerd.Options{Address: w.path, StateDir: dir})
+			}
+			must(t, err)
+			t.Cleanup(func() { must(t, b.Close()) })
+			o := &session.Options{Instance: "watch-" + session.NewID()}
+			direct := enginetest.Manager(t, enginetest.Driver(t, engine), o)
+			m, err := session.NewManager(b, o)
+			must(t, err)
+			t.Cleanup(func() { must(t, m.Close(context.Background())) })
+			stays, goes := open(t, direct, "stays"), open(t, direct, "goes")
+			watched := watch(t, m, session.WatchFilter{})
+			for range 2 {
+				if e := watched.take(); e.Type != session.EventPresent {
+					t.Fatalf("%+v", e)
+				}
+			}
+			before := time.Now()
+			w.cut()
+			must(t, goes.Close(t.Context()))
+			comes := open(t, direct, "comes")
+			w.open()
+			seen := map[session.EventType]session.Event{}
+			for seen[session.EventGap].Since.IsZero() || seen[session.EventRemoved].Info.ID == "" || seen[session.EventAdded].Info.ID == "" {
+				e := watched.take()
+				seen[e.Type] = e
+			}
+			if gap := seen[session.EventGap]; gap.Since.Before(before.Add(-time.Minute)) || gap.Since.After(gap.Time) {
+				t.Errorf("a gap from %v to %v", gap.Since, gap.Time)
+			}
+			if seen[session.EventRemoved].Info.ID != goes.ID() || seen[session.EventAdded].Info.ID != comes.ID() {
+				t.Errorf("%+v", seen)
+			}
+			must(t, stays.Close(t.Context()))
+			watched.next(session.EventRemoved, stays.ID())
+		})
+	}
+}

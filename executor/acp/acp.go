@@ -1,0 +1,91 @@
+// Package acp calls coding agents that speak the Agent Client Protocol (https://agentclientprotocol.com), version 1, on their standard
+// input and output.
+//
+// An agent is offered neither files nor terminals of the client: it has those of its sandbox, and requests for others are refused. What
+// it asks permission for it gets, since the sandbox is what bounds it, but for the web, which the task permits or does not.
+package acp
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Driver calls the agent of a command line. Task.Args are: permissions, allow or deny.
+type Driver struct {
+	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
+	Argv []string
+	// Settings, where not nil, is the driver whose environment and files the agent has. It is one that the agent is told apart from by
+	// its command line alone.
+	Settings executor.Driver
+}
+
+// Name returns "acp".
+func (Driver) Name() string { return "acp" }
+
+// Prepare implements executor.Driver.
+func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
+	deny := false
+	for name, value := range t.Args {
+		if name != "permissions" || value != "allow" && value != "deny" {
+			return executor.Invocation{}, fmt.Errorf("%w: acp has no argument %s: %q; it has permissions (allow, deny)", backend.ErrInvalid, name, value)
+		}
+		deny = value == "deny"
+	}
+	for _, name := range []string{argv.Prompt, argv.System, argv.Schema, argv.MaxTurns, argv.Resume} {
+		if argv.Has(d.Argv, name) {
+			return executor.Invocation{}, fmt.Errorf("%w: {%s} does not belong to the command line of acp, whose protocol has it", backend.ErrInvalid, name)
+		}
+	}
+	inv, system, err := d.settings(t, in)
+	if err != nil {
+		return inv, err
+	}
+	inv.Argv, err = argv.Fill(d.Argv, map[string]string{argv.Model: t.Model, argv.Workdir: in.Workdir, argv.Home: in.Home})
+	if err != nil {
+		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
+	}
+	prompt := executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema))
+	inv.Talk = func(stdin io.Writer) executor.Parser {
+		p := &parser{out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, web: t.Web, deny: deny}
+		p.begin()
+		return p
+	}
+	return inv, nil
+}
+
+// settings returns the environment and the files of a call, and what of the system prompt is not among them.
+func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
+	if t.MaxTurns > 0 {
+		return inv, "", fmt.Errorf("%w: acp has no limit of turns; use a budget or a timeout", backend.ErrUnsupported)
+	}
+	if d.Settings == nil {
+		return executor.Invocation{Env: executor.Environment(t, in), Keep: []string{".local/share"}}, t.System, nil
+	}
+	t.Args, t.ResumeID, t.Schema = nil, "", nil
+	in.MCP = nil // it comes by the protocol
+	native, err := d.Settings.Prepare(t, in)
+	return executor.Invocation{Env: native.Env, Files: native.Files, Keep: native.Keep}, "", err
+}
+
+// Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says nothing.
+func (Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+	if seen.End != nil {
+		return seen.End.Outcome
+	}
+	if seen.Events == 0 && exit.Status == session.ExecCompleted && exit.Signal == "" && exit.ExitCode == 0 {
+		return executor.Unparsable
+	}
+	return executor.Crashed
+}
+
+// Parser implements executor.Driver. It answers nobody: Run takes that of Invocation.Talk.
+func (Driver) Parser() executor.Parser {
+	p := &parser{out: io.Discard}
+	p.begin()
+	return p
+}

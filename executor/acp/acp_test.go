@@ -1,0 +1,231 @@
+package acp_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/acp"
+	"github.com/workcell-dev/workcell/executor/internal/drivertest"
+	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func driver() acp.Driver {
+	return acp.Driver{Argv: []string{"agent", "--acp", "--model={model}", "{workdir}"}}
+}
+
+func TestPrepare(t *testing.T) {
+	drivertest.Prepared(t, driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
+}
+
+// TestSettings: an agent whose driver knows its settings has its environment and files, and nothing of its command line.
+func TestSettings(t *testing.T) {
+	d := acp.Driver{Argv: []string{"opencode", "acp"}, Settings: opencode.Driver{}}
+	inv, err := d.Prepare(executor.Task{Prompt: "x", Model: "anthropic/m", System: "terse"}, drivertest.Inside())
+	if err != nil || strings.Join(inv.Argv, " ") != "opencode acp" || inv.Env["OPENCODE_CONFIG_CONTENT"] == "" || len(inv.Files) != 1 || inv.Stdin != nil {
+		t.Errorf("%+v, %v", inv, err)
+	}
+	if strings.Contains(inv.Env["OPENCODE_CONFIG_CONTENT"], "workcell-guest") {
+		t.Error("the server is configured twice")
+	}
+}
+
+// TestRefusedTasks: what the protocol has no place for is an error and not left out.
+func TestRefusedTasks(t *testing.T) {
+	for name, test := range map[string]struct {
+		argv []string
+		task executor.Task
+		want error
+	}{
+		"turns":            {driver().Argv, executor.Task{Prompt: "x", MaxTurns: 3}, backend.ErrUnsupported},
+		"unknown argument": {driver().Argv, executor.Task{Prompt: "x", Args: map[string]string{"x": "y"}}, backend.ErrInvalid},
+		"no program":       {nil, executor.Task{Prompt: "x"}, backend.ErrInvalid},
+		"a prompt":         {[]string{"agent", "{prompt}"}, executor.Task{Prompt: "x"}, backend.ErrInvalid},
+	} {
+		if _, err := (acp.Driver{Argv: test.argv}).Prepare(test.task, drivertest.Inside()); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRecorded(t *testing.T) {
+	drivertest.Recorded(t, driver(), map[string]executor.Outcome{
+		"opencode-tool": executor.Completed, "opencode-refused": executor.ModelError,
+		"gemini-tool": executor.Completed, "gemini-refused": executor.AuthError,
+	}, nil)
+}
+
+func FuzzParser(f *testing.F) { drivertest.Fuzz(f, driver()) }
+
+// conversation plays an agent: each line of it is said to the parser, and what the parser says is returned.
+func conversation(t *testing.T, task executor.Task, lines ...string) (said []map[string]any, events []executor.Event) {
+	t.Helper()
+	inv, err := driver().Prepare(task, drivertest.Inside())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	p := inv.Talk(&out)
+	for _, l := range lines {
+		events = append(events, p.Line([]byte(l))...)
+	}
+	for s := bufio.NewScanner(&out); s.Scan(); {
+		var m map[string]any
+		if err := json.Unmarshal(s.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, m)
+	}
+	return said, events
+}
+
+const (
+	hello = `{"id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}`
+	begun = `{"id":2,"result":{"sessionId":"s1"}}`
+)
+
+func update(what string) string {
+	return `{"method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":` + what + `}}}`
+}
+
+// TestPermissions: an agent gets what it asks for once, but the web unless the task permits it, and nothing where nothing is permitted.
+// A question without a fitting answer is cancelled.
+func TestPermissions(t *testing.T) {
+	ask := func(kind, options string) string {
+		return `{"id":"q","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"1","title":"x","kind":"` + kind + `"},"options":` + options + `}}`
+	}
+	const all = `[{"optionId":"A","kind":"allow_always"},{"optionId":"a","kind":"allow_once"},{"optionId":"R","kind":"reject_always"},{"optionId":"r","kind":"reject_once"}]`
+	deny := map[string]string{"permissions": "deny"}
+	for name, test := range map[string]struct {
+		task executor.Task
+		ask  string
+		want string
+	}{
+		"a command":        {executor.Task{}, ask("execute", all), "a"},
+		"always alone":     {executor.Task{}, ask("execute", `[{"optionId":"A","kind":"allow_always"}]`), "A"},
+		"the web":          {executor.Task{}, ask("fetch", all), "r"},
+		"the web, allowed": {executor.Task{Web: true}, ask("fetch", all), "a"},
+		"the web, by id":   {executor.Task{}, `{"id":"q","method":"session/request_permission","params":{"toolCall":{"toolCallId":"2"},"options":` + all + `}}`, "r"},
+		"nothing":          {executor.Task{Args: deny}, ask("execute", all), "r"},
+		"no such option":   {executor.Task{Args: deny}, ask("execute", `[{"optionId":"a","kind":"allow_once"}]`), "cancelled"},
+		"no options":       {executor.Task{}, ask("execute", `7`), "cancelled"},
+	} {
+		test.task.Prompt = "x"
+		// What the question leaves out was told before.
+		said, _ := conversation(t, test.task, hello, begun, update(`"tool_call","toolCallId":"2","title":"y","kind":"fetch","status":"pending"`), test.ask)
+		last := said[len(said)-1]
+		outcome, _ := last["result"].(map[string]any)["outcome"].(map[string]any)
+		got := outcome["optionId"]
+		if got == nil {
+			got = outcome["outcome"]
+		}
+		if last["id"] != "q" || got != test.want {
+			t.Errorf("%s: %v, want %s", name, last, test.want)
+		}
+	}
+}
+
+// TestRequests: what an agent asks of its client's files and terminals is refused, whatever it sends along.
+func TestRequests(t *testing.T) {
+	for _, method := range []string{"fs/read_text_file", "fs/write_text_file", "terminal/create", "_x/y", "elicitation/create"} {
+		said, _ := conversation(t, executor.Task{Prompt: "x"}, hello, begun, `{"id":7,"method":"`+method+`","params":{"path":"/etc/passwd","options":3}}`)
+		last := said[len(said)-1]
+		if e, _ := last["error"].(map[string]any); last["id"] != 7.0 || e == nil || e["code"] != -32601.0 {
+			t.Errorf("%s: %v", method, last)
+		}
+	}
+	said, _ := conversation(t, executor.Task{Prompt: "x"}, hello)
+	if c := fmt.Sprint(said[0]["params"]); !strings.Contains(c, "readTextFile:false") || !strings.Contains(c, "terminal:false") {
+		t.Error(c)
+	}
+}
+
+// TestSessions: a session is begun with our one server, or gone on with in the way that the agent has; what it says of earlier tasks is
+// not told.
+func TestSessions(t *testing.T) {
+	resumes := `{"id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}}`
+	for name, test := range map[string]struct {
+		hello, id, method string
+		want              executor.Outcome
+	}{
+		"new":           {hello, "", "session/new", ""},
+		"load":          {hello, "s0", "session/load", ""},
+		"resume":        {resumes, "s0", "session/resume", ""},
+		"cannot":        {`{"id":1,"result":{"protocolVersion":1}}`, "s0", "", executor.Crashed},
+		"other version": {`{"id":1,"result":{"protocolVersion":2}}`, "", "", executor.Crashed},
+		"no version":    {`{"id":1,"result":7}`, "", "", executor.Crashed},
+		"refused":       {`{"id":1,"error":{"code":-32603,"message":"no"}}`, "", "", executor.Crashed},
+		"needs a login": {`{"id":1,"error":{"code":-32000,"message":"log in"}}`, "", "", executor.AuthError},
+	} {
+		said, events := conversation(t, executor.Task{Prompt: "x", ResumeID: test.id}, test.hello, update(`"agent_message_chunk","content":{"type":"text","text":"earlier"}`))
+		last, end := said[len(said)-1], events[0].End
+		if test.method != "" && (last["method"] != test.method || !strings.Contains(fmt.Sprint(last["params"]), "workcell-guest")) {
+			t.Errorf("%s: %v", name, last)
+		}
+		if test.want != "" && (end == nil || end.Outcome != test.want || (acp.Driver{}).Outcome(executor.Seen{End: end}, session.ExecStatus{}) != test.want) {
+			t.Errorf("%s: %+v", name, events)
+		}
+		for _, e := range events {
+			if e.Kind == executor.KindText {
+				t.Errorf("%s: it tells %q", name, e.Text)
+			}
+		}
+	}
+}
+
+// TestEnds: how an agent stops, and what it leaves open.
+func TestEnds(t *testing.T) {
+	for answer, want := range map[string]executor.Outcome{
+		`"result":{"stopReason":"end_turn"}`:          executor.Completed,
+		`"result":{"stopReason":"refusal"}`:           executor.Refused,
+		`"result":{"stopReason":"max_turn_requests"}`: executor.MaxTurns,
+		`"result":{"stopReason":"max_tokens"}`:        executor.ModelError,
+		`"result":{"stopReason":"cancelled"}`:         executor.ModelError,
+		`"result":[]`:                                 executor.ModelError,
+		`"error":{"code":-32603,"message":"Internal error","data":{"details":"401 Unauthorized"}}`:     executor.AuthError,
+		`"error":{"code":-32603,"message":"Internal error","data":{"details":"overloaded, for 4032"}}`: executor.ModelError,
+	} {
+		_, events := conversation(t, executor.Task{Prompt: "x"}, hello, begun,
+			update(`"tool_call","toolCallId":"1","title":"x","status":"pending"`),
+			`{"id":3,`+answer+`}`, update(`"agent_message_chunk","content":{"type":"text","text":"late"}`))
+		var ends int
+		for _, e := range events {
+			if e.Kind == executor.KindEnd {
+				ends++
+				if e.End.Outcome != want {
+					t.Errorf("%s: %s", answer, e.End.Outcome)
+				}
+			}
+			if e.Kind == executor.KindText {
+				t.Errorf("%s: it says %q behind its end", answer, e.Text)
+			}
+		}
+		if ends != 1 {
+			t.Errorf("%s: %d ends", answer, ends)
+		}
+	}
+}
+
+// full is a writer that takes nothing more.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("full") }
+
+// TestUnheard: an agent that takes no answer has crashed.
+func TestUnheard(t *testing.T) {
+	inv, err := driver().Prepare(executor.Task{Prompt: "x"}, drivertest.Inside())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := inv.Talk(full{}).Line([]byte(hello))
+	if len(events) != 1 || events[0].End == nil || events[0].End.Outcome != executor.Crashed || events[0].End.Detail != "full" {
+		t.Errorf("%+v", events)
+	}
+}

@@ -1,0 +1,231 @@
+package acp
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/executor"
+)
+
+// Codes of JSON-RPC and of the protocol.
+const (
+	codeNoMethod     = -32601
+	codeAuthRequired = -32000
+)
+
+type object = map[string]any
+
+// message is what is said to the agent: a request, or without a method the answer to one.
+type message struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  any             `json:"result,omitempty"`
+	Error   *failure        `json:"error,omitempty"`
+}
+
+// line is what the agent says. Params and Result are parsed by the method that they belong to: one that is not as expected must not
+// keep a request from its answer.
+type line struct {
+	ID             json.RawMessage
+	Method         string
+	Params, Result json.RawMessage
+	Error          *failure
+}
+
+// failure is an error of JSON-RPC.
+type failure struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// text returns all that the agent says of a failure.
+func (f *failure) text() string {
+	data := string(bytes.TrimSpace(f.Data))
+	if data == "null" {
+		data = ""
+	}
+	return strings.TrimSpace(f.Message + " " + data)
+}
+
+// refusedKey matches the API's answer to a wrong key, which agents tell as text.
+var refusedKey = regexp.MustCompile(`\b40[13]\b|(?i:unauthorized|forbidden|invalid[ _-]api[ _-]key|authentication[ _]error|permission[ _]denied)`)
+
+// outcome returns what a failure of a request means: before there is a session the agent is to blame, then its model.
+func (f *failure) outcome(prompted bool) executor.Outcome {
+	switch {
+	case f.Code == codeAuthRequired, f.Code == 401, f.Code == 403, prompted && refusedKey.MatchString(f.text()):
+		return executor.AuthError
+	case prompted:
+		return executor.ModelError
+	}
+	return executor.Crashed
+}
+
+// capabilities are what the agent says of itself.
+type capabilities struct {
+	Protocol     int `json:"protocolVersion"`
+	Capabilities struct {
+		Load     bool `json:"loadSession"`
+		Sessions struct {
+			Resume json.RawMessage
+		} `json:"sessionCapabilities"`
+	} `json:"agentCapabilities"`
+}
+
+// opener returns the method that goes on with a session, empty when there is none.
+func (c capabilities) opener() string {
+	resume := string(bytes.TrimSpace(c.Capabilities.Sessions.Resume))
+	switch {
+	case resume != "" && resume != "null" && resume != "false":
+		return "session/resume" // which does not tell all of it once more
+	case c.Capabilities.Load:
+		return "session/load"
+	}
+	return ""
+}
+
+// result is the answer to a prompt.
+type result struct {
+	Reason string `json:"stopReason"`
+	Usage  *struct {
+		Input  int64 `json:"inputTokens"`
+		Output int64 `json:"outputTokens"`
+		Read   int64 `json:"cachedReadTokens"`
+		Write  int64 `json:"cachedWriteTokens"`
+	}
+	Meta struct {
+		Quota struct {
+			Tokens struct {
+				Input  int64 `json:"input_tokens"`
+				Output int64 `json:"output_tokens"`
+			} `json:"token_count"`
+		}
+	} `json:"_meta"`
+}
+
+// usage returns what the agent tells of tokens: by the protocol, or as Gemini CLI does.
+func (r result) usage() *executor.Usage {
+	if u := r.Usage; u != nil {
+		return &executor.Usage{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}
+	}
+	if u := r.Meta.Quota.Tokens; u.Input != 0 || u.Output != 0 {
+		return &executor.Usage{Input: u.Input, Output: u.Output}
+	}
+	return nil
+}
+
+// permission is a question whether a tool may be called.
+type permission struct {
+	ToolCall toolCall
+	Options  []option
+}
+
+type option struct {
+	ID   string `json:"optionId"`
+	Kind string
+}
+
+// choose returns the answer: the first option of the kinds, which stand in the order in which they are preferred.
+func (p permission) choose(kinds ...string) object {
+	for _, kind := range kinds {
+		if i := slices.IndexFunc(p.Options, func(o option) bool { return o.Kind == kind }); i >= 0 {
+			return object{"outcome": object{"outcome": "selected", "optionId": p.Options[i].ID}}
+		}
+	}
+	return object{"outcome": object{"outcome": "cancelled"}}
+}
+
+// toolCall is a call of a tool, or what changed of one.
+type toolCall struct {
+	ID        string `json:"toolCallId"`
+	Title     string
+	Kind      string
+	Status    string
+	Input     json.RawMessage `json:"rawInput"`
+	RawOutput json.RawMessage `json:"rawOutput"`
+}
+
+// update is what happens in a session.
+type update struct {
+	Update string `json:"sessionUpdate"`
+	toolCall
+	Content json.RawMessage // a block of a message, or a list of what a tool gave
+}
+
+// text returns the text of a block of a message.
+func (u update) text() string {
+	var block struct{ Text string }
+	if json.Unmarshal(u.Content, &block) != nil {
+		return ""
+	}
+	return block.Text
+}
+
+// output returns what a tool gave.
+func (u update) output() string {
+	var parts []struct {
+		Content struct{ Text string }
+	}
+	var texts []string
+	if json.Unmarshal(u.Content, &parts) == nil {
+		for _, part := range parts {
+			if part.Content.Text != "" {
+				texts = append(texts, part.Content.Text)
+			}
+		}
+	}
+	var raw string
+	switch {
+	case len(texts) > 0:
+		return strings.Join(texts, "\n")
+	case json.Unmarshal(u.RawOutput, &raw) == nil:
+		return raw
+	}
+	return string(u.RawOutput)
+}
+
+// tool is a call of a tool that has not ended.
+type tool struct {
+	executor.ToolUse
+	kind    string
+	started bool
+}
+
+// learn takes what an update tells of a call. Titles and input are told when they are known, and may be told again.
+func (t *tool) learn(c toolCall) {
+	t.kind = cmp.Or(c.Kind, t.kind)
+	if len(c.Input) > 0 && string(c.Input) != "null" && string(c.Input) != "{}" {
+		t.Input = executor.CutInput(c.Input)
+	}
+	if t.Server == "" {
+		server, name := named(c.Title)
+		if t.Server = server; server != "" || t.Name == "" {
+			t.Name = name
+		}
+	}
+}
+
+// named returns which tool a title means: the protocol has no names of tools, and agents write those of a server into titles in forms
+// of their own.
+func named(title string) (server, name string) {
+	title = cut(title)
+	for _, form := range []struct{ before, after string }{
+		{executor.Server + "_", ""},                   // OpenCode
+		{"", " (" + executor.Server + " MCP Server)"}, // Gemini CLI
+		{"mcp__" + executor.Server + "__", ""},        // Claude's adapter
+	} {
+		if inner, ok := strings.CutPrefix(title, form.before); ok {
+			if inner, ok = strings.CutSuffix(inner, form.after); ok {
+				return executor.Server, inner
+			}
+		}
+	}
+	return "", title
+}

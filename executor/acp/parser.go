@@ -1,0 +1,267 @@
+package acp
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/executor"
+)
+
+// protocol is the version of the protocol.
+const protocol = 1
+
+// The requests to the agent, in their order; the number of each is the id of its message.
+const (
+	askInitialize = iota + 1
+	askSession
+	askPrompt
+)
+
+// maxTools is how many calls of tools are known that have not ended.
+const maxTools = 1000
+
+// parser speaks with an agent: it reads what the agent says, answers its requests, and asks the next thing.
+type parser struct {
+	out             io.Writer
+	prompt, workdir string
+	resume          string // the session to go on with
+	mcp             []string
+	web, deny       bool
+
+	asked   int    // the request that waits for its answer
+	session string // empty until there is one
+	began   bool   // the last text goes on
+	ended   bool
+	lost    error // of out
+	tools   map[string]*tool
+}
+
+// begin asks the agent who it is.
+func (p *parser) begin() {
+	p.tools = map[string]*tool{}
+	p.ask(askInitialize, "initialize", object{
+		"protocolVersion":    protocol,
+		"clientInfo":         object{"name": "workcell", "version": "1"},
+		"clientCapabilities": object{"fs": object{"readTextFile": false, "writeTextFile": false}, "terminal": false},
+	})
+}
+
+func (p *parser) ask(id int, method string, params object) {
+	p.asked = id
+	p.send(message{ID: fmt.Append(nil, id), Method: method, Params: params})
+}
+
+func (p *parser) send(m message) {
+	m.Version = "2.0"
+	b, err := json.Marshal(m)
+	if err == nil {
+		_, err = p.out.Write(append(b, '\n'))
+	}
+	p.lost = cmp.Or(p.lost, err)
+}
+
+// Line implements executor.Parser.
+func (p *parser) Line(b []byte) []executor.Event {
+	var l line
+	if json.Unmarshal(b, &l) != nil {
+		return []executor.Event{executor.Raw(b)}
+	}
+	var events []executor.Event
+	switch request := len(l.ID) > 0 && string(l.ID) != "null"; {
+	case p.ended: // what it says behind its end
+	case l.Method == "session/update":
+		events = p.update(l.Params)
+	case l.Method != "" && request:
+		events = p.serve(l)
+	case l.Method == "" && string(l.ID) == fmt.Sprint(p.asked):
+		events = p.answered(l)
+	}
+	if p.lost != nil && !p.ended {
+		events = append(events, p.end(executor.Crashed, p.lost.Error()))
+	}
+	if events == nil {
+		return []executor.Event{executor.Raw(b)}
+	}
+	return events
+}
+
+// serve answers a request of the agent's.
+func (p *parser) serve(l line) []executor.Event {
+	if l.Method != "session/request_permission" {
+		p.send(message{ID: l.ID, Error: &failure{Code: codeNoMethod, Message: "the client does not serve this method"}})
+		return nil
+	}
+	var q permission
+	if json.Unmarshal(l.Params, &q) != nil {
+		q = permission{}
+	}
+	kind := q.ToolCall.Kind
+	if t := p.tools[q.ToolCall.ID]; t != nil {
+		t.learn(q.ToolCall)
+		kind = t.kind
+	}
+	if p.deny || kind == "fetch" && !p.web {
+		p.send(message{ID: l.ID, Result: q.choose("reject_once", "reject_always")})
+		return []executor.Event{{Kind: executor.KindNotice, Text: "refused: " + cut(q.ToolCall.Title)}}
+	}
+	p.send(message{ID: l.ID, Result: q.choose("allow_once", "allow_always")})
+	return nil
+}
+
+func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), 200)], "") }
+
+func (p *parser) end(o executor.Outcome, detail string) executor.Event {
+	p.ended = true
+	return executor.Event{Kind: executor.KindEnd, End: &executor.End{Outcome: o, Detail: executor.CutText(detail)}}
+}
+
+// answered takes the agent's answer to the last request.
+func (p *parser) answered(l line) []executor.Event {
+	asked := p.asked
+	p.asked = 0
+	if l.Error != nil {
+		return []executor.Event{p.end(l.Error.outcome(asked == askPrompt), l.Error.text())}
+	}
+	var err error
+	switch asked {
+	case askInitialize:
+		err = p.open(l.Result)
+	case askSession:
+		if err = p.opened(l.Result); err == nil {
+			return []executor.Event{{Kind: executor.KindSession, Session: p.session}}
+		}
+	default:
+		return p.finished(l.Result)
+	}
+	if err != nil {
+		return []executor.Event{p.end(executor.Crashed, err.Error())}
+	}
+	return nil
+}
+
+// open begins a session, or goes on with one.
+func (p *parser) open(answer json.RawMessage) error {
+	var c capabilities
+	if err := json.Unmarshal(answer, &c); err != nil || c.Protocol != protocol {
+		return fmt.Errorf("it does not speak version %d of the protocol: %s", protocol, cut(string(answer)))
+	}
+	servers := []object{}
+	if len(p.mcp) > 0 {
+		servers = append(servers, object{"name": executor.Server, "command": p.mcp[0], "args": p.mcp[1:], "env": []object{}})
+	}
+	params, method := object{"cwd": p.workdir, "mcpServers": servers}, "session/new"
+	if p.resume != "" {
+		params["sessionId"] = p.resume
+		if method = c.opener(); method == "" {
+			return errors.New("it cannot go on with a session")
+		}
+	}
+	p.ask(askSession, method, params)
+	return nil
+}
+
+// opened hands over the task.
+func (p *parser) opened(answer json.RawMessage) error {
+	var a struct {
+		Session string `json:"sessionId"`
+	}
+	if p.session = p.resume; p.session == "" {
+		if err := json.Unmarshal(answer, &a); err != nil || a.Session == "" {
+			return errors.New("it began a session without an id")
+		}
+		p.session = a.Session
+	}
+	p.ask(askPrompt, "session/prompt", object{"sessionId": p.session, "prompt": []object{{"type": "text", "text": p.prompt}}})
+	return nil
+}
+
+// finished takes the answer to the task.
+func (p *parser) finished(answer json.RawMessage) (events []executor.Event) {
+	for _, id := range slices.Sorted(maps.Keys(p.tools)) { // of which it did not tell the end
+		events = append(events, p.stop(id, update{toolCall: toolCall{Status: "failed"}})...)
+	}
+	var r result
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return append(events, p.end(executor.ModelError, "how it ended is not known: "+cut(string(answer))))
+	}
+	if u := r.usage(); u != nil {
+		events = append(events, executor.Event{Kind: executor.KindUsage, Usage: u})
+	}
+	switch r.Reason {
+	case "end_turn":
+		return append(events, p.end(executor.Completed, ""))
+	case "refusal":
+		return append(events, p.end(executor.Refused, ""))
+	case "max_turn_requests":
+		return append(events, p.end(executor.MaxTurns, ""))
+	}
+	return append(events, p.end(executor.ModelError, "it stopped: "+cmp.Or(cut(r.Reason), "without a reason")))
+}
+
+// update takes what happens while the agent works. What it tells before it has the task is of an earlier one.
+func (p *parser) update(params json.RawMessage) []executor.Event {
+	var n struct{ Update update }
+	if p.asked != askPrompt || json.Unmarshal(params, &n) != nil {
+		return nil
+	}
+	u := n.Update
+	switch u.Update {
+	case "agent_message_chunk":
+		e := executor.Event{Kind: executor.KindText, Text: u.text(), Delta: p.began}
+		p.began = true
+		return []executor.Event{e}
+	case "agent_thought_chunk":
+		p.began = false
+		return []executor.Event{{Kind: executor.KindThinking, Text: u.text(), Delta: true}}
+	case "user_message_chunk":
+		p.began = false
+	case "tool_call", "tool_call_update":
+		p.began = false
+		return p.tool(u)
+	}
+	return nil
+}
+
+// tool takes what an update tells of a call of a tool. Its start is told when its input is known.
+func (p *parser) tool(u update) []executor.Event {
+	t := p.tools[u.ID]
+	if t == nil {
+		if u.ID == "" || len(u.ID) > 200 || u.Update != "tool_call" || len(p.tools) >= maxTools {
+			return nil
+		}
+		t = &tool{ToolUse: executor.ToolUse{ID: u.ID}}
+		p.tools[u.ID] = t
+	}
+	t.learn(u.toolCall)
+	switch u.Status {
+	case "completed", "failed":
+		return p.stop(u.ID, u)
+	case "in_progress":
+		return t.start()
+	}
+	return nil
+}
+
+// start returns the start of a call, once.
+func (t *tool) start() []executor.Event {
+	if t.started {
+		return nil
+	}
+	t.started = true
+	use := t.ToolUse
+	return []executor.Event{{Kind: executor.KindToolStart, Tool: &use}}
+}
+
+// stop returns the end of a call.
+func (p *parser) stop(id string, u update) []executor.Event {
+	t := p.tools[id]
+	delete(p.tools, id)
+	end := executor.ToolUse{ID: id, Output: executor.CutText(u.output()), Failed: u.Status == "failed"}
+	return append(t.start(), executor.Event{Kind: executor.KindToolEnd, Tool: &end})
+}

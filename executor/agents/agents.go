@@ -1,0 +1,98 @@
+// Package agents knows the coding agents that have a name: their drivers, and the images and versions that these were tried with.
+package agents
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"sync"
+
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/acp"
+	"github.com/workcell-dev/workcell/executor/claude"
+	"github.com/workcell-dev/workcell/executor/codex"
+	"github.com/workcell-dev/workcell/executor/custom"
+	"github.com/workcell-dev/workcell/executor/gemini"
+	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Agent is what an executor runs.
+type Agent struct {
+	Driver     executor.Driver // nil of a command that is not known
+	Name       string          // of the program that Image and Version are about; empty where it is any program
+	Image      string          // that has it, empty where there is none
+	Version    string          // that the driver was tried with
+	WholeModel bool            // it is asked for a model with its provider
+}
+
+// Of returns what a command of an executor runs; argv and events belong to commands acp and custom.
+func Of(command string, argv []string, events string) Agent {
+	switch command {
+	case "acp":
+		// The settings of these two do not stand on the command line, which is all that tells them apart.
+		a := Agent{}
+		if len(argv) > 0 {
+			a = named(path.Base(argv[0]))
+		}
+		d := acp.Driver{Argv: argv}
+		if a.Name == "gemini" || a.Name == "opencode" {
+			d.Settings = a.Driver
+		}
+		a.Driver = d
+		return a
+	case "custom":
+		return Agent{Driver: custom.Driver{Argv: argv, JSON: events == "json", Like: named(events).Driver}}
+	}
+	return named(command)
+}
+
+// named returns a coding agent that is known by name.
+func named(name string) Agent {
+	a := Agent{Name: name}
+	switch name {
+	case "claude":
+		a.Driver, a.Version = claude.Driver{}, claude.Version
+	case "codex":
+		a.Driver, a.Version = codex.Driver{}, codex.Version
+	case "gemini":
+		a.Driver, a.Version = gemini.Driver{}, gemini.Version
+	case "opencode":
+		a.Driver, a.Version, a.WholeModel = opencode.Driver{}, opencode.Version, true
+	default:
+		return Agent{}
+	}
+	a.Image = "workcell/" + name + ":" + a.Version
+	return a
+}
+
+// Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several at once.
+type Versions struct {
+	mu    sync.Mutex // guards asked
+	asked map[string]bool
+}
+
+// Differs returns what is to be said where a sandbox has another version of a coding agent than its driver was tried with, once for each
+// image. An agent's own image is named for its version, and is not asked, but where sandboxes have no images.
+func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) string {
+	info := s.Info()
+	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {
+		return ""
+	}
+	key := a.Name + " " + info.Backend + " " + info.Image
+	v.mu.Lock()
+	known := v.asked[key]
+	if v.asked == nil {
+		v.asked = map[string]bool{}
+	}
+	v.asked[key] = true
+	v.mu.Unlock()
+	if known {
+		return ""
+	}
+	got, err := executor.Version(ctx, s, a.Name)
+	if err != nil || got == a.Version { // what is wrong with it the run will say
+		return ""
+	}
+	return fmt.Sprintf("%s has version %s, its driver was tried with %s", a.Name, got, a.Version)
+}

@@ -1,0 +1,41 @@
+package agents_test
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/executor/acp"
+	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/executor/custom"
+)
+
+// TestOf: each command has its driver; what speaks a protocol is known by its program, and any program has no image.
+func TestOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		agent    agents.Agent
+		driver   string
+		program  string
+		settings bool
+		like     bool
+	}{
+		"claude":      {agents.Of("claude", nil, ""), "claude", "claude", false, false},
+		"opencode":    {agents.Of("opencode", nil, ""), "opencode", "opencode", false, false},
+		"acp":         {agents.Of("acp", []string{"/usr/local/bin/gemini", "--acp"}, ""), "acp", "gemini", true, false},
+		"acp, other":  {agents.Of("acp", []string{"goose", "acp"}, ""), "acp", "", false, false},
+		"custom":      {agents.Of("custom", []string{"claude"}, "text"), "custom", "", false, false},
+		"custom like": {agents.Of("custom", []string{"x"}, "codex"), "custom", "", false, true},
+	} {
+		a := test.agent
+		if a.Driver.Name() != test.driver || a.Name != test.program || (a.Image == "") != (test.program == "") || (a.Version == "") != (test.program == "") {
+			t.Errorf("%s: %+v", name, a)
+		}
+		if d, ok := a.Driver.(acp.Driver); ok && (d.Settings != nil) != test.settings {
+			t.Errorf("%s: %+v", name, d)
+		}
+		if d, ok := a.Driver.(custom.Driver); ok && (d.Like != nil) != test.like {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	if a := agents.Of("nobody", nil, ""); a.Driver != nil {
+		t.Errorf("%+v", a)
+	}
+}

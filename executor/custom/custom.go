@@ -1,0 +1,143 @@
+// Package custom calls any program as a coding agent: its command line is a template, its output is the answer, or events as lines of
+// JSON, or what a CLI prints that has a driver.
+package custom
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Sessions is the directory of the program's home that outlives a call when a session is resumed.
+const Sessions = ".sessions"
+
+// Driver calls a program. There are no Task.Args.
+type Driver struct {
+	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt}; the system
+	// prompt stands before it unless there is {system}; the schema behind it unless there is {schema}.
+	Argv []string
+	// JSON: it prints executor.Event as lines of JSON. Else what it prints is its answer.
+	JSON bool
+	// Like, where not nil, is the driver of a CLI that prints the same.
+	Like executor.Driver
+}
+
+// Name returns "custom".
+func (Driver) Name() string { return "custom" }
+
+// Prepare implements executor.Driver.
+func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
+	for name := range t.Args {
+		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; write it into argv", backend.ErrInvalid, name)
+	}
+	if t.MaxTurns > 0 && !d.JSON && !argv.Has(d.Argv, argv.MaxTurns) {
+		return executor.Invocation{}, fmt.Errorf("%w: the turns of a program are known where argv has {max_turns} or events are json", backend.ErrUnsupported)
+	}
+	prompt := t.Prompt
+	if !argv.Has(d.Argv, argv.Schema) {
+		prompt = executor.WithSchema(prompt, t.Schema)
+	}
+	if !argv.Has(d.Argv, argv.System) {
+		prompt = executor.WithSystem(t.System, prompt)
+	}
+	values := map[string]string{
+		argv.Prompt: prompt, argv.System: t.System, argv.Model: t.Model, argv.Schema: string(t.Schema), argv.Resume: t.ResumeID,
+		argv.Workdir: in.Workdir, argv.Home: in.Home,
+	}
+	if t.MaxTurns > 0 {
+		values[argv.MaxTurns] = strconv.Itoa(t.MaxTurns)
+	}
+	line, err := argv.Fill(d.Argv, values)
+	if err != nil {
+		return executor.Invocation{}, fmt.Errorf("%w: custom: %v", backend.ErrInvalid, err)
+	}
+	env := executor.Environment(t, in)
+	env["WORKCELL_RESUME"], env["WORKCELL_MCP"] = t.ResumeID, strings.Join(in.MCP, " ")
+	inv := executor.Invocation{Argv: line, Env: env, Keep: []string{Sessions}, Late: true, Text: !d.JSON && d.Like == nil, CountTurns: d.JSON}
+	if !argv.Has(d.Argv, argv.Prompt) {
+		inv.Stdin = []byte(prompt)
+	}
+	return inv, nil
+}
+
+// Outcome implements executor.Driver. A program that ends without an error has answered.
+func (d Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+	if d.Like != nil {
+		return d.Like.Outcome(seen, exit)
+	}
+	o := executor.Judge(seen, exit, nil)
+	if o == executor.Unparsable && (!d.JSON || seen.Events > 0) {
+		return executor.Completed
+	}
+	return o
+}
+
+// Parser implements executor.Driver.
+func (d Driver) Parser() executor.Parser {
+	switch {
+	case d.Like != nil:
+		return d.Like.Parser()
+	case d.JSON:
+		return events{}
+	}
+	return &text{}
+}
+
+// text reads an answer.
+type text struct{ began bool }
+
+// Line implements executor.Parser.
+func (p *text) Line(b []byte) []executor.Event {
+	e := executor.Event{Kind: executor.KindText, Text: string(b), Delta: p.began}
+	if p.began {
+		e.Text = "\n" + e.Text
+	}
+	p.began = true
+	return []executor.Event{e}
+}
+
+// events reads events.
+type events struct{}
+
+// Line implements executor.Parser. What an event lacks makes it a raw one.
+func (events) Line(b []byte) []executor.Event {
+	var e executor.Event
+	if json.Unmarshal(b, &e) != nil || !whole(e) {
+		return []executor.Event{executor.Raw(b)}
+	}
+	if e.Tool != nil {
+		e.Tool.Input, e.Tool.Output = executor.CutInput(e.Tool.Input), executor.CutText(e.Tool.Output)
+	}
+	return []executor.Event{e}
+}
+
+// whole reports whether an event has what its kind needs.
+func whole(e executor.Event) bool {
+	switch e.Kind {
+	case executor.KindText, executor.KindThinking, executor.KindNotice:
+		return e.Text != ""
+	case executor.KindSession:
+		return e.Session != ""
+	case executor.KindToolStart, executor.KindToolEnd:
+		return e.Tool != nil && e.Tool.ID != ""
+	case executor.KindUsage:
+		return e.Usage != nil && e.Usage.Input >= 0 && e.Usage.Output >= 0 && e.Usage.CacheRead >= 0 && e.Usage.CacheWrite >= 0
+	case executor.KindEnd:
+		return e.End != nil && said(e.End.Outcome)
+	}
+	return false
+}
+
+// said reports whether a program can tell this outcome; the others are found out.
+func said(o executor.Outcome) bool {
+	return slices.Contains([]executor.Outcome{
+		executor.Completed, executor.MaxTurns, executor.Refused, executor.ModelError, executor.AuthError, executor.Crashed,
+	}, o)
+}

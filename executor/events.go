@@ -1,0 +1,176 @@
+package executor
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// maxDetail bounds Result.Detail.
+const maxDetail = stderrTail
+
+// line takes a line of the CLI's output.
+func (r *run) line(b []byte, cut bool) error {
+	if len(bytes.TrimSpace(b)) == 0 && !r.inv.Text {
+		return nil
+	}
+	select {
+	case r.alive <- struct{}{}:
+	default:
+	}
+	if cut {
+		r.event(Raw(b))
+		return nil
+	}
+	for _, e := range r.parser.Line(b) {
+		r.event(e)
+	}
+	if r.t.MaxTurns > 0 && r.turns >= r.t.MaxTurns && r.seen.End == nil {
+		r.once.Do(func() { close(r.spent) })
+	}
+	return nil
+}
+
+// Raw returns the event of a line that is not known: as it is when it is JSON of at most MaxToolText, else its beginning as a
+// JSON string.
+func Raw(line []byte) Event {
+	if len(line) > MaxToolText || !json.Valid(line) {
+		line, _ = json.Marshal(strings.ToValidUTF8(string(line[:min(len(line), MaxToolText)]), "\ufffd")) // a string
+	} else {
+		line = append([]byte(nil), line...)
+	}
+	return Event{Kind: KindRaw, Raw: line}
+}
+
+// event notes an event and passes it on.
+func (r *run) event(e Event) {
+	if e.Kind != KindRaw {
+		r.seen.Events++
+	}
+	switch e.Kind {
+	case KindSession:
+		if r.seen.Session == "" && validID.MatchString(e.Session) {
+			r.seen.Session = e.Session
+			r.rememberEarly()
+		}
+	case KindText:
+		if !e.Delta || r.fresh {
+			r.text = r.text[:0]
+		}
+		r.fresh = false
+		if len(r.text) < maxLine {
+			r.text = append(r.text, e.Text...)
+		}
+	case KindToolStart:
+		r.fresh = true
+		r.res.ToolCalls++
+	case KindUsage:
+		if r.inv.CountTurns {
+			r.turns++
+		}
+		r.told(e.Usage)
+	case KindEnd:
+		r.seen.End = e.End
+		if r.talk != nil {
+			r.talk.close()
+			select {
+			case r.said <- e.End.Outcome:
+			default: // it said so before
+			}
+		}
+	}
+	if r.o.OnEvent != nil {
+		r.o.OnEvent(e)
+	}
+}
+
+// told adds up what the CLI tells of its use.
+func (r *run) told(u *Usage) {
+	switch {
+	case u == nil:
+	case u.Whole:
+		r.whole = u
+	default:
+		r.res.Told.add(*u, 1)
+	}
+}
+
+// count makes what was told of the session that of this call.
+func (r *run) count() {
+	if r.whole == nil {
+		return
+	}
+	r.res.Told = *r.whole
+	r.res.Told.Whole = false
+	if r.res.Resumed {
+		r.res.Told.add(r.state.Told, -1)
+	}
+}
+
+// add adds v sign times. A count does not fall below zero.
+func (u *Usage) add(v Usage, sign int64) {
+	for _, p := range [][2]*int64{{&u.Input, &v.Input}, {&u.Output, &v.Output}, {&u.CacheRead, &v.CacheRead}, {&u.CacheWrite, &v.CacheWrite}} {
+		*p[0] = max(0, *p[0]+sign**p[1])
+	}
+}
+
+// answer sets what the CLI answered.
+func (r *run) answer() {
+	r.res.Text = string(r.text)
+	if end := r.seen.End; end != nil {
+		r.res.Text, r.res.Data, r.res.Turns = cmp.Or(end.Text, r.res.Text), end.Data, end.Turns
+	}
+	r.res.Turns = max(r.res.Turns, r.turns)
+	if r.t.Schema != nil && r.res.Data == nil && json.Valid([]byte(r.res.Text)) {
+		r.res.Data = []byte(strings.TrimSpace(r.res.Text))
+	}
+}
+
+// explain sets what went wrong: what this package knows of it, else what the CLI says, else what it wrote to its standard error.
+func (r *run) explain(ended bool) {
+	detail := ""
+	if r.seen.End != nil {
+		detail = strings.TrimSpace(sanitize.Text(r.seen.End.Detail))
+	}
+	detail = cmp.Or(detail, r.seen.Stderr)
+	switch {
+	case r.res.Outcome == Completed, r.res.Outcome == Cancelled, r.res.Outcome == Budget, r.res.Outcome == MaxTurns:
+		detail = ""
+	case r.res.Outcome == TimedOut:
+		detail = "after " + r.o.Timeout.String()
+	case r.res.Outcome == Stalled:
+		detail = "it told nothing for " + r.o.Stall.String()
+	case ended && r.res.Outcome == Crashed && r.seen.End == nil:
+		detail = strings.TrimSpace("it told nothing in its first " + r.o.Start.String() + "\n" + r.seen.Stderr)
+	case r.res.Exit.Status == session.ExecOOMKilled:
+		detail = "the sandbox has too little memory"
+	case r.res.Exit.Status == session.ExecQuotaKilled:
+		detail = "the workspace is full"
+	case detail == "" && r.res.Exit.Signal != "":
+		detail = "ended by " + r.res.Exit.Signal
+	case detail == "":
+		detail = fmt.Sprintf("exit code %d", r.res.Exit.ExitCode)
+	}
+	r.res.Detail = strings.ToValidUTF8(detail[:min(len(detail), maxDetail)], "")
+}
+
+// CutText bounds a text to MaxToolText.
+func CutText(s string) string {
+	if len(s) <= MaxToolText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxToolText], "")
+}
+
+// CutInput returns the input of a tool, nil when it is longer than MaxToolText or no JSON.
+func CutInput(raw json.RawMessage) json.RawMessage {
+	if len(raw) > MaxToolText || !json.Valid(raw) {
+		return nil
+	}
+	return raw
+}

@@ -1,0 +1,47 @@
+package executor_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/workcell-dev/workcell/executor"
+)
+
+// FuzzLines: however output is cut into writes, its lines are the same.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\n\nb\r\nc"), 1)
+	f.Add([]byte("{}\n{}\n"), 3)
+	f.Fuzz(func(t *testing.T, output []byte, step int) {
+		if step < 1 {
+			return
+		}
+		var got, want [][]byte
+		w := executor.Lines(func(line []byte, cut bool) error {
+			got = append(got, bytes.Clone(line))
+			if cut {
+				t.Error("cut")
+			}
+			return nil
+		})
+		for rest := output; len(rest) > 0; {
+			n := min(step, len(rest))
+			if _, err := w.Write(rest[:n]); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		if err := executor.Flush(w); err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.SplitSeq(output, []byte("\n")) {
+			want = append(want, bytes.TrimSuffix(line, []byte("\r")))
+		}
+		if len(output) == 0 || bytes.HasSuffix(output, []byte("\n")) { // behind the last end is no line
+			want = want[:len(want)-1]
+		}
+		if !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}

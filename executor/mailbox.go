@@ -1,0 +1,68 @@
+package executor
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// maxMail is the most that waits for a CLI that does not read.
+const maxMail = 16 << 20
+
+// mailbox is a pipe whose writer does not wait for its reader: the one who writes is the one who reads the CLI's output, and a CLI that
+// does not read until its own output is read would hold up both.
+type mailbox struct {
+	mu     sync.Mutex // guards the fields below
+	more   *sync.Cond // signals a change of them
+	b      []byte
+	closed bool
+}
+
+func newMailbox() *mailbox {
+	m := &mailbox{}
+	m.more = sync.NewCond(&m.mu)
+	return m
+}
+
+// Write implements io.Writer. What is written after close is dropped.
+func (m *mailbox) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return len(p), nil
+	}
+	if len(m.b)+len(p) > maxMail {
+		return 0, fmt.Errorf("it does not read what it asked for: %w", backend.ErrInvalid)
+	}
+	m.b = append(m.b, p...)
+	m.more.Signal()
+	return len(p), nil
+}
+
+// Read implements io.Reader.
+func (m *mailbox) Read(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.b) == 0 {
+		if m.closed {
+			return 0, io.EOF
+		}
+		m.more.Wait()
+	}
+	n := copy(p, m.b)
+	m.b = m.b[n:]
+	if len(m.b) == 0 {
+		m.b = nil
+	}
+	return n, nil
+}
+
+// close ends the reader behind what was written.
+func (m *mailbox) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.more.Signal()
+}

@@ -1,0 +1,369 @@
+package executor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Times of a run.
+const (
+	defaultTimeout = 30 * time.Minute
+	defaultStall   = 5 * time.Minute
+	defaultStart   = 30 * time.Second
+
+	// killTime is how long the end of a tree may take: TERM, 5 s, KILL, by the guest.
+	killTime  = 30 * time.Second
+	killPause = 20 * time.Millisecond
+	// leaveTime is how long a CLI that is talked with has to leave after its last word.
+	leaveTime = 3 * time.Second
+	// closingTime bounds all that is done after a run however it ended.
+	closingTime = 10 * time.Minute
+)
+
+// Options refine Run. The zero value of a field means what its comment says.
+type Options struct {
+	// Agent names the file that holds the id of the CLI's session; the driver's name when empty. Agents that share a sandbox
+	// and may be resumed need names of their own.
+	Agent string
+	// Models are the addresses of the model inside the sandbox. The driver takes the one of its dialect.
+	Models map[Dialect]Endpoint
+	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the host's tools are among it: the CLI then
+	// gets their MCP server, else none.
+	Grant     func(context.Context, *session.ExecRequest)
+	HostTools bool
+
+	Resume Resume
+	Step   string // what ResumeStep compares: the same for all attempts at one thing, and for nothing else
+
+	// Before and After are commands for /bin/sh in the sandbox, around the CLI. A failure of Before ends the run. What Before leaves in
+	// its HOME is gone when the CLI begins.
+	Before, After []string
+	Skills        []skill.Skill // are installed for the CLI
+	Timeout       time.Duration // up to session.MaxExecTimeout; zero is 30 minutes
+	Stall         time.Duration // without an event; zero is 5 minutes
+	Start         time.Duration // to the first event, which says that the CLI began; zero is 30 seconds
+
+	// OverBudget ends the CLI when it is closed.
+	OverBudget <-chan struct{}
+	// OnEvent gets each event, one after the other. While it runs the CLI waits.
+	OnEvent func(Event)
+	// Keep gets the CLI's output as it is. Its failure ends the run.
+	Keep io.Writer
+
+	TracerProvider trace.TracerProvider // the global one when nil
+}
+
+// Result is what a CLI did.
+type Result struct {
+	Text      string // the answer: the last message of the model
+	Data      []byte // the answer by Task.Schema as JSON, where the CLI tells it apart
+	SessionID string
+	Resumed   bool // the session was one that an earlier run began
+	Outcome   Outcome
+	Detail    string // what went wrong, fit for messages
+	Turns     int    // of the model, as the CLI tells; zero when it does not
+	ToolCalls int
+	Told      Usage // of this call, as the CLI tells
+	Exit      session.ExecStatus
+	// HookErrors are failures of After and of what else comes behind the CLI, which do not change the outcome.
+	HookErrors []string
+}
+
+// run is one call of Run.
+type run struct {
+	s   *session.Session
+	d   Driver
+	t   Task
+	o   Options
+	inv Invocation
+
+	work   string // the workspace
+	home   string
+	state  state
+	parser Parser
+	talk   *mailbox     // what the CLI is still to be told; nil unless Invocation.Talk
+	said   chan Outcome // gets what such a CLI says at its end
+	seen   Seen
+	res    Result
+	turns  int           // by Invocation.CountTurns
+	spent  chan struct{} // closed when they are over, by once
+	once   sync.Once
+	alive  chan struct{} // has one for the watch when something was told
+	stderr tail
+	whole  *Usage
+	fresh  bool // the next text is a new message
+	text   []byte
+	noting context.Context // of rememberEarly: events have none of their own
+	early  sync.WaitGroup
+}
+
+// Run has a CLI do a task in a sandbox, and waits until it ended with its whole tree. However the CLI ends is a result; an error
+// says that it could not be run, that a command of Before failed, or that ctx ended, and then the result is what there was.
+// Runs with one driver in one sandbox must not overlap: they have one home.
+func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) (res Result, err error) {
+	r := &run{s: s, d: d, t: t, alive: make(chan struct{}, 1), spent: make(chan struct{})}
+	if o != nil {
+		r.o = *o
+	}
+	r.o.Agent = cmp.Or(r.o.Agent, d.Name())
+	r.work = s.Info().Workdir
+	r.home = path.Join(r.work, privateDir, "home", r.o.Agent)
+	r.o.Timeout, r.o.Stall, r.o.Start = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall), cmp.Or(r.o.Start, defaultStart)
+	if r.o.TracerProvider == nil {
+		r.o.TracerProvider = otel.GetTracerProvider()
+	}
+	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor, telemetry.KeyExecutor.String(d.Name()))
+	defer func() { r.end(span, err) }()
+	if err := r.check(); err != nil {
+		return r.res, fmt.Errorf("executor %s: %w", d.Name(), err)
+	}
+	err = r.do(ctx)
+	r.after(context.WithoutCancel(ctx))
+	if err != nil {
+		err = fmt.Errorf("executor %s: %w", d.Name(), err)
+	}
+	return r.res, err
+}
+
+// end ends the span of the run.
+func (r *run) end(span trace.Span, err error) {
+	span.SetAttributes(telemetry.KeyOutcome.String(string(r.res.Outcome)), telemetry.KeyToolCalls.Int(r.res.ToolCalls), telemetry.KeyTurns.Int(r.res.Turns))
+	if err == nil && r.res.Outcome != Completed {
+		telemetry.Fail(span, string(r.res.Outcome))
+	}
+	telemetry.End(span, err)
+}
+
+// check returns what is wrong with the parameters.
+func (r *run) check() error {
+	switch {
+	case len(bytes.TrimSpace([]byte(r.t.Prompt))) == 0:
+		return fmt.Errorf("%w: the prompt is empty", backend.ErrInvalid)
+	case !validAgent.MatchString(r.o.Agent):
+		return fmt.Errorf("%w: agent %q is no name for a file", backend.ErrInvalid, r.o.Agent)
+	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
+		return fmt.Errorf("%w: %q is no id of a session", backend.ErrInvalid, r.t.ResumeID)
+	case r.o.Timeout < session.MinExecTimeout || r.o.Timeout > session.MaxExecTimeout:
+		return fmt.Errorf("%w: timeout %v is out of range, it must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
+	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:
+		return fmt.Errorf("%w: a time or a number of turns is negative", backend.ErrInvalid)
+	}
+	return nil
+}
+
+// do prepares the workspace, runs the CLI, and sets the result but for the hooks behind it.
+func (r *run) do(ctx context.Context) error {
+	if err := r.resume(ctx); err != nil {
+		return err
+	}
+	if err := r.plan(); err != nil {
+		return err
+	}
+	if err := r.before(ctx); err != nil {
+		return err
+	}
+	if err := r.furnish(ctx); err != nil {
+		return err
+	}
+	if err := r.call(ctx); err != nil || !r.sessionLost() {
+		return err
+	}
+	r.forget()
+	if err := r.plan(); err != nil {
+		return err
+	}
+	if err := r.furnish(ctx); err != nil {
+		return err
+	}
+	return r.call(ctx)
+}
+
+// plan sets how the CLI is called.
+func (r *run) plan() (err error) {
+	inside := Inside{Home: r.home, Workdir: r.work, Models: r.o.Models, Root: session.IsRoot(r.s.Info().User)}
+	if r.o.HostTools {
+		inside.MCP = []string{embed.Path, "mcp"}
+	}
+	r.inv, err = r.d.Prepare(r.t, inside)
+	return err
+}
+
+// sessionLost reports whether the CLI did not begin because it has no session of the id that was recorded.
+func (r *run) sessionLost() bool {
+	left := r.res.Exit.Status == session.ExecCompleted || r.talk != nil && r.seen.End != nil
+	return r.state.Session != "" && r.res.Outcome == Crashed && r.seen.Session == "" && left
+}
+
+// forget has the CLI begin a session.
+func (r *run) forget() {
+	r.event(Event{Kind: KindNotice, Text: "the session cannot be resumed, another begins: " + r.res.Detail})
+	r.t.ResumeID, r.state = "", state{}
+	r.seen, r.res, r.stderr, r.whole, r.text = Seen{}, Result{}, tail{}, nil, nil
+}
+
+// call runs the CLI.
+func (r *run) call(ctx context.Context) error {
+	r.noting, r.talk, r.said = context.WithoutCancel(ctx), nil, make(chan Outcome, 1)
+	if r.inv.Talk == nil {
+		r.parser = r.d.Parser()
+	} else {
+		r.talk = newMailbox()
+		defer r.talk.close()
+		r.parser = r.inv.Talk(r.talk)
+	}
+	exit, why, err := r.stream(ctx)
+	r.early.Wait()
+	r.seen.Stderr = r.stderr.String()
+	r.res.Exit = exit.ExecStatus
+	r.res.SessionID = r.seen.Session
+	r.answer()
+	switch {
+	case why != "":
+		r.res.Outcome = why
+	case err != nil:
+		return err
+	case exit.Status == session.ExecTimedOut:
+		r.res.Outcome = TimedOut
+	default:
+		r.res.Outcome = r.d.Outcome(r.seen, exit.ExecStatus)
+	}
+	r.explain(why != "")
+	r.count()
+	r.remember(context.WithoutCancel(ctx))
+	return ctx.Err()
+}
+
+// stream runs the command and returns why it was ended, if it was.
+func (r *run) stream(ctx context.Context) (session.ExecResult, Outcome, error) {
+	req := session.ExecRequest{Argv: r.inv.Argv, Dir: r.work, Env: r.inv.Env, Timeout: r.o.Timeout}
+	if r.o.Grant != nil {
+		r.o.Grant(ctx, &req)
+	}
+	lines := &lineWriter{line: r.line}
+	var stdout io.Writer = lines
+	if r.o.Keep != nil {
+		stdout = io.MultiWriter(r.o.Keep, lines)
+	}
+	var stdin io.Reader = bytes.NewReader(r.inv.Stdin)
+	if r.talk != nil {
+		stdin = r.talk
+	}
+	// Ended by its id, the CLI may still say something, and the call waits until the tree is gone.
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var id string
+	started, over, why := make(chan struct{}), make(chan struct{}), make(chan Outcome, 1)
+	go func() {
+		cause := r.watch(ctx, over)
+		if cause != "" {
+			select {
+			case <-started:
+				r.kill(streaming, cancel, id, over)
+			case <-over: // it never began
+			}
+		}
+		why <- cause
+	}()
+	res, err := r.s.Stream(streaming, req, session.Streams{
+		Stdin: stdin, Stdout: stdout, Stderr: &r.stderr,
+		Started: func(execID string) { id = execID; close(started) },
+	})
+	close(over)
+	cause := <-why
+	err = errors.Join(err, lines.end())
+	if err == nil { // what the CLI left running, which need not hold its output
+		if _, left := r.s.KillExec(context.WithoutCancel(ctx), res.ExecID, ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
+			r.res.HookErrors = append(r.res.HookErrors, "what it left running may go on: "+left.Error())
+		}
+	}
+	return res, cause, err
+}
+
+// watch returns why the CLI must be ended, or empty when it ended by itself.
+func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
+	quiet := time.NewTimer(r.o.Stall)
+	defer quiet.Stop()
+	begin := time.NewTimer(r.o.Start)
+	defer begin.Stop()
+	if r.inv.Late {
+		begin.Stop()
+	}
+	var last Outcome
+	var leave <-chan time.Time // until it has to be gone
+	for {
+		select {
+		case <-over:
+			select {
+			case <-r.o.OverBudget: // what it said at its end was cut short by that
+				return Budget
+			default:
+				return ""
+			}
+		case <-ctx.Done():
+			return Cancelled
+		case <-r.o.OverBudget:
+			return Budget
+		case <-r.spent:
+			return MaxTurns
+		case <-quiet.C:
+			return Stalled
+		case <-begin.C:
+			return Crashed
+		case last = <-r.said:
+			begin.Stop()
+			leave = time.After(leaveTime)
+		case <-leave:
+			return last
+		case <-r.alive:
+			begin.Stop()
+			quiet.Reset(r.o.Stall)
+		}
+	}
+}
+
+// kill ends the tree of the command, unless that is over. Where it fails cancel does so: the guest ends a command whose caller has
+// gone.
+func (r *run) kill(ctx context.Context, cancel context.CancelFunc, id string, over <-chan struct{}) {
+	ctx, done := context.WithTimeout(ctx, killTime)
+	defer done()
+	for {
+		_, err := r.s.KillExec(ctx, id, "")
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, backend.ErrNotFound) {
+			cancel()
+			return
+		}
+		select { // it was asked for, and is about to be there
+		case <-over:
+			return
+		case <-time.After(killPause):
+		}
+	}
+}
+
+// newID returns a random UUID.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,321 @@
+//go:build linux
+
+package executor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestEvents: events come in order, what is not known is raw, a line that is too long too, and the answer is the last message.
+func TestEvents(t *testing.T) {
+	s, _ := sandbox(t)
+	script := begin + `
+echo 'no event'; printf '{"kind":"text","text":"first"}\r\n'
+echo '{"kind":"tool_start","tool":{"id":"1","name":"x"}}'
+head -c 9000000 /dev/zero | tr '\0' x; echo
+echo '{"kind":"text","text":"The ","delta":true}'; echo '{"kind":"text","text":"end.","delta":true}'
+echo '{"kind":"usage","usage":{"input":5,"output":1}}'; echo '{"kind":"usage","usage":{"input":6,"output":1}}'
+printf '{"kind":"end","end":{"outcome":"completed","turns":1}}'`
+	var kinds []string
+	var kept bytes.Buffer
+	res, err := run(t, s, script, executor.Options{Keep: &kept, OnEvent: func(e executor.Event) {
+		kinds = append(kinds, string(e.Kind))
+		if len(e.Raw) > executor.MaxToolText+2 {
+			t.Errorf("%d bytes raw", len(e.Raw))
+		}
+	}})
+	must(t, err)
+	want := executor.Result{
+		Text: "The end.", SessionID: "s1", Outcome: executor.Completed, Turns: 2, ToolCalls: 1,
+		Told: executor.Usage{Input: 11, Output: 2}, Exit: res.Exit,
+	}
+	if diff := cmp.Diff(want, res); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := strings.Join(kinds, " "); got != "session raw text tool_start raw text text usage usage end" {
+		t.Error(got)
+	}
+	if kept.Len() < 9_000_000 {
+		t.Errorf("%d bytes kept", kept.Len())
+	}
+	if res.Err() != nil {
+		t.Error(res.Err())
+	}
+}
+
+// TestEnds: whatever ends a CLI ends its whole tree, a child in a session of its own included, and what the CLI says to the
+// end is heard.
+func TestEnds(t *testing.T) {
+	const work = `setsid sleep 1000 & echo $! > child; trap 'echo "{\"kind\":\"notice\"}"; exit 3' TERM; while :; do sleep 0.1; done`
+	over := make(chan struct{})
+	close(over)
+	usage := `echo '{"kind":"usage","usage":{"input":1,"output":1}}';`
+	tests := map[string]struct {
+		script string
+		turns  int
+		o      executor.Options
+		want   executor.Outcome
+		err    error
+		detail string
+	}{
+		"timeout":          {begin + work, 0, executor.Options{Timeout: time.Second}, executor.TimedOut, backend.ErrTimeout, "after 1s"},
+		"stall":            {begin + work, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "it told nothing for 1s"},
+		"start":            {"exec 2>/dev/null;" + work, 0, executor.Options{Start: time.Second}, executor.Crashed, executor.ErrFailed, "it told nothing in its first 1s"},
+		"budget":           {begin + work, 0, executor.Options{OverBudget: over}, executor.Budget, executor.ErrBudget, ""},
+		"turns":            {begin + usage + usage + work, 2, executor.Options{}, executor.MaxTurns, executor.ErrMaxTurns, ""},
+		"left a child":     {begin + "setsid sleep 1000 & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
+		"left a quiet one": {begin + "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
+		"crashed over one": {begin + "sh -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 </dev/null & echo $! > child; kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "ended by SIGKILL"},
+		"refuses to end":   {begin + `echo $$ > child; trap "" TERM; while :; do sleep 0.1; done`, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "it told nothing for 1s"},
+		"crash":            {begin + "echo why >&2; exit 2", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "why"},
+		"known exit code":  {"exit 41", 0, executor.Options{}, executor.AuthError, executor.ErrFailed, "exit code 41"},
+		"says nothing":     {"exit 0", 0, executor.Options{}, executor.Unparsable, executor.ErrFailed, "exit code 0"},
+		"signal":           {begin + "kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "ended by SIGKILL"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, dir := sandbox(t)
+			res, err := executor.Run(t.Context(), s, cli{}, executor.Task{Prompt: test.script, MaxTurns: test.turns}, &test.o)
+			must(t, err)
+			if res.Outcome != test.want || res.Detail != test.detail || !errors.Is(res.Err(), test.err) {
+				t.Errorf("%+v: %v", res, res.Err())
+			}
+			if pid := strings.TrimSpace(file(dir, "child")); pid != "" {
+				if state := file("/proc/"+pid, "stat"); state != "" && !strings.Contains(state, ") Z ") {
+					t.Errorf("process %s lives: %s", pid, state)
+				}
+			}
+		})
+	}
+}
+
+// TestCancelled: the end of the context ends the tree, and is the error; hooks behind it run all the same.
+func TestCancelled(t *testing.T) {
+	s, dir := sandbox(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	res, err := executor.Run(ctx, s, cli{}, executor.Task{Prompt: begin + `trap 'echo "{\"kind\":\"text\",\"text\":\"last\"}"; exit 1' TERM; while :; do sleep 0.1; done`}, &executor.Options{
+		After:   []string{"echo x > after"},
+		OnEvent: func(executor.Event) { cancel() },
+	})
+	if !errors.Is(err, context.Canceled) || res.Outcome != executor.Cancelled || res.Text != "last" || res.SessionID != "s1" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if file(dir, "after") == "" {
+		t.Error("the hook did not run")
+	}
+}
+
+// TestDetail: what went wrong is the end of the standard error, fit for a message.
+func TestDetail(t *testing.T) {
+	s, _ := sandbox(t)
+	res, err := run(t, s, `head -c 10000 /dev/zero | tr '\0' x >&2; printf '\033[31mred' >&2; exit 1`, executor.Options{})
+	must(t, err)
+	if len(res.Detail) > 4<<10 || !strings.HasSuffix(res.Detail, `\x1b[31mred`) {
+		t.Errorf("%d bytes: …%q", len(res.Detail), res.Detail[max(0, len(res.Detail)-40):])
+	}
+}
+
+// TestHooks: a failure before ends the run, one behind it is told, and those behind run in both cases.
+func TestHooks(t *testing.T) {
+	s, dir := sandbox(t)
+	_, err := run(t, s, "touch ran", executor.Options{Before: []string{"echo no >&2; exit 4", "touch second"}, After: []string{"touch after"}})
+	if !errors.Is(err, executor.ErrFailed) || !strings.Contains(err.Error(), "exit code 4: no") {
+		t.Error(err)
+	}
+	for name, want := range map[string]bool{"ran": false, "second": false, "after": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	res, err := run(t, s, begin+done, executor.Options{Before: []string{"true"}, After: []string{"exit 5", "touch last"}})
+	must(t, err)
+	if res.Outcome != executor.Completed || len(res.HookErrors) != 1 || !strings.Contains(res.HookErrors[0], "exit code 5") {
+		t.Errorf("%+v", res)
+	}
+}
+
+// TestHooksBeforeTheHome: what runs before the CLI sees a home without what an earlier run left, and leaves nothing in the CLI's: no
+// configuration, no link in the place of one.
+func TestHooksBeforeTheHome(t *testing.T) {
+	s, dir := sandbox(t)
+	for range 2 {
+		_, err := run(t, s, `find ~ -mindepth 1 | sed "s,$HOME/,," | sort > home; cat ~/.cli/config > config; echo x > ~/.profile;`+begin+done, executor.Options{
+			Before: []string{`ls -A ~ > hooked; mkdir -p ~/.cli/plugins; echo evil > ~/.cli/config; echo evil > ~/.cli/plugins/x; ln -s /etc ~/.claude`},
+		})
+		must(t, err)
+		if home, config, hooked := file(dir, "home"), file(dir, "config"), file(dir, "hooked"); home != ".cli\n.cli/config\n" || config != "ours" || hooked != "" {
+			t.Errorf("home %q, configuration %q, the hook saw %q", home, config, hooked)
+		}
+	}
+}
+
+// TestResume: which session a run goes on with, what of its home is there then, and what of the use that is told is its own.
+func TestResume(t *testing.T) {
+	s, dir := sandbox(t)
+	const script = begin + `echo "$RESUME" > resumed; mkdir -p ~/.cli/sessions; echo x > ~/.cli/sessions/s1; echo x > ~/.cli/hook;
+ls -A ~ ~/.cli > home; cat ~/.cli/config > config; echo x > ~/.cli/config; ln -sf / ~/.cli/link;`
+	use := func(n int) string {
+		return fmt.Sprintf(`echo '{"kind":"usage","usage":{"input":%d,"output":1,"whole":true}}';`, n) + done
+	}
+	steps := []struct {
+		name    string
+		o       executor.Options
+		resumed string
+		told    int64
+	}{
+		{"first", executor.Options{Resume: executor.ResumeStep, Step: "a"}, "", 10},
+		{"same step", executor.Options{Resume: executor.ResumeStep, Step: "a"}, "s1", 10},
+		{"other step", executor.Options{Resume: executor.ResumeStep, Step: "b"}, "", 30},
+		{"no step", executor.Options{Resume: executor.ResumeStep}, "", 40},
+		{"session", executor.Options{Resume: executor.ResumeSession}, "s1", 10},
+		{"never", executor.Options{}, "", 60},
+		{"other agent", executor.Options{Resume: executor.ResumeSession, Agent: "other"}, "", 70},
+	}
+	for i, step := range steps {
+		res, err := run(t, s, script+use(10*(i+1)), step.o)
+		must(t, err)
+		if got := strings.TrimSpace(file(dir, "resumed")); got != step.resumed || res.Resumed != (step.resumed != "") {
+			t.Errorf("%s: resumed %q, %v", step.name, got, res.Resumed)
+		}
+		if res.Told.Input != step.told {
+			t.Errorf("%s: told %+v, want %d", step.name, res.Told, step.told)
+		}
+		if file(dir, "config") != "ours" {
+			t.Errorf("%s: the configuration is not ours", step.name)
+		}
+	}
+	// What a session left beside its sessions is gone, links too.
+	must(t, os.WriteFile(filepath.Join(dir, ".workcell/home/cli/.cli/sessions/kept"), []byte("x"), 0o644))
+	_, err := run(t, s, `find ~ -mindepth 1 | sed "s,$HOME/,," | sort > home;`+begin+done, executor.Options{Resume: executor.ResumeSession})
+	must(t, err)
+	if got := file(dir, "home"); got != ".cli\n.cli/config\n.cli/sessions\n.cli/sessions/kept\n.cli/sessions/s1\n" {
+		t.Error(got)
+	}
+}
+
+// TestRememberedEarly: the session is on record while the CLI works, for a host that does not live to see its end.
+func TestRememberedEarly(t *testing.T) {
+	s, dir := sandbox(t)
+	_, err := run(t, s, begin+`while ! [ -s .workcell/executor/cli.json ]; do sleep 0.05; done; cp .workcell/executor/cli.json seen;`+done, executor.Options{Step: "a", Stall: time.Minute})
+	must(t, err)
+	if got := file(dir, "seen"); !strings.Contains(got, `"session":"s1"`) || !strings.Contains(got, `"step":"a"`) || !strings.Contains(got, s.ID()) {
+		t.Errorf("on record: %s", got)
+	}
+}
+
+// TestLostSession: a CLI that ends before it began because it does not know the session is called once more for a new one.
+func TestLostSession(t *testing.T) {
+	s, dir := sandbox(t)
+	_, err := run(t, s, begin+done, executor.Options{})
+	must(t, err)
+	const script = `echo "[$RESUME]" >> calls; if [ -n "$RESUME" ]; then echo 'no such session' >&2; exit 1; fi;`
+	var notice string
+	o := executor.Options{Resume: executor.ResumeSession, Before: []string{"echo before >> calls"}, OnEvent: func(e executor.Event) {
+		if e.Kind == executor.KindNotice {
+			notice = e.Text
+		}
+	}}
+	res, err := run(t, s, script+begin+done, o)
+	must(t, err)
+	if res.Outcome != executor.Completed || res.Resumed || res.Detail != "" || !strings.Contains(notice, "no such session") {
+		t.Errorf("%+v, %q", res, notice)
+	}
+	if got := file(dir, "calls"); got != "before\n[s1]\n[]\n" {
+		t.Error(got)
+	}
+	res, err = run(t, s, "exit 1", o)
+	must(t, err)
+	if res.Outcome != executor.Crashed {
+		t.Errorf("%+v", res)
+	}
+}
+
+// TestForgedState: the state that code inside wrote cannot put a flag on the command line, and a link in the place of the home leads
+// nowhere.
+func TestForgedState(t *testing.T) {
+	s, dir := sandbox(t)
+	for _, id := range []string{"--dangerous", "a b", "", "x;y", strings.Repeat("a", 200), "../x"} {
+		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/executor"), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, ".workcell/executor/cli.json"), fmt.Appendf(nil, `{"sandbox":%q,"session":%q}`, s.ID(), id), 0o644))
+		res, err := run(t, s, `echo "[$RESUME]" > resumed;`+begin+done, executor.Options{Resume: executor.ResumeSession})
+		must(t, err)
+		if res.Resumed || strings.TrimSpace(file(dir, "resumed")) != "[]" {
+			t.Errorf("%q is resumed", id)
+		}
+	}
+	for _, of := range []string{"", "another"} { // as a repository brings it, with the conversation
+		must(t, os.WriteFile(filepath.Join(dir, ".workcell/executor/cli.json"), fmt.Appendf(nil, `{"sandbox":%q,"session":"s1"}`, of), 0o644))
+		must(t, os.MkdirAll(filepath.Join(dir, ".workcell/home/cli/.cli/sessions"), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, ".workcell/home/cli/.cli/sessions/s1"), []byte("forged"), 0o644))
+		res, err := run(t, s, `echo "[$RESUME]" > resumed; ls ~/.cli/sessions >> resumed;`+begin+done, executor.Options{Resume: executor.ResumeSession})
+		must(t, err)
+		if res.Resumed || strings.TrimSpace(file(dir, "resumed")) != "[]" {
+			t.Errorf("a session of sandbox %q is resumed", of)
+		}
+	}
+	outside := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, "mine"), nil, 0o644))
+	must(t, os.RemoveAll(filepath.Join(dir, ".workcell/home/cli")))
+	must(t, os.Symlink(outside, filepath.Join(dir, ".workcell/home/cli")))
+	_, err := run(t, s, begin+done, executor.Options{Resume: executor.ResumeSession})
+	must(t, err)
+	if _, err := os.Stat(filepath.Join(outside, "mine")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, ".cli")); err == nil {
+		t.Error("the home was written through a link")
+	}
+}
+
+// TestGrant: a CLI gets the server of the host's tools when it is granted these, and none else.
+func TestGrant(t *testing.T) {
+	s, dir := sandbox(t)
+	for want, o := range map[string]executor.Options{
+		"[] x\n":                             {Grant: func(_ context.Context, req *session.ExecRequest) { req.Env["GRANTED"] = "x" }},
+		"[/.workcell/workcell-guest mcp] \n": {HostTools: true},
+	} {
+		_, err := run(t, s, `echo "$MCP $GRANTED" > got;`+begin+done, o)
+		must(t, err)
+		if got := file(dir, "got"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestInvalid: what makes no sense is refused before anything is done.
+func TestInvalid(t *testing.T) {
+	s, dir := sandbox(t)
+	for name, test := range map[string]struct {
+		task executor.Task
+		o    executor.Options
+	}{
+		"no prompt":   {executor.Task{Prompt: " \n"}, executor.Options{}},
+		"agent":       {executor.Task{Prompt: "x"}, executor.Options{Agent: "../x"}},
+		"session":     {executor.Task{Prompt: "x", ResumeID: "-r"}, executor.Options{}},
+		"stall":       {executor.Task{Prompt: "x"}, executor.Options{Stall: -1}},
+		"long limit":  {executor.Task{Prompt: "x"}, executor.Options{Timeout: 2 * session.MaxExecTimeout}},
+		"short limit": {executor.Task{Prompt: "x"}, executor.Options{Timeout: session.MinExecTimeout - 1}},
+	} {
+		if _, err := executor.Run(t.Context(), s, cli{}, test.task, &test.o); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".workcell")); err == nil {
+		t.Error("files were written")
+	}
+}

@@ -1,0 +1,320 @@
+// Package skill reads Agent Skills (https://agentskills.io): directories with a SKILL.md that tells a coding agent how
+// something is done, and files that it refers to. It checks them and copies them to where a CLI in a sandbox looks for them.
+//
+// A skill is text for a model. Nothing that it says, allowed-tools least of all, permits anything.
+package skill
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
+)
+
+// Bounds of a skill.
+const (
+	MaxName          = 64   // characters
+	MaxDescription   = 1024 // characters
+	MaxCompatibility = 500  // characters
+
+	fileName       = "SKILL.md"
+	maxFile        = 1 << 20  // bytes of SKILL.md
+	maxFrontMatter = 64 << 10 // bytes
+)
+
+// ErrInvalid is returned for what is no skill.
+var ErrInvalid = errors.New("not a valid skill")
+
+// Skill is a skill as its SKILL.md describes it.
+type Skill struct {
+	Name          string
+	Description   string
+	License       string
+	Compatibility string
+	AllowedTools  string
+	Metadata      map[string]string
+	Body          string // the instructions
+
+	dir   string // the name of its directory
+	files fs.FS  // the directory; nil of one that was parsed alone
+	front map[string]any
+	lines map[string]int // of SKILL.md, by field
+}
+
+// Problem is something wrong with a SKILL.md. It wraps ErrInvalid.
+type Problem struct {
+	Line    int // from 1; 0 when it is the whole file
+	Message string
+}
+
+// Error returns "SKILL.md:line: message".
+func (p *Problem) Error() string {
+	at := fileName
+	if p.Line > 0 {
+		at = fmt.Sprintf("%s:%d", fileName, p.Line)
+	}
+	return fmt.Sprintf("%s: %s: %v", at, p.Message, ErrInvalid)
+}
+
+// Unwrap returns ErrInvalid.
+func (p *Problem) Unwrap() error { return ErrInvalid }
+
+// Parse reads a SKILL.md. It takes what it can make sense of; Validate says what the standard does not allow. An error is a *Problem.
+func Parse(b []byte) (Skill, error) {
+	content, problem := yamlnode.Text(b, maxFile)
+	if problem != nil {
+		return Skill{}, &Problem{problem.Line, problem.Message}
+	}
+	front, body, err := split(content)
+	if err != nil {
+		return Skill{}, err
+	}
+	root, err := decode(front)
+	if err != nil {
+		return Skill{}, err
+	}
+	values, lines := map[string]any{}, map[string]int{}
+	for key, value := range yamlnode.Pairs(root) {
+		var v any
+		if err := value.Decode(&v); err != nil {
+			return Skill{}, &Problem{firstLine + value.Line - 1, key.Value + ": the value cannot be read"}
+		}
+		values[key.Value], lines[key.Value] = v, firstLine+key.Line-1
+	}
+	s := Skill{
+		Name: text(values["name"]), Description: text(values["description"]), License: text(values["license"]),
+		Compatibility: text(values["compatibility"]), AllowedTools: words(values["allowed-tools"]),
+		Body: strings.TrimSpace(body), front: values, lines: lines,
+	}
+	if m, ok := values["metadata"].(map[string]any); ok {
+		s.Metadata = map[string]string{}
+		for k, v := range m {
+			s.Metadata[k] = text(v)
+		}
+	}
+	return s, nil
+}
+
+// firstLine is where the front matter begins.
+const firstLine = 2
+
+// split returns the front matter and what follows it.
+func split(content string) (front, body string, err error) {
+	content = strings.ReplaceAll(content, "\r\n", "\n")
+	rest, ok := strings.CutPrefix(content, "---\n")
+	if !ok {
+		return "", "", &Problem{1, "it does not begin with front matter, a line ---"}
+	}
+	at := regexp.MustCompile(`(?m)^---[ \t]*$`).FindStringIndex(rest)
+	if at == nil || at[0] > maxFrontMatter {
+		return "", "", &Problem{1, fmt.Sprintf("the front matter has no end, a line ---, in %d bytes", maxFrontMatter)}
+	}
+	return rest[:at[0]], rest[at[1]:], nil
+}
+
+// decode parses the front matter, a map of a bounded size.
+func decode(front string) (*yaml.Node, error) {
+	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools read them.
+	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
+	format := yamlnode.Format{Name: "the front matter", FirstLine: firstLine, MaxDepth: 16, MaxValues: 5_000}
+	root, problem := format.Parse(front)
+	if problem != nil {
+		quoted := unquoted.ReplaceAllStringFunc(front, func(line string) string {
+			m := unquoted.FindStringSubmatch(line)
+			return m[1] + ": '" + strings.ReplaceAll(m[2], "'", "''") + "'"
+		})
+		var again *yamlnode.Problem
+		if root, again = format.Parse(quoted); again != nil {
+			return nil, &Problem{problem.Line, problem.Message}
+		}
+	}
+	if root == nil || root.Kind != yaml.MappingNode {
+		return nil, &Problem{firstLine, "the front matter is not a map"}
+	}
+	var wrong *Problem
+	format.Check(root, func(n *yaml.Node, _, message string, args ...any) {
+		if wrong == nil {
+			wrong = &Problem{firstLine + n.Line - 1, fmt.Sprintf(message, args...)}
+		}
+	})
+	if wrong != nil {
+		return nil, wrong
+	}
+	return root, nil
+}
+
+func text(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return strings.TrimSpace(v)
+	case bool, int, int64, uint64, float64:
+		return fmt.Sprint(v)
+	}
+	return ""
+}
+
+// words returns text, or the words of a list.
+func words(v any) string {
+	list, ok := v.([]any)
+	if !ok {
+		return text(v)
+	}
+	var out []string
+	for _, item := range list {
+		out = append(out, text(item))
+	}
+	return strings.Join(out, " ")
+}
+
+var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)*$`)
+
+// Validate returns all that the standard does not allow of a skill, joined; each is a *Problem.
+func Validate(s Skill) error {
+	var errs []error
+	problem := func(key, format string, args ...any) {
+		errs = append(errs, &Problem{max(s.lines[key], 1), fmt.Sprintf(format, args...)})
+	}
+	known := []string{"allowed-tools", "compatibility", "description", "license", "metadata", "name"}
+	for _, key := range slices.Sorted(maps.Keys(s.front)) {
+		_, isText := s.front[key].(string)
+		switch {
+		case !slices.Contains(known, key):
+			problem(key, "%q is no field, they are %s", clip(key), strings.Join(known, ", "))
+		case key == "metadata":
+			if _, ok := s.front[key].(map[string]any); !ok {
+				problem(key, "metadata is not a map")
+			}
+		case !isText:
+			problem(key, "%s is not text", key)
+		}
+	}
+	switch n := utf8.RuneCountInString(s.Name); {
+	case n == 0:
+		problem("name", "name is missing")
+	case n > MaxName:
+		problem("name", "name has %d characters, the most are %d", n, MaxName)
+	case !validName.MatchString(s.Name):
+		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between", clip(s.Name))
+	}
+	if s.dir != "" && s.Name != "" && s.dir != s.Name {
+		problem("name", "name %q: it must be that of its directory, %q", clip(s.Name), clip(s.dir))
+	}
+	switch n := utf8.RuneCountInString(s.Description); {
+	case n == 0:
+		problem("description", "description is missing")
+	case n > MaxDescription:
+		problem("description", "description has %d characters, the most are %d", n, MaxDescription)
+	}
+	if n := utf8.RuneCountInString(s.Compatibility); n > MaxCompatibility {
+		problem("compatibility", "compatibility has %d characters, the most are %d", n, MaxCompatibility)
+	}
+	return errors.Join(errs...)
+}
+
+// Check reads the skill in the directory dir of fsys and returns all that the standard does not allow, joined. What is wrong with
+// SKILL.md is a *Problem.
+func Check(fsys fs.FS, dir string) error {
+	sub, err := fs.Sub(fsys, dir)
+	if err != nil {
+		return err
+	}
+	b, err := readSkill(sub)
+	if err != nil {
+		return err
+	}
+	s, err := Parse(b)
+	if err != nil {
+		return err
+	}
+	if base := path.Base(dir); base != "." {
+		s.dir = base
+	}
+	return Validate(s)
+}
+
+// Find returns the directories of skills that patterns match, in their order: skills/* when patterns is nil, which may match nothing.
+func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
+	asked := patterns != nil
+	if !asked {
+		patterns = []string{"skills/*"}
+	}
+	for _, pattern := range patterns {
+		found, err := fs.Glob(fsys, path.Join(pattern, fileName))
+		if err != nil || asked && len(found) == 0 {
+			return nil, fmt.Errorf("no directory with a %s matches %q: %w", fileName, pattern, ErrInvalid)
+		}
+		for _, name := range found {
+			dirs = append(dirs, path.Dir(name))
+		}
+	}
+	return dirs, nil
+}
+
+func clip(s string) string {
+	if len(s) <= 80 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:80], "") + "…"
+}
+
+// Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is
+// a diagnostic. A skill without a description, and one that cannot be read, is an error.
+func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
+	sub, err := fs.Sub(fsys, dir)
+	if err != nil {
+		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
+	}
+	b, err := readSkill(sub)
+	if err == nil {
+		s, err = Parse(b)
+	}
+	if err == nil && s.Description == "" {
+		err = &Problem{max(s.lines["description"], 1), "description is missing"}
+	}
+	if err != nil {
+		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
+	}
+	s.files = sub
+	if base := path.Base(dir); base != "." {
+		s.dir = base
+	}
+	for _, problem := range unjoin(Validate(s)) {
+		diagnostics = append(diagnostics, fmt.Sprintf("skill %s: %v", dir, problem))
+	}
+	if s.Name == "" {
+		s.Name = s.dir
+	}
+	return s, diagnostics, nil
+}
+
+// readSkill reads SKILL.md, which is a file of its own and no link.
+func readSkill(dir fs.FS) ([]byte, error) {
+	info, err := fs.Lstat(dir, fileName)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, &Problem{0, "it is not a regular file"}
+	case info.Size() > maxFile:
+		return nil, &Problem{0, fmt.Sprintf("it has %d bytes, the most are %d", info.Size(), maxFile)}
+	}
+	return fs.ReadFile(dir, fileName)
+}
+
+func unjoin(err error) []error {
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		return list.Unwrap()
+	}
+	return nil
+}

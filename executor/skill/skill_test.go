@@ -1,0 +1,193 @@
+package skill_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/workcell-dev/workcell/executor/skill"
+)
+
+const heron = `---
+name: heron
+description: >
+  Use it for herons.
+license: MIT
+compatibility: needs git
+allowed-tools: Bash(git:*) Read
+metadata:
+  version: 1.2
+  author: "A: B"
+---
+# Herons
+
+Look them up.
+`
+
+func TestParse(t *testing.T) {
+	s, err := skill.Parse([]byte(heron))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := skill.Skill{
+		Name: "heron", Description: "Use it for herons.", License: "MIT", Compatibility: "needs git", AllowedTools: "Bash(git:*) Read",
+		Metadata: map[string]string{"version": "1.2", "author": "A: B"}, Body: "# Herons\n\nLook them up.",
+	}
+	if diff := cmp.Diff(want, s, cmpopts.IgnoreUnexported(skill.Skill{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := skill.Validate(s); err != nil {
+		t.Error(err)
+	}
+	again, err := skill.Parse([]byte("\ufeff" + strings.ReplaceAll(heron, "\n", "\r\n")))
+	if err != nil || again.Description != s.Description {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty": "", "no front matter": "# x", "no end": "---\nname: x\n", "no YAML": "---\n\t{\n---\n", "not UTF-8": "---\nname: \xff\n---\n",
+		"a list": "---\n- x\n---\n", "long": "---\nname: x\n---\n" + strings.Repeat("x", 1<<20), "long front matter": "---\nname: x\n" + strings.Repeat("# x\n", 1<<15) + "---\n",
+	} {
+		if _, err := skill.Parse([]byte(text)); !errors.Is(err, skill.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestValidate: each rule of the standard, and that all that is wrong is told at once.
+func TestValidate(t *testing.T) {
+	for name, test := range map[string]struct {
+		front string
+		want  []string
+	}{
+		"no name":           {"description: x", []string{"name is missing"}},
+		"no description":    {"name: x", []string{"description is missing"}},
+		"capitals":          {"name: Heron\ndescription: x", []string{`name "Heron"`}},
+		"hyphens":           {"name: a--b\ndescription: x", []string{`name "a--b"`}},
+		"hyphen at the end": {"name: a-\ndescription: x", []string{`name "a-"`}},
+		"long name":         {"name: " + strings.Repeat("a", 65) + "\ndescription: x", []string{"65 characters"}},
+		"long description":  {"name: a\ndescription: " + strings.Repeat("ä", 1025), []string{"1025 characters"}},
+		"long compat":       {"name: a\ndescription: x\ncompatibility: " + strings.Repeat("a", 501), []string{"501 characters"}},
+		"unknown":           {"name: a\ndescription: x\nhooks: y", []string{`"hooks" is no field`}},
+		"list":              {"name: a\ndescription: x\nallowed-tools: [Bash]", []string{"allowed-tools is not text"}},
+		"metadata":          {"name: a\ndescription: x\nmetadata: y", []string{"metadata is not a map"}},
+		"all":               {"name: A\nx: y", []string{`"x" is no field`, `name "A"`, "description is missing"}},
+		"letters":           {"name: größe-2\ndescription: x", nil},
+	} {
+		s, err := skill.Parse([]byte("---\n" + test.front + "\n---\n"))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		err = skill.Validate(s)
+		if len(test.want) == 0 && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(test.want) > 0 && !errors.Is(err, skill.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range test.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", name, err, want)
+			}
+		}
+	}
+}
+
+// TestLoad: what coding agents take is taken, and told.
+func TestLoad(t *testing.T) {
+	files := func(text string) fstest.MapFS {
+		return fstest.MapFS{"skills/heron/SKILL.md": {Data: []byte(text), Mode: 0o644}}
+	}
+	for name, test := range map[string]struct {
+		text        string
+		diagnostics int
+		want        string
+	}{
+		"good":           {heron, 0, "heron"},
+		"other name":     {strings.Replace(heron, "name: heron", "name: egret", 1), 1, "egret"},
+		"no name":        {"---\ndescription: x\n---\n", 1, "heron"},
+		"unquoted colon": {"---\nname: heron\ndescription: Use when: it's a heron\n---\n", 0, "heron"},
+		"unknown":        {"---\nname: heron\ndescription: x\nhooks: {a: b}\nversion: 1\n---\n", 2, "heron"},
+	} {
+		s, diagnostics, err := skill.Load(files(test.text), "skills/heron")
+		if err != nil || s.Name != test.want || len(diagnostics) != test.diagnostics {
+			t.Errorf("%s: %q, %q, %v", name, s.Name, diagnostics, err)
+		}
+	}
+	for name, fsys := range map[string]fs.FS{
+		"no description": files("---\nname: heron\n---\n"), "no file": fstest.MapFS{"skills/heron/x": {}},
+		"link": fstest.MapFS{"skills/heron/SKILL.md": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}},
+	} {
+		if _, _, err := skill.Load(fsys, "skills/heron"); err == nil {
+			t.Errorf("%s is loaded", name)
+		}
+	}
+}
+
+// FuzzParse: nothing makes it panic, and what it takes has text that fits in a message.
+func FuzzParse(f *testing.F) {
+	corpus(f)
+	f.Add([]byte(heron))
+	f.Add([]byte("---\nname: a\ndescription: b: c\n---\nx"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := skill.Parse(b)
+		if err != nil {
+			if !errors.Is(err, skill.ErrInvalid) {
+				t.Error(err)
+			}
+			return
+		}
+		for _, p := range problems(skill.Validate(s)) {
+			if p.Line < 1 || p.Line > bytes.Count(b, []byte("\n"))+1 || !utf8.ValidString(p.Message) {
+				t.Errorf("%+v", p)
+			}
+		}
+	})
+}
+
+// TestInstallRefuses: what may not be copied is refused before anything is copied; there is no sandbox here.
+func TestInstallRefuses(t *testing.T) {
+	const front = "---\nname: heron\ndescription: x\n---\n"
+	load := func(more fstest.MapFS) skill.Skill {
+		t.Helper()
+		more["heron/SKILL.md"] = &fstest.MapFile{Data: []byte(front), Mode: 0o644}
+		s, _, err := skill.Load(more, "heron")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	many := fstest.MapFS{}
+	for i := range skill.MaxFiles {
+		many[fmt.Sprintf("heron/%d", i)] = &fstest.MapFile{}
+	}
+	parsed, err := skill.Parse([]byte(front))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := load(fstest.MapFS{})
+	bad.Name = "../x"
+	for name, skills := range map[string][]skill.Skill{
+		"link":      {load(fstest.MapFS{"heron/x": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}})},
+		"pipe":      {load(fstest.MapFS{"heron/x": {Mode: fs.ModeNamedPipe | 0o600}})},
+		"twice":     {load(fstest.MapFS{}), load(fstest.MapFS{})},
+		"many":      {load(many)},
+		"large":     {load(fstest.MapFS{"heron/x": {Data: make([]byte, skill.MaxBytes+1)}})},
+		"no files":  {parsed},
+		"path name": {bad},
+	} {
+		if err := skill.Install(t.Context(), nil, skills, "/home", skill.Claude); !errors.Is(err, skill.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

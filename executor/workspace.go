@@ -1,0 +1,233 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// privateDir is Workcell's directory of the workspace, which no user's files are in.
+const privateDir = ".workcell"
+
+// Resume says when a CLI goes on with the session of an earlier run.
+type Resume string
+
+// When a session is resumed. The zero value is ResumeNever.
+const (
+	ResumeNever   Resume = "never"   // each run begins a session
+	ResumeStep    Resume = "step"    // one with the same Options.Step goes on
+	ResumeSession Resume = "session" // every run of the agent in this workspace goes on
+)
+
+// state is what is known of the session of an agent's last run. It lies in the workspace, so that it lives and dies with the
+// session, and code there can change it.
+type state struct {
+	Sandbox string `json:"sandbox"` // that it was written in: one that a repository brings is none of ours
+	Session string `json:"session"`
+	Step    string `json:"step,omitempty"`
+	Told    Usage  `json:"told"` // of the session as a whole
+}
+
+const (
+	filePerm = 0o600
+	dirPerm  = 0o700
+	maxState = 64 << 10
+)
+
+// validAgent is the name of a file, validID an id of a session, which a stranger chose, that may stand on a command line.
+var (
+	validAgent = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$`)
+	validID    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$`)
+)
+
+func (r *run) stateFile() string {
+	return path.Join(r.work, privateDir, "executor", r.o.Agent+".json")
+}
+
+// resume sets which session the task goes on with, or the id of a new one.
+func (r *run) resume(ctx context.Context) error {
+	r.t.NewID = newID()
+	if r.t.ResumeID == "" && (r.o.Resume == ResumeStep || r.o.Resume == ResumeSession) {
+		b, _, err := r.s.ReadFileBytes(ctx, r.stateFile(), session.ReadFileOptions{Limit: maxState})
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return err
+		}
+		var was state
+		if json.Unmarshal(b, &was) == nil && was.Sandbox == r.s.ID() && validID.MatchString(was.Session) && (r.o.Resume == ResumeSession || r.o.Step != "" && was.Step == r.o.Step) {
+			r.state, r.t.ResumeID = was, was.Session
+		}
+	}
+	r.res.Resumed = r.t.ResumeID != ""
+	return nil
+}
+
+// rememberEarly records the session while the CLI works, for a process that resumes what this one does not finish.
+func (r *run) rememberEarly() {
+	b, _ := json.Marshal(state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: r.state.Told}) // plain data
+	ctx := r.noting
+	r.early.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, killTime)
+		defer cancel()
+		_ = r.write(ctx, File{Path: r.stateFile(), Data: b}) // it is tried again at the end
+	})
+}
+
+// remember records the session that there is now.
+func (r *run) remember(ctx context.Context) {
+	if r.seen.Session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
+	st := state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: r.state.Told}
+	if r.whole != nil {
+		st.Told = *r.whole
+	}
+	b, _ := json.Marshal(st) // plain data
+	// Without it the next run begins a session.
+	if err := r.write(ctx, File{Path: r.stateFile(), Data: b}); err != nil {
+		r.res.HookErrors = append(r.res.HookErrors, "the session cannot be resumed: "+err.Error())
+	}
+}
+
+// clean makes a home of which only the sessions were there before, when one of them is resumed.
+func (r *run) clean(ctx context.Context) error {
+	keep := r.inv.Keep
+	if !r.res.Resumed {
+		keep = nil
+	}
+	if err := prune(ctx, r.s, r.home, keep); err != nil {
+		return err
+	}
+	if _, err := r.s.MakeDir(ctx, r.home, dirPerm); err != nil && !errors.Is(err, backend.ErrExists) {
+		return err
+	}
+	return nil
+}
+
+// furnish makes the CLI's home what it must be: its files and skills, and nothing of what ran before it, hooks included.
+func (r *run) furnish(ctx context.Context) error {
+	if err := r.clean(ctx); err != nil {
+		return err
+	}
+	for _, f := range r.inv.Files {
+		if err := r.write(ctx, f); err != nil {
+			return err
+		}
+	}
+	if len(r.o.Skills) > 0 {
+		return skill.Install(ctx, r.s, r.o.Skills, r.home, skill.ClientOf(r.d.Name()))
+	}
+	return nil
+}
+
+func (r *run) write(ctx context.Context, f File) error {
+	_, err := r.s.WriteFile(ctx, f.Path, bytes.NewReader(f.Data), session.WriteFileOptions{Mode: filePerm, Overwrite: true, Size: int64(len(f.Data))})
+	return err
+}
+
+// prune removes what is below dir but keep, paths relative to it. Links are removed.
+func prune(ctx context.Context, s *session.Session, dir string, keep []string) error {
+	if len(keep) == 0 {
+		_, err := s.RemoveFile(ctx, dir, true)
+		return ignoreMissing(err)
+	}
+	list, err := s.ListFiles(ctx, dir, session.ListFilesOptions{Limit: session.MaxListEntries})
+	if err != nil || list.Truncated {
+		_, gone := s.RemoveFile(ctx, dir, true)
+		return ignoreMissing(gone)
+	}
+	for _, e := range list.Entries {
+		name := path.Base(e.Path)
+		inside, all := below(keep, name)
+		switch {
+		case e.Type == session.TypeDir && all:
+			continue
+		case e.Type == session.TypeDir && len(inside) > 0:
+			err = prune(ctx, s, path.Join(dir, name), inside)
+		case e.Type == session.TypeFile && all:
+			continue
+		default:
+			_, err = s.RemoveFile(ctx, path.Join(dir, name), true)
+			err = ignoreMissing(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// below returns what of keep lies in the directory name, and whether all of it does.
+func below(keep []string, name string) (inside []string, all bool) {
+	for _, k := range keep {
+		first, rest, more := strings.Cut(k, "/")
+		switch {
+		case first != name:
+		case more:
+			inside = append(inside, rest)
+		default:
+			all = true
+		}
+	}
+	return inside, all
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// before runs the hooks before the CLI.
+func (r *run) before(ctx context.Context) error {
+	if len(r.o.Before) == 0 {
+		return nil
+	}
+	if err := r.clean(ctx); err != nil {
+		return err
+	}
+	for _, command := range r.o.Before {
+		if err := r.hook(ctx, command); err != nil {
+			return fmt.Errorf("before: %w", err)
+		}
+	}
+	return nil
+}
+
+// after runs the hooks behind the CLI, all of them.
+func (r *run) after(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, closingTime)
+	defer cancel()
+	for _, command := range r.o.After {
+		if err := r.hook(ctx, command); err != nil {
+			r.res.HookErrors = append(r.res.HookErrors, "after: "+err.Error())
+		}
+	}
+}
+
+// hook runs a command of the user's in the workspace.
+func (r *run) hook(ctx context.Context, command string) error {
+	res, err := r.s.Exec(ctx, session.ExecRequest{Command: command, Env: map[string]string{"HOME": r.home}, TailBytes: stderrTail})
+	switch {
+	case err != nil:
+		return err
+	case res.Status != session.ExecCompleted || res.Signal != "":
+		return fmt.Errorf("%q: %s %s: %w", command, res.Status, res.Signal, ErrFailed)
+	case res.ExitCode != 0:
+		var last tail
+		_, _ = last.Write(res.Stderr.Bytes()) // never fails
+		return fmt.Errorf("%q: exit code %d: %s: %w", command, res.ExitCode, last.String(), ErrFailed)
+	}
+	return nil
+}

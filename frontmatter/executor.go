@@ -1,0 +1,169 @@
+package frontmatter
+
+import (
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/internal/bound"
+)
+
+// Executor is the value of `executor:`: the coding agent, a program in the sandbox, that does the agent's work.
+type Executor struct {
+	Command        string            `json:"command" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: one that speaks the Agent Client Protocol, custom: any program, both by argv"`
+	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, whose placeholders are {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`
+	Events         string            `json:"events,omitempty" jsonschema:"enum=text,enum=json,enum=claude,enum=codex,enum=opencode,enum=gemini" jsonschema_description:"custom: what the program prints: its answer, events as lines of JSON, or what that CLI prints; text when left out"`
+	MaxTurns       int64             `json:"max_turns,omitempty" jsonschema_description:"turns of its model; unlimited when left out"`
+	Budget         ExecutorBudget    `json:"budget,omitzero" jsonschema_description:"what its requests to the model may use"`
+	TimeoutSeconds int64             `json:"timeout_seconds,omitempty" jsonschema_description:"time for the whole task; 1800 when left out"`
+	StallSeconds   int64             `json:"stall_seconds,omitempty" jsonschema_description:"time without any event from it; 300 when left out"`
+	Resume         ExecutorResume    `json:"resume,omitempty" jsonschema:"enum=never,enum=step,enum=session" jsonschema_description:"whether it goes on with the conversation of an earlier attempt at the step, or of any run in the sandbox"`
+	Skills         []string          `json:"skills,omitzero" jsonschema_description:"directories of Agent Skills, relative to the file; skills/* when left out and there are some"`
+	Web            bool              `json:"web,omitempty" jsonschema_description:"permits search and fetch on the provider's side"`
+	Before         []string          `json:"before,omitzero" jsonschema_description:"shell lines that run in the sandbox first"`
+	After          []string          `json:"after,omitzero" jsonschema_description:"shell lines that run in the sandbox at the end, also after a failure"`
+	Args           map[string]string `json:"args,omitzero" jsonschema_description:"settings of the program, of those that it has"`
+}
+
+// ExecutorBudget bounds what a coding agent's requests to its model may use. Zero is no bound.
+type ExecutorBudget struct {
+	USD          float64 `json:"usd,omitempty" jsonschema_description:"US dollars"`
+	OutputTokens int64   `json:"output_tokens,omitempty" jsonschema_description:"tokens that the model writes"`
+}
+
+// ExecutorResume says when a coding agent goes on with an earlier conversation. The zero value is ResumeStep.
+type ExecutorResume string
+
+// When to go on.
+const (
+	ResumeNever   ExecutorResume = "never"
+	ResumeStep    ExecutorResume = "step"    // a further attempt at the same step of a workflow's run
+	ResumeSession ExecutorResume = "session" // every run of the agent in the sandbox
+)
+
+// Commands whose program is named by argv.
+const (
+	commandACP    = "acp"
+	commandCustom = "custom"
+)
+
+// ExecutorAgents lists the coding agents that are known by name, which have images of their own.
+func ExecutorAgents() []string { return []string{"claude", "codex", "gemini", "opencode"} }
+
+// ExecutorCommands lists the commands of executors.
+func ExecutorCommands() []string { return append(ExecutorAgents(), commandACP, commandCustom) }
+
+// Bounds of an executor.
+const (
+	maxExecutorTurns  = 10_000
+	maxExecutorTokens = 1_000_000_000
+	maxExecutorUSD    = 100_000
+	maxExecutorLines  = 100 // hooks, and skills
+)
+
+// executor reads `executor:`; a name alone is the command.
+func (d *decoder) executor(p **Executor) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		x := &Executor{}
+		*p = x
+		if n.Kind == yaml.ScalarNode {
+			d.text(&x.Command)(n, path)
+			return
+		}
+		var web *bool
+		d.object(n, path, []field{
+			{"command", d.text(&x.Command)},
+			{"argv", d.list(&x.Argv)},
+			{"events", d.text(&x.Events)},
+			{"max_turns", d.integer(&x.MaxTurns)},
+			{"budget", func(n *yaml.Node, path string) {
+				d.object(n, path, []field{{"usd", d.amount(&x.Budget.USD)}, {"output_tokens", d.integer(&x.Budget.OutputTokens)}})
+			}},
+			{"timeout_seconds", d.integer(&x.TimeoutSeconds)},
+			{"stall_seconds", d.integer(&x.StallSeconds)},
+			{"resume", enum(d, &x.Resume)},
+			{"skills", d.list(&x.Skills)},
+			{"web", d.boolean(&web)},
+			{"before", d.list(&x.Before)},
+			{"after", d.list(&x.After)},
+			{"args", d.env(&x.Args)},
+		})
+		x.Web = web != nil && *web
+	}
+}
+
+// shortExecutor reads a field of the short form, `sandbox: {command: claude, arguments: {...}}`, which is mode executor.
+func (d *decoder) shortExecutor(s *Sandbox, field func(*Executor) func(*yaml.Node, string)) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if s.Executor == nil {
+			s.Executor = &Executor{}
+		}
+		if s.Mode == "" {
+			s.Mode = ModeExecutor
+		}
+		field(s.Executor)(n, path)
+	}
+}
+
+// amount is a number above zero.
+func (d *decoder) amount(p *float64) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!float" && n.ShortTag() != "!!int" || n.Decode(p) != nil {
+			d.refuse(n, path, "", "%s must be a number, it is %s", path, kind(n))
+		} else if *p == 0 {
+			d.refuse(n, path, "leave it out for no bound", "%s is 0", path)
+		}
+	}
+}
+
+func (c *checker) executor(s Sandbox) {
+	x := s.Executor
+	switch {
+	case x == nil && s.Mode == ModeExecutor:
+		c.add("mode", "name one, as in executor: {command: claude}", "mode executor needs an executor")
+		return
+	case x == nil:
+		return
+	case s.Mode != ModeExecutor:
+		c.add("executor", "add mode: executor, or remove it", "executor belongs to mode executor")
+	}
+	known := ExecutorCommands()
+	if x.Command == "" {
+		c.add("executor.command", "it is one of "+strings.Join(known, ", "), "executor has no command")
+	}
+	c.oneOf("executor.command", x.Command, known...)
+	c.commandLine(x)
+	c.oneOf("executor.resume", string(x.Resume), string(ResumeNever), string(ResumeStep), string(ResumeSession))
+	c.within("executor.max_turns", x.MaxTurns, 1, maxExecutorTurns)
+	c.within("executor.budget.output_tokens", x.Budget.OutputTokens, 1, maxExecutorTokens)
+	c.within("executor.timeout_seconds", x.TimeoutSeconds, 1, int64(bound.ExecTimeout.Seconds()))
+	c.within("executor.stall_seconds", x.StallSeconds, 1, int64(bound.ExecTimeout.Seconds()))
+	if usd := x.Budget.USD; !(usd >= 0 && usd <= maxExecutorUSD) {
+		c.add("executor.budget.usd", "", "executor.budget.usd is %v, it must be above 0 and at most %d", usd, maxExecutorUSD)
+	}
+	for name, list := range map[string][]string{"before": x.Before, "after": x.After, "skills": x.Skills} {
+		if len(list) > maxExecutorLines {
+			c.add("executor."+name, "", "executor.%s has %d entries, at most %d are possible", name, len(list), maxExecutorLines)
+		}
+	}
+}
+
+// commandLine checks the program of acp and custom.
+func (c *checker) commandLine(x *Executor) {
+	generic := x.Command == commandACP || x.Command == commandCustom
+	switch {
+	case !generic && x.Argv != nil:
+		c.add("executor.argv", "remove it, or write command: custom", "executor.argv belongs to commands acp and custom")
+	case generic && len(x.Argv) == 0:
+		c.add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s needs argv", x.Command)
+	case generic:
+		if err := argv.Check(x.Argv); err != nil {
+			c.add("executor.argv", "", "executor.argv: %v", err)
+		}
+	}
+	if x.Events != "" && x.Command != commandCustom {
+		c.add("executor.events", "remove it", "executor.events belongs to command custom")
+	}
+	c.oneOf("executor.events", x.Events, append([]string{"text", "json"}, ExecutorAgents()...)...)
+}

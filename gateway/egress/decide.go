@@ -1,0 +1,230 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Times of a connection that is being made.
+const (
+	resolveTime = 10 * time.Second
+	dialTime    = 10 * time.Second
+	// maxAddresses is how many addresses of a name are tried.
+	maxAddresses = 8
+)
+
+// target is where code inside wants to connect to.
+type target struct {
+	host string // as netrule.Host returns it
+	port uint16
+}
+
+func (t target) String() string { return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))) }
+
+// addr returns the address that the host is; false when it is a name.
+func (t target) addr() (netip.Addr, bool) {
+	a, err := netip.ParseAddr(t.host)
+	return a, err == nil
+}
+
+// newTarget reads a host and a port as clients write them.
+func newTarget(host, port string) (target, bool) {
+	n, err := strconv.ParseUint(port, 10, 16)
+	name, ok := netrule.Host(host)
+	return target{name, uint16(n)}, ok && err == nil && n > 0
+}
+
+// refusal is why a connection is not made.
+type refusal struct {
+	status int
+	kind   string // of RFC 9209, for the header Proxy-Status
+	rule   string // that refused; empty when no rule did, but the network
+	text   string
+	hint   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(kind, rule, hint, format string, args ...any) *refusal {
+	return &refusal{http.StatusForbidden, kind, rule, fmt.Sprintf(format, args...), hint}
+}
+
+// Kinds of refusals, by RFC 9209.
+const (
+	kindDenied  = "http_request_denied"
+	kindAddress = "destination_ip_prohibited"
+	kindTLS     = "tls_protocol_error"
+	kindLimit   = "connection_limit_reached"
+	kindDNS     = "dns_error"
+	kindDown    = "destination_unavailable"
+)
+
+// attempt is a connection that was asked for, from the decision to its end.
+type attempt struct {
+	d     *door
+	to    target
+	ctx   context.Context
+	span  trace.Span
+	rule  string // that allows
+	began time.Time
+}
+
+// begin starts the span of a connection. ctx has the trace and the record of the command that runs.
+func (d *door) begin(ctx context.Context, to target) *attempt {
+	ctx, span := telemetry.StartWith(ctx, d.g.o.TracerProvider, telemetry.SpanEgress,
+		telemetry.KeySandboxID.String(d.sandbox), telemetry.Text(semconv.ServerAddress, to.host), semconv.ServerPort.Int(int(to.port)))
+	return &attempt{d: d, to: to, ctx: ctx, span: span, began: time.Now()}
+}
+
+// note keeps a refusal for who started the command. It is called before the code inside can know of it.
+func (a *attempt) note(err error) {
+	if r, ok := err.(*refusal); ok && r.rule != "" { //nolint:errorlint // made here
+		a.d.note(session.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
+	}
+}
+
+// end writes the decision and the end of the connection down. conn is nil when none was made.
+func (a *attempt) end(conn *metered, err error) {
+	attrs := []any{slog.String("sandbox", a.d.sandbox), slog.String("host", a.to.host), slog.Int("port", int(a.to.port))}
+	var in, out int64
+	if conn != nil {
+		in, out = conn.in.Load(), conn.out.Load()
+	}
+	decision, message := "allowed", "egress: connected"
+	var r *refusal
+	switch {
+	case errors.As(err, &r) && r.rule != "":
+		decision, message, a.rule = "denied", "egress: refused", r.rule
+		_ = a.record(audit.Refused, r.rule) // an unwritten record ends what is under way
+	case err != nil:
+		message = "egress: failed"
+	}
+	if errors.As(err, &r) {
+		telemetry.Fail(a.span, r.kind)
+		attrs = append(attrs, slog.String("kind", r.kind))
+	}
+	a.span.SetAttributes(telemetry.KeyDecision.String(decision), telemetry.Text(telemetry.KeyRule, a.rule),
+		telemetry.KeyReceived.Int64(in), telemetry.KeySent.Int64(out))
+	a.span.End()
+	a.d.g.o.Log.Info(message, append(attrs, slog.String("decision", decision), slog.String("rule", a.rule),
+		slog.Int64("received", in), slog.Int64("sent", out), slog.Duration("after", time.Since(a.began)))...)
+}
+
+// record puts a decision into the command's record.
+func (a *attempt) record(decision, rule string) error {
+	return audit.Note(a.ctx, func(r *audit.Record) {
+		r.Event, r.Sandbox, r.Host, r.Decision, r.Rule = audit.EventEgress, a.d.sandbox, a.to.String(), decision, rule
+	})
+}
+
+// match returns by which rule a host may be reached.
+func (d *door) match(to target) (netrule.Match, *refusal) {
+	m, why := d.set.Match(to.host, to.port, d.g.granted(d.sandbox)...)
+	if why == "" {
+		return m, nil
+	}
+	hint := "The sandbox reaches only the hosts that network.allow names. Do without this one, or report which host is needed and why."
+	if _, ip := to.addr(); ip {
+		hint = "Connect by name: the host resolves it, also with SOCKS5 (socks5h). " + hint
+	}
+	return m, refuse(kindDenied, why, hint, "%s may not be reached: %s", to, why)
+}
+
+// open connects to a host that a rule allows.
+func (a *attempt) open(ctx context.Context) (*metered, error) {
+	m, refused := a.d.match(a.to)
+	if refused != nil {
+		return nil, refused
+	}
+	a.rule = m.Rule
+	if !a.d.left() {
+		return nil, a.spent()
+	}
+	addrs, err := a.d.g.resolve(ctx, a.to)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.record(audit.Allowed, m.Rule); err != nil {
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", "the connection cannot be put on record", ""}
+	}
+	conn, err := a.d.g.connect(ctx, addrs, a.to.port)
+	if err != nil {
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("%s does not answer", a.to), ""}
+	}
+	return newMetered(ctx, a.d, conn, func() { a.note(a.spent()) }), nil
+}
+
+func (a *attempt) spent() *refusal {
+	return refuse(kindLimit, "limits.bytes", "The sandbox has used up what it may transfer.", "%s may not be reached: the sandbox may transfer nothing more", a.to)
+}
+
+// resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and to no other:
+// the name is not asked for again.
+func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, error) {
+	addrs := make([]netip.Addr, 1)
+	var literal bool
+	if addrs[0], literal = to.addr(); !literal {
+		ctx, cancel := context.WithTimeout(ctx, resolveTime)
+		defer cancel()
+		var err error
+		if addrs, err = g.o.Resolver.LookupNetIP(ctx, "ip", rooted(to.host)); err != nil || len(addrs) == 0 {
+			return nil, &refusal{http.StatusBadGateway, kindDNS, "", fmt.Sprintf("the name %s has no address", to.host), ""}
+		}
+	}
+	own, err := ownNetworks()
+	if err != nil {
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", "the host's networks are not known", ""}
+	}
+	for _, addr := range addrs {
+		if why := addressRule(addr, g.o.AllowPrivate, own); why != "" {
+			rule := "address: " + why
+			return nil, refuse(kindAddress, rule, "Only public addresses are reached. An operator can allow others with --egress-allow-private.",
+				"%s may not be reached: an address of it is %s", to, why)
+		}
+	}
+	return addrs[:min(len(addrs), maxAddresses)], nil
+}
+
+// rooted returns a name that no domain of the host's own is appended to, unless it is a single word.
+func rooted(host string) string {
+	if strings.Contains(host, ".") {
+		return host + "."
+	}
+	return host
+}
+
+// connect connects to the first address that answers.
+func (g *Gateway) connect(ctx context.Context, addrs []netip.Addr, port uint16) (conn net.Conn, err error) {
+	for _, addr := range addrs {
+		if conn, err = g.dial(ctx, "tcp", netip.AddrPortFrom(addr.Unmap().WithZone(""), port).String()); err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+	return nil, err
+}
+
+// body returns what a client is told of a refusal.
+func (r *refusal) body() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "workcell: %s\n", r.text)
+	if r.hint != "" {
+		fmt.Fprintf(&b, "%s\n", r.hint)
+	}
+	return b.String()
+}

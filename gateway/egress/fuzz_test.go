@@ -1,0 +1,88 @@
+package egress_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// FuzzServerName: whatever comes, the bytes that were read are those that came, and what has a name is a whole ClientHello.
+func FuzzServerName(f *testing.F) {
+	f.Add(hello(f, named("good.example")))
+	f.Add(hello(f, named("")))
+	f.Add(encrypted(f))
+	f.Add([]byte("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		name, read, err := egress.ServerName(bytes.NewReader(b))
+		if !bytes.HasPrefix(b, read) {
+			t.Errorf("read %x", read)
+		}
+		if name != "" && !bytes.Contains(read, []byte(name)) && len(read) < 1<<14 && bytes.Count(read, []byte{0x16, 3}) < 2 {
+			t.Errorf("the name %q is not in %x", name, read)
+		}
+		if err != nil && !errors.Is(err, egress.ErrECH) && name != "" {
+			t.Errorf("a name %q with %v", name, err)
+		}
+		again, _, err2 := egress.ServerName(bytes.NewReader(read))
+		if again != name || (err == nil) != (err2 == nil) {
+			t.Errorf("%q, %v, the second time %q, %v", name, err, again, err2)
+		}
+	})
+}
+
+// FuzzSOCKS: a request that is read has a host and a port, and a failed one was answered within the bounds of the protocol.
+func FuzzSOCKS(f *testing.F) {
+	f.Add([]byte("\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x00\x50"))
+	f.Add([]byte("\x05\x02\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50"))
+	f.Add([]byte("\x05\x01\x00\x05\x01\x00\x04" + strings.Repeat("\xfe", 16) + "\x00\x50"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var answer bytes.Buffer
+		to, err := egress.ReadSOCKS(bytes.NewReader(b), &answer)
+		host, port, serr := net.SplitHostPort(to.String())
+		if err == nil && (serr != nil || host == "" || port == "0") {
+			t.Errorf("%s: %v", to, serr)
+		}
+		if answer.Len() > 12 || err == nil && answer.Len() != 2 {
+			t.Errorf("answered %x", answer.Bytes())
+		}
+	})
+}
+
+// FuzzConnection: whatever code inside sends, nothing is connected to but what is allowed.
+func FuzzConnection(f *testing.F) {
+	for _, seed := range []string{
+		"GET http://good.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"CONNECT good.example:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"CONNECT 10.0.0.1:443 HTTP/1.0\r\n\r\n", "POST http://good.example:80@evil.example/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x01\xbb\x16\x03\x01",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g, err := egress.New(&egress.Options{Resolver: names()})
+		must(t, err)
+		g.SetDial(func(_ context.Context, _, address string) (net.Conn, error) {
+			if address != "1.1.1.1:80" && address != "1.1.1.1:443" {
+				t.Errorf("%q connects to %s", b, address)
+			}
+			return nil, errors.New("nobody answers")
+		})
+		_, _, err = g.Open(sandbox, session.Egress{Allow: []string{"good.example", "mixed.example", "10.0.0.1"}})
+		must(t, err)
+		near, far := net.Pipe()
+		var wg sync.WaitGroup
+		wg.Go(func() { g.Serve(context.Background(), sandbox, far); _ = far.Close() })
+		wg.Go(func() { _, _ = io.Copy(io.Discard, near) })
+		_, _ = near.Write(b) // it may be refused half-way
+		_ = near.Close()
+		wg.Wait()
+	})
+}

@@ -1,0 +1,188 @@
+package egress
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// serviceName is the service of a session that commands reach the gateway by.
+const serviceName = "egress"
+
+// Limits of one sandbox. A zero field is the default.
+type Limits struct {
+	Conns int           // connections open at once; 64, the most are 128
+	Bytes int64         // of all connections, both directions; 16 GiB
+	Time  time.Duration // of one connection; an hour
+	Idle  time.Duration // of one connection without a byte; 5 minutes
+}
+
+func (l Limits) withDefaults() Limits {
+	return Limits{cmp.Or(l.Conns, 64), cmp.Or(l.Bytes, 16<<30), cmp.Or(l.Time, time.Hour), cmp.Or(l.Idle, 5*time.Minute)}
+}
+
+// Resolver resolves names on the host, which end in a dot; a *net.Resolver does.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Options configure a Gateway. Zero fields are defaults.
+type Options struct {
+	// AllowPrivate are networks that may be reached though they are not public: loopback, private ones, those of the host.
+	AllowPrivate []netip.Prefix
+	// Grants is the directory in which operators allow sandboxes more (Allow). Empty: they cannot.
+	Grants string
+	// Limits bound each sandbox.
+	Limits Limits
+	// Resolver resolves names. Nil is net.DefaultResolver.
+	Resolver Resolver
+	// Log has a line for each decision. Nil discards.
+	Log *slog.Logger
+	// TracerProvider makes spans. Nil is the global one.
+	TracerProvider trace.TracerProvider
+}
+
+// Gateway connects sandboxes to the hosts that they may reach. It is what session.Options.Egress takes, and safe for concurrent
+// use.
+type Gateway struct {
+	o    Options
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu    sync.Mutex // guards doors
+	doors map[string]*door
+}
+
+var _ session.EgressGateway = (*Gateway)(nil)
+
+// New returns a gateway. Nil options are defaults.
+func New(o *Options) (*Gateway, error) {
+	g := &Gateway{doors: map[string]*door{}, dial: (&net.Dialer{Timeout: dialTime}).DialContext}
+	if o != nil {
+		g.o = *o
+	}
+	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
+	g.o.Limits = g.o.Limits.withDefaults()
+	switch l := g.o.Limits; {
+	case l.Conns < 1 || l.Conns > maxConns || l.Bytes < 1 || l.Time <= 0 || l.Idle <= 0:
+		return nil, fmt.Errorf("egress: limits %+v: %w", l, backend.ErrInvalid)
+	case g.o.Resolver == nil:
+		g.o.Resolver = net.DefaultResolver
+	}
+	if g.o.Log == nil {
+		g.o.Log = slog.New(slog.DiscardHandler)
+	}
+	if g.o.TracerProvider == nil {
+		g.o.TracerProvider = otel.GetTracerProvider()
+	}
+	return g, nil
+}
+
+// maxConns is the most connections that a service of a session has at once.
+const maxConns = 128
+
+// door is the way out of one sandbox.
+type door struct {
+	g       *Gateway
+	sandbox string
+	set     *netrule.Set
+
+	mu      sync.Mutex // guards the fields below
+	bytes   int64      // that may still pass
+	refused []refusedAt
+}
+
+// Open returns the service by which a sandbox reaches what list allows, and what forgets the sandbox when its session has ended, with
+// what an operator allowed it.
+func (g *Gateway) Open(sandbox string, list session.Egress) (svc session.Service, end func(), err error) {
+	set, err := list.Compile()
+	if err != nil {
+		return svc, nil, fmt.Errorf("%w: network: %w", backend.ErrInvalid, err)
+	}
+	d := &door{g: g, sandbox: sandbox, set: set, bytes: g.o.Limits.Bytes}
+	g.mu.Lock()
+	g.doors[sandbox] = d
+	g.mu.Unlock()
+	return session.Service{
+		Name: serviceName, MaxConns: g.o.Limits.Conns, Env: Env,
+		Handle: func(ctx context.Context, c *session.ServiceConn) { d.serve(ctx, c) },
+	}, d.forget, nil
+}
+
+// forget ends a door, unless the sandbox has another one already.
+func (d *door) forget() {
+	d.g.mu.Lock()
+	defer d.g.mu.Unlock()
+	if d.g.doors[d.sandbox] != d {
+		return
+	}
+	delete(d.g.doors, d.sandbox)
+	if d.g.o.Grants != "" {
+		_ = os.Remove(grantFile(d.g.o.Grants, d.sandbox)) // there is none, mostly
+	}
+}
+
+// refusedAt is a refusal and when it was.
+type refusedAt struct {
+	session.EgressRefusal
+	at time.Time
+}
+
+// maxRefused is how many refusals of a sandbox are remembered.
+const maxRefused = 64
+
+// Refused returns what a sandbox was refused since a time, each host once.
+func (g *Gateway) Refused(sandbox string, since time.Time) []session.EgressRefusal {
+	g.mu.Lock()
+	d := g.doors[sandbox]
+	g.mu.Unlock()
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []session.EgressRefusal
+	for _, r := range d.refused {
+		if !r.at.Before(since) && !slices.Contains(list, r.EgressRefusal) {
+			list = append(list, r.EgressRefusal)
+		}
+	}
+	return list
+}
+
+func (d *door) note(r session.EgressRefusal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.refused) == maxRefused {
+		d.refused = slices.Delete(d.refused, 0, 1)
+	}
+	d.refused = append(d.refused, refusedAt{r, time.Now()})
+}
+
+// spend counts bytes, and reports whether they may pass.
+func (d *door) spend(n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bytes -= int64(n)
+	return d.bytes >= 0
+}
+
+// left reports whether any byte may pass.
+func (d *door) left() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bytes > 0
+}

@@ -1,0 +1,198 @@
+package egress
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/httpconn"
+)
+
+// Times and sizes of requests.
+const (
+	headerTime = 30 * time.Second
+	clientIdle = 2 * time.Minute
+	maxHeader  = 64 << 10
+)
+
+// serveHTTP answers the requests on a connection, to the proxy or, when fixed is not nil, to that host.
+func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
+	httpconn.Serve(&http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodConnect && fixed == nil {
+				d.serveConnect(ctx, w, r)
+				return
+			}
+			d.serveRequest(w, r, fixed)
+		}),
+		ReadHeaderTimeout: headerTime, IdleTimeout: clientIdle, MaxHeaderBytes: maxHeader,
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
+		BaseContext: func(net.Listener) context.Context { return ctx },
+
+		DisableGeneralOptionsHandler: true,
+	}, c)
+}
+
+// serveConnect makes a tunnel of the connection.
+func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+	host, port, err := net.SplitHostPort(r.RequestURI)
+	to, ok := newTarget(bracketed(host), port)
+	if err != nil || !ok {
+		badRequest(w, "CONNECT takes HOST:PORT")
+		return
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "workcell: CONNECT needs HTTP/1.1", http.StatusHTTPVersionNotSupported)
+		return
+	}
+	defer conn.Close()                //nolint:errcheck // it has ended
+	_ = conn.SetDeadline(time.Time{}) // that of the request's header
+	d.tunnel(ctx, &client{conn, rw.Reader}, to, func(refused *refusal) error {
+		if refused != nil {
+			return refused.write(conn)
+		}
+		_, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n")
+		return err
+	})
+}
+
+// badRequest answers what is no request to a proxy, and ends the connection: what follows is no better.
+func badRequest(w http.ResponseWriter, wrong string) {
+	w.Header().Set("Connection", "close")
+	http.Error(w, "workcell: "+wrong, http.StatusBadRequest)
+}
+
+// bracketed puts an address of IPv6 into the brackets that net.SplitHostPort took away.
+func bracketed(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// write answers a CONNECT that is refused.
+func (r *refusal) write(w io.Writer) error {
+	var b bytes.Buffer
+	body, h := r.body(), http.Header{}
+	r.header(h)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Connection", "close")
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", r.status, http.StatusText(r.status))
+	_ = h.Write(&b) // cannot fail
+	b.WriteString("\r\n" + body)
+	_, err := b.WriteTo(w)
+	return err
+}
+
+// header describes a refusal to programs.
+func (r *refusal) header(h http.Header) {
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Proxy-Status", fmt.Sprintf("workcell; error=%s; details=%q", r.kind, r.rule))
+}
+
+// targetOf returns where a request to the proxy goes, or to the host of a tunnel when fixed is not nil.
+func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
+	host, scheme := r.URL.Host, r.URL.Scheme
+	if fixed != nil {
+		host, scheme = r.Host, "http"
+	}
+	switch {
+	case r.Method == http.MethodConnect || host == "" || r.URL.Opaque != "":
+		return to, "this is a proxy, and that is no request to one"
+	case scheme != "http":
+		return to, "for https send CONNECT"
+	case fixed != nil && r.URL.Host != "":
+		return to, "this is a tunnel, and not a proxy"
+	}
+	u := url.URL{Host: host}
+	port := u.Port()
+	if port == "" {
+		port = "80"
+	}
+	to, ok := newTarget(bracketed(u.Hostname()), port)
+	if !ok {
+		return to, "the host cannot be read"
+	}
+	return to, ""
+}
+
+// serveRequest passes a request on, over a connection of its own.
+func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *target) {
+	to, wrong := targetOf(r, fixed)
+	if wrong != "" {
+		badRequest(w, wrong)
+		return
+	}
+	a := d.begin(r.Context(), to)
+	var host *metered
+	var err error
+	if fixed != nil && to != *fixed {
+		err = refuse(kindDenied, "http: Host", "A request must name the host that the tunnel leads to.", "the tunnel leads to %s, not to %s", fixed, to)
+	} else {
+		host, err = a.open(r.Context())
+	}
+	if err != nil {
+		a.note(err)
+		r, _ := err.(*refusal) //nolint:errorlint // open makes nothing else
+		r.header(w.Header())
+		w.WriteHeader(r.status)
+		_, _ = io.WriteString(w, r.body()) // a client that is gone needs none
+		a.end(nil, err)
+		return
+	}
+	failed := errBroken // unless forward returns: where an answer breaks off it panics, for the server to break off, too
+	defer func() {
+		_ = host.Close() // it has ended
+		if host.spent.Load() {
+			failed = a.spent()
+		}
+		a.end(host, failed)
+	}()
+	failed = forward(w, r, to, host)
+}
+
+// errBroken is the end of an answer before its time.
+var errBroken error = &refusal{http.StatusBadGateway, kindDown, "", "the answer broke off", ""}
+
+// forward passes a request on over a connection.
+func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (failed error) {
+	dial := func(context.Context, string, string) (net.Conn, error) { return host, nil }
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			pr.Out.URL.Scheme, pr.Out.URL.Host, pr.Out.URL.User = "http", to.String(), nil
+			pr.Out.Host = hostHeader(to)
+			pr.Out.Header.Del("Upgrade") // what comes after it could not be looked at
+			pr.Out.Header.Del("Connection")
+		},
+		Transport: &http.Transport{
+			DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+		},
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // of connections that ended
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			failed = &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("%s does not answer as it should", to), ""}
+			http.Error(w, "workcell: "+failed.Error(), http.StatusBadGateway)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+	return failed
+}
+
+// hostHeader returns the value of the header Host.
+func hostHeader(to target) string {
+	if to.port == 80 {
+		return bracketed(to.host)
+	}
+	return to.String()
+}

@@ -1,0 +1,97 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// errSpent ends a connection whose sandbox may transfer nothing more.
+var errSpent = errors.New("the sandbox may transfer nothing more")
+
+// metered is a connection to a host within the limits of a sandbox.
+type metered struct {
+	net.Conn
+	d       *door
+	in, out atomic.Int64
+	spent   atomic.Bool // it was ended for want of bytes
+	over    func()      // called before that is seen
+	idle    *time.Timer
+	stop    func()
+}
+
+// newMetered puts the limits over a connection. It is closed when ctx ends, and when its sandbox may transfer nothing more, after
+// over was called.
+func newMetered(ctx context.Context, d *door, conn net.Conn, over func()) *metered {
+	l := d.g.o.Limits
+	m := &metered{Conn: conn, d: d, over: over}
+	end := func() { _ = conn.Close() } // frees who reads or writes
+	m.idle = time.AfterFunc(l.Idle, end)
+	life := time.AfterFunc(l.Time, end)
+	unwatch := context.AfterFunc(ctx, end)
+	m.stop = sync.OnceFunc(func() {
+		m.idle.Stop()
+		life.Stop()
+		unwatch()
+	})
+	return m
+}
+
+func (m *metered) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	m.in.Add(int64(n))
+	return m.passed(n, err)
+}
+
+func (m *metered) Write(b []byte) (int, error) {
+	m.out.Add(int64(len(b))) // before the host can answer
+	n, err := m.Conn.Write(b)
+	m.out.Add(int64(n - len(b)))
+	return m.passed(n, err)
+}
+
+// passed counts bytes that have passed.
+func (m *metered) passed(n int, err error) (int, error) {
+	if n <= 0 {
+		return n, err
+	}
+	m.idle.Reset(m.d.g.o.Limits.Idle)
+	if !m.d.spend(n) {
+		if !m.spent.Swap(true) {
+			m.over()
+		}
+		_ = m.Conn.Close()
+		return n, errSpent
+	}
+	return n, err
+}
+
+// CloseWrite ends the direction to the host.
+func (m *metered) CloseWrite() error { return closeWrite(m.Conn) }
+
+// Close closes the connection and ends its limits.
+func (m *metered) Close() error {
+	m.stop()
+	return m.Conn.Close()
+}
+
+func closeWrite(c net.Conn) error {
+	if c, ok := c.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return c.Close()
+}
+
+// copyTo copies one direction. One that ends well leaves the other one open; else both connections are closed.
+func copyTo(to net.Conn, from io.Reader, both ...net.Conn) {
+	if _, err := io.Copy(to, from); err == nil && closeWrite(to) == nil {
+		return
+	}
+	for _, c := range both {
+		_ = c.Close() // ends the other direction
+	}
+}

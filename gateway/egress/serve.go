@@ -1,0 +1,81 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/netrule"
+)
+
+// serve answers a connection of code inside: HTTP, or SOCKS5, which begins with its version.
+func (d *door) serve(ctx context.Context, conn net.Conn) {
+	c := &client{conn, bufio.NewReader(conn)}
+	_ = c.SetReadDeadline(time.Now().Add(headerTime)) // a connection that is closed is noticed by Peek
+	first, err := c.r.Peek(1)
+	_ = c.SetReadDeadline(time.Time{}) // the same
+	switch {
+	case err != nil:
+	case first[0] == socksVersion:
+		d.serveSOCKS(ctx, c)
+	case first[0] >= 'A' && first[0] <= 'z': // a method
+		d.serveHTTP(ctx, c, nil)
+	}
+}
+
+// maxGrants bounds the file of what an operator allows a sandbox.
+const maxGrants = 64 << 10
+
+// grantFile returns the file of what an operator allows a sandbox more than its list.
+func grantFile(dir, sandbox string) string { return filepath.Join(dir, filepath.Base(sandbox)) }
+
+// Allow lets a sandbox reach hosts that its list does not name, as far as it does not deny them: the gateway of dir (Options.Grants),
+// in whichever process it is, goes by that from its next connection on. The sandbox must have a list.
+func Allow(dir, sandbox string, hosts ...string) error {
+	if err := (netrule.List{Allow: hosts}).Problems(); err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrInvalid, err[0])
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(grantFile(dir, sandbox), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strings.Join(hosts, "\n") + "\n")
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// granted returns what an operator allows a sandbox.
+func (g *Gateway) granted(sandbox string) []netrule.Rule {
+	if g.o.Grants == "" {
+		return nil
+	}
+	f, err := os.Open(grantFile(g.o.Grants, sandbox))
+	if err != nil {
+		return nil // there is none, mostly
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	text, err := io.ReadAll(io.LimitReader(f, maxGrants))
+	if err != nil {
+		g.o.Log.Warn("egress: cannot read what an operator allows", "sandbox", sandbox, "error", err)
+		return nil
+	}
+	var rules []netrule.Rule
+	for _, line := range strings.Fields(string(text)) {
+		if r, problem := netrule.Parse(line); problem == nil {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}

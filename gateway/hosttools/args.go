@@ -1,0 +1,245 @@
+package hosttools
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// Bounds of what arguments hold, besides their size.
+const (
+	maxArgDepth  = 64     // nested levels
+	maxArgValues = 50_000 // one of three bytes takes eighty in memory
+)
+
+// readArgs reads the arguments of a call strictly: what two parsers could read differently is refused, so that policy,
+// approval and handler see the same values. It returns them as data and as JSON with sorted keys.
+func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage, *Error) {
+	invalid := func(format string, args ...any) (map[string]any, json.RawMessage, *Error) {
+		return nil, nil, toolspec.Failf(toolspec.CodeInvalid, format, args...)
+	}
+	switch {
+	case int64(len(raw)) > most:
+		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have %d bytes, at most %d are allowed", len(raw), most).
+			WithRemediation("Pass less, or pass it in several calls.")
+	case len(raw) == 0 || string(raw) == "null":
+		return map[string]any{}, json.RawMessage("{}"), nil
+	case !utf8.Valid(raw):
+		return invalid("the arguments are not valid UTF-8")
+	}
+	d := &argReader{Decoder: json.NewDecoder(bytes.NewReader(raw))}
+	d.UseNumber()
+	v, err := d.value(1)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			err = errors.New("there is more than one value")
+		}
+	}
+	if d.values > maxArgValues {
+		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have more than %d values", maxArgValues).
+			WithRemediation("Pass less, or pass it in several calls.")
+	}
+	if err != nil {
+		return invalid("the arguments are not acceptable JSON: %s", plain(err.Error(), 200))
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		return invalid("the arguments must be an object")
+	}
+	canonical, err := appendJSON(make([]byte, 0, len(raw)+len(raw)/8), object)
+	if err != nil {
+		return invalid("the arguments cannot be read")
+	}
+	return object, canonical, nil
+}
+
+type argReader struct {
+	*json.Decoder
+	values int
+}
+
+var errManyValues = errors.New("too many values")
+
+func (d *argReader) value(depth int) (any, error) {
+	if depth > maxArgDepth {
+		return nil, fmt.Errorf("it is nested more than %d levels deep", maxArgDepth)
+	}
+	if d.values++; d.values > maxArgValues {
+		return nil, errManyValues
+	}
+	t, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t := t.(type) {
+	case json.Delim:
+		if t == '{' {
+			return d.object(depth)
+		}
+		return d.list(depth)
+	case json.Number:
+		return number(t)
+	}
+	return t, nil
+}
+
+func (d *argReader) object(depth int) (any, error) {
+	out := map[string]any{}
+	var folded map[string]bool
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		key, ok := t.(string)
+		if !ok {
+			return nil, errors.New("a key is no text")
+		}
+		// Go reads keys without regard to case, others the first or the last of two.
+		if folded[fold(key)] {
+			return nil, fmt.Errorf("the key %q is there twice, or in two spellings", plain(key, 80))
+		}
+		if folded == nil {
+			folded = map[string]bool{}
+		}
+		folded[fold(key)] = true
+		if out[key], err = d.value(depth + 1); err != nil {
+			return nil, err
+		}
+	}
+	_, err := d.Token() // the closing bracket
+	return out, err
+}
+
+func (d *argReader) list(depth int) (any, error) {
+	out := []any{}
+	for d.More() {
+		v, err := d.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	_, err := d.Token()
+	return out, err
+}
+
+// fold returns the text that encoding/json takes for the same key.
+func fold(key string) string {
+	return strings.Map(func(r rune) rune {
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, key)
+}
+
+// number returns an int64 for what is written as a whole number, else a float64.
+func number(n json.Number) (any, error) {
+	if i, err := n.Int64(); err == nil {
+		return i, nil
+	}
+	f, err := n.Float64()
+	switch {
+	case err != nil || math.IsInf(f, 0):
+		return nil, errors.New("a number is out of range")
+	case !strings.ContainsAny(n.String(), ".eE"):
+		return nil, errors.New("a whole number has more than 64 bits: pass it as text")
+	case f == math.Trunc(f) && math.Abs(f) <= 1<<53:
+		return int64(f), nil
+	}
+	return f, nil
+}
+
+// maxFaults is how many faults of arguments are listed.
+const maxFaults = 20
+
+// validate holds arguments against the schema of a tool, and lists what is wrong with them by property.
+func (e *entry) validate(args map[string]any) *Error {
+	faults := e.misspelt(args)
+	if err := e.resolved.Validate(args); err != nil {
+		faults = append(faults, e.faults(args)...)
+		if len(faults) == 0 {
+			faults = []string{fault(err)}
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return toolspec.Failf(toolspec.CodeInvalid, "the arguments do not fit %s: %s", e.tool.FullName(), strings.Join(faults, "; "))
+}
+
+func (e *entry) faults(args map[string]any) []string {
+	var faults []string
+	properties, _ := e.tool.Input["properties"].(map[string]any)
+	required, _ := e.tool.Input["required"].([]any)
+	for _, name := range required {
+		if name, ok := name.(string); ok {
+			if _, given := args[name]; !given {
+				faults = append(faults, fmt.Sprintf("%s is missing", plain(name, 80)))
+			}
+		}
+	}
+	for _, name := range sortedKeys(args) {
+		if len(faults) >= maxFaults {
+			return append(faults, "…")
+		}
+		property, known := properties[name]
+		if !known {
+			if e.tool.Input["additionalProperties"] == false && e.tool.Input["patternProperties"] == nil {
+				faults = append(faults, fmt.Sprintf("there is no argument %q", plain(name, 80)))
+			}
+			continue
+		}
+		alone := map[string]any{"properties": map[string]any{name: property}}
+		for _, key := range []string{"$schema", "$defs", "definitions"} {
+			if v, ok := e.tool.Input[key]; ok {
+				alone[key] = v
+			}
+		}
+		resolved, err := resolve(alone)
+		if err != nil {
+			continue
+		}
+		if err := resolved.Validate(map[string]any{name: args[name]}); err != nil {
+			faults = append(faults, plain(name, 80)+": "+fault(err))
+		}
+	}
+	return faults
+}
+
+// fault returns what is wrong without the way to it in the schema.
+func fault(err error) string {
+	text := err.Error()
+	for strings.HasPrefix(text, "validating ") {
+		_, rest, ok := strings.Cut(text, ": ")
+		if !ok {
+			break
+		}
+		text = rest
+	}
+	return plain(strings.ReplaceAll(text, "\n", " "), 200)
+}
+
+func sortedKeys(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,170 @@
+package hosttools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// serviceName is the service of a session that commands reach the host's tools by.
+const serviceName = "tools"
+
+// What lies where in a sandbox.
+const (
+	declarationsDir = workspace + "/.workcell/tools"
+	digestChars     = 12 // of a set's digest, which name its directory
+	writersAtOnce   = 8
+)
+
+// Attachment lets commands of a session call tools of the host.
+type Attachment struct {
+	s    *session.Session
+	addr string
+}
+
+// Attach has this process answer the calls that commands of s make, until s closes. What a command may call is decided by its
+// grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs nothing.
+func Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
+	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: serve})
+	if errors.Is(err, backend.ErrExists) {
+		addr, err = wire.ToolsSocket, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host tools: %w", err)
+	}
+	return &Attachment{s: s, addr: addr}, nil
+}
+
+// serve answers a connection of a command.
+func serve(ctx context.Context, c *session.ServiceConn) {
+	if a, ok := c.Grant.(*Access); ok {
+		_ = a.Serve(ctx, c, c.ExecID, c.Span) // how a command's connection ends is the command's business
+	}
+}
+
+// Grant lets the command of req call the tools of set, and returns its access. Variables that req has win, lists go before
+// those of the sandbox. Who approves calls under ctx, if anybody, does so in the place of who approves the set's.
+func (a *Attachment) Grant(ctx context.Context, set *Set, req *session.ExecRequest) *Access {
+	access := set.Access(Command{SandboxID: a.s.ID(), Files: a.s, Extend: a.s.ExtendExec, Approver: ApproverFromContext(ctx)})
+	req.Services = append(slices.Clone(req.Services), session.ServiceGrant{Name: serviceName, Value: access})
+	env := map[string]string{"WORKCELL_TOOLS": a.addr, "WORKCELL_TOOLS_DIR": set.dir()}
+	maps.Copy(env, req.Env)
+	req.Env = env
+	req.EnvBefore = map[string]string{
+		"PATH": embed.Dir + "/bin", "PYTHONPATH": embed.Dir + "/lib/python", "NODE_PATH": embed.Dir + "/lib/node",
+	}
+	return access
+}
+
+// dir returns the directory of the set's declarations inside.
+func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChars] }
+
+// Declare writes the declarations of set into the sandbox, unless they are there. Calls do not depend on them.
+func (a *Attachment) Declare(ctx context.Context, set *Set) error {
+	if len(set.declared) == 0 || a.declared(ctx, set) {
+		return nil
+	}
+	if _, err := a.s.RemoveFile(ctx, set.dir(), true); err != nil && !errors.Is(err, backend.ErrNotFound) {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writersAtOnce)
+	for name, text := range set.declared {
+		g.Go(func() error {
+			_, err := a.s.WriteFile(ctx, path.Join(set.dir(), name), strings.NewReader(text), session.WriteFileOptions{
+				Mode: declarationMode, Overwrite: true, Size: int64(len(text)),
+			})
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+const declarationMode fs.FileMode = 0o444
+
+// declared reports whether the declarations of set are in the sandbox: every file with its length, and the index as it is.
+func (a *Attachment) declared(ctx context.Context, set *Set) bool {
+	list, err := a.s.ListFiles(ctx, set.dir(), session.ListFilesOptions{Recursive: true, Limit: session.MaxListEntries})
+	if err != nil || list.Truncated {
+		return false
+	}
+	found := 0
+	for _, e := range list.Entries {
+		if e.Type == session.TypeDir {
+			continue
+		}
+		text, ok := set.declared[strings.TrimPrefix(path.Join(workspace, e.Path), set.dir()+"/")]
+		if !ok || e.Type != session.TypeFile || e.Size != int64(len(text)) || e.Mode != declarationMode {
+			return false
+		}
+		found++
+	}
+	if found != len(set.declared) {
+		return false
+	}
+	index, _, err := a.s.ReadFileBytes(ctx, path.Join(set.dir(), indexName), session.ReadFileOptions{})
+	return err == nil && string(index) == set.declared[indexName]
+}
+
+// sweepTimeout bounds the removal of results.
+const sweepTimeout = 30 * time.Second
+
+// Sweep removes the results of an ended command's calls that it left in files which it did not name.
+func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
+	names := access.takeSaved()
+	if len(names) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
+	defer cancel()
+	list, err := a.s.ListFiles(ctx, resultsDir, session.ListFilesOptions{Limit: session.MaxListEntries})
+	if err != nil {
+		return ignoreGone(err)
+	}
+	var errs []error
+	for _, e := range list.Entries {
+		if name := path.Join(workspace, e.Path); slices.Contains(names, name) {
+			_, err := a.s.RemoveFile(ctx, name, false)
+			errs = append(errs, ignoreGone(err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// takeSaved returns the files below resultsDir that were written since it was called last.
+func (a *Access) takeSaved() []string {
+	a.counts.mu.Lock()
+	defer a.counts.mu.Unlock()
+	names := a.saved
+	a.saved = nil
+	return names
+}
+
+func (a *Access) noteSaved(name string) {
+	if !strings.HasPrefix(name, resultsDir+"/") {
+		return
+	}
+	a.counts.mu.Lock()
+	defer a.counts.mu.Unlock()
+	a.saved = append(a.saved, name)
+}

@@ -1,0 +1,134 @@
+package hosttools_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+)
+
+// Calls that come at once are decided on one after the other: of those that a condition about the calls before allows one of,
+// one is made.
+func TestConditionsAboutCallsAtOnce(t *testing.T) {
+	t.Parallel()
+	var made atomic.Int64
+	refund := tool("refund", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		made.Add(1)
+		return hosttools.Result{}, nil
+	})
+	r := registry(t, nil, hosttools.Static("app", refund))
+	// The first part takes a while, in which others come.
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.refund", When: "args.items.all(a, args.items.all(b, a + b >= 0)) && calls.tool < 1"}}}
+	args := `{"items":[1` + strings.Repeat(",1", 60) + `]}`
+	for range 20 {
+		a := set(t, r, hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+		made.Store(0)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if got := call(t, a, "app_refund", args); got.Error != nil && code(got) != "permission_denied" {
+					t.Error(got.Error)
+				}
+			})
+		}
+		wg.Wait()
+		if n := made.Load(); n != 1 {
+			t.Errorf("%d calls were made, want 1", n)
+		}
+	}
+}
+
+// What asks knows the calls before this one, as what allows does.
+func TestAskKnowsTheCallsBefore(t *testing.T) {
+	t.Parallel()
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", When: "calls.tool < 3", Ask: "calls.tool >= 2 || calls.total >= 2"}}}
+	a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+	for i, want := range []string{"", "", "permission_denied"} {
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != want {
+			t.Errorf("call %d: %v, want %q", i+1, got.Error, want)
+		}
+	}
+}
+
+// A call that found no capacity was not made: the quota is for when it is tried again, as its answer says.
+func TestNoCapacityCostsNoQuota(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		wait := tool("wait", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			<-hold
+			return hosttools.Result{}, nil
+		})
+		rules := hosttools.Rules{
+			Allow:  []hosttools.Rule{{Tool: "app.wait"}, {Tool: "app.lookup", MaxCalls: 1}},
+			Limits: hosttools.Limits{Concurrent: 1, Seconds: 60, Calls: 2},
+		}
+		a := set(t, registry(t, nil, hosttools.Static("app", wait, lookup())), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+		var wg sync.WaitGroup
+		wg.Go(func() { call(t, a, "app_wait", "") })
+		synctest.Wait()
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "capacity" {
+			t.Errorf("without a slot: %v", got.Error)
+		}
+		close(hold)
+		wg.Wait()
+		for _, want := range []string{"", "quota_exceeded"} {
+			if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != want {
+				t.Errorf("%v, want %q", got.Error, want)
+			}
+		}
+	})
+}
+
+// Names in another spelling are refused wherever the schema knows them; where it does not, they are as they are.
+func TestMisspeltArguments(t *testing.T) {
+	t.Parallel()
+	refund := obj{"type": "object", "properties": obj{"amount": obj{"type": "number"}, "to": obj{"type": "object"}}}
+	transfer := tool("transfer", lookup().Handle)
+	transfer.Input = obj{
+		"type": "object", "$defs": obj{"refund": refund},
+		"properties": obj{
+			"refund": obj{"$ref": "#/$defs/refund"}, "list": obj{"type": "array", "items": refund}, "pair": obj{"prefixItems": []any{obj{}, refund}},
+			"either": obj{"anyOf": []any{obj{"type": "string"}, refund}}, "env": obj{"type": "object", "additionalProperties": obj{"type": "string"}},
+			"map": obj{"type": "object", "additionalProperties": refund}, "any": obj{},
+		},
+	}
+	// Without the condition's argument there is nothing to refuse: a handler in Go would see it all the same.
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.transfer", When: "!has(args.refund) || !has(args.refund.amount) || args.refund.amount <= 100.0"}}}
+	a := set(t, registry(t, nil, hosttools.Static("app", transfer)), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+	for args, want := range map[string]string{
+		`{"refund":{"amount":100}}`:                   "",
+		`{"refund":{"amount":101}}`:                   "permission_denied",
+		`{"refund":{"Amount":101}}`:                   "invalid_argument",
+		`{"list":[{"amount":1},{"AMOUNT":101}]}`:      "invalid_argument",
+		`{"pair":[{"Amount":1},{"Amount":101}]}`:      "invalid_argument",
+		`{"pair":[{"Amount":1}]}`:                     "",
+		`{"either":{"Amount":101}}`:                   "invalid_argument",
+		`{"map":{"x":{"Amount":101}}}`:                "invalid_argument",
+		`{"env":{"AMOUNT":"1","Refund":"2"}}`:         "",
+		`{"any":{"Refund":{"Amount":101}}}`:           "",
+		`{"refund":{"to":{"Amount":1}}}`:              "",
+		`{"Refund":{"amount":101}}`:                   "invalid_argument",
+		`{"refund":{"amount":1,"note":{"Refund":1}}}`: "",
+	} {
+		if got := call(t, a, "app_transfer", args); code(got) != want {
+			t.Errorf("%s: %v, want %q", args, got.Error, want)
+		}
+	}
+}
+
+// A request that is read while its connection is closed holds nothing of the run's bounds.
+func TestReadBehindClose(t *testing.T) {
+	t.Parallel()
+	a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
+	for _, size := range []int{1, 1 << 20} {
+		line := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"app_lookup","arguments":{"id":"` + strings.Repeat("x", size) + `"}}}`
+		if err := a.ReadBehindClose(line); err != nil {
+			t.Errorf("of %d bytes: %v", size, err)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// Package declare writes down for code inside a sandbox what tools of the host take and return: stubs for Python and
+// TypeScript, the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
+//
+// Definitions come from strangers. Whatever they hold, the text is bounded and parses, and what has no place in a language
+// is any.
+package declare
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Tool is the definition of a tool.
+type Tool struct {
+	Server, Name, Title, Description string
+	Input                            map[string]any // JSON Schema of an object
+	Output                           map[string]any // JSON Schema; nil when it is not known
+}
+
+// maxText bounds each declaration.
+const maxText = 128 << 10
+
+// Files returns the declarations of tools by file name: INDEX.md, and below python, ts and json a file for each tool.
+func Files(tools []Tool) map[string]string {
+	tools = slices.Clone(tools)
+	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.fullName(), b.fullName()) })
+	files := map[string]string{"INDEX.md": indexFile(tools)}
+	for _, t := range tools {
+		name := fileName(t.Server) + "/" + fileName(t.Name)
+		files["python/tools/"+name+".pyi"] = Python(t)
+		files["ts/"+name+".d.ts"] = TypeScript(t)
+		files["json/"+name+".json"] = JSON(t)
+	}
+	return files
+}
+
+func (t Tool) fullName() string { return t.Server + "." + t.Name }
+
+// fileName returns a name as an element of a path.
+func fileName(name string) string {
+	return replaced(name, func(r rune) bool { return r == '-' || r == '_' || letterOrDigit(r) })
+}
+
+// replaced puts underscores in the place of other characters than ok.
+func replaced(name string, ok func(r rune) bool) string {
+	return strings.Map(func(r rune) rune {
+		if ok(r) {
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+func letterOrDigit(r rune) bool {
+	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}
+
+// identifier returns a name as both languages take it, which is no keyword. Code inside finds the tool by it.
+func identifier(name string, keywords map[string]bool) string {
+	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
+	switch {
+	case id == "" || '0' <= id[0] && id[0] <= '9':
+		return "_" + id
+	case keywords[id]:
+		return id + "_"
+	}
+	return id
+}
+
+// isIdentifier reports whether code can use a name as it is.
+func isIdentifier(name string) bool { return name != "" && identifier(name, nil) == name }
+
+func indexFile(tools []Tool) string {
+	var b strings.Builder
+	b.WriteString("# Tools of the host\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. Shell: `tools call server.name JSON`.\n\n")
+	for _, t := range tools {
+		b.WriteString(Index(t))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Bounds of a line of the index.
+const (
+	maxIndexArgs  = 12
+	maxIndexWords = 120 // characters of a sentence
+)
+
+// Index returns the tool's line of the index: server.tool(argument, optional?) - Sentence.
+func Index(t Tool) string {
+	var args []string
+	for _, f := range newParser(t.Input).arguments() {
+		if len(args) == maxIndexArgs {
+			args = append(args, "...")
+			break
+		}
+		name := cmp.Or(oneLine(f.name, 40), `""`)
+		if !f.required {
+			name += "?"
+		}
+		args = append(args, name)
+	}
+	line := oneLine(t.fullName(), 200) + "(" + strings.Join(args, ", ") + ")"
+	if s := sentence(t); s != "" {
+		line += " - " + s
+	}
+	return line
+}
+
+// sentence returns the first sentence about a tool.
+func sentence(t Tool) string {
+	for _, s := range []string{t.Description, t.Title} {
+		s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+		if at := strings.Index(s, ". "); at >= 0 {
+			s = s[:at+1]
+		}
+		if s = oneLine(s, maxIndexWords); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// oneLine returns text without what moves or hides other text, of at most so many characters.
+func oneLine(text string, most int) string {
+	text = strings.Join(strings.Fields(clean(text)), " ")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
+}
+
+// clean removes control characters but line feeds, and marks of direction and width.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n':
+			return r
+		case r == '\t', r == '\u2028', r == '\u2029':
+			return ' '
+		case unicode.Is(unicode.C, r), r == unicode.ReplacementChar:
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// JSON returns the definition as it is, for those who need what stubs leave out.
+func JSON(t Tool) string {
+	definition := struct {
+		Name        string         `json:"name"`
+		Title       string         `json:"title,omitempty"`
+		Description string         `json:"description,omitempty"`
+		Input       map[string]any `json:"input"`
+		Output      map[string]any `json:"output,omitempty"`
+	}{t.fullName(), t.Title, t.Description, t.Input, t.Output}
+	if b := encode(definition); len(b) > 0 && len(b) <= maxText {
+		return b + "\n"
+	}
+	definition.Input, definition.Output, definition.Description = map[string]any{}, nil, oneLine(t.Description, 2048)
+	return encode(definition) + "\n"
+}
+
+// encode returns v as one line of JSON, without HTML's escapes; empty when it has none.
+func encode(v any) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if e.Encode(v) != nil {
+		return ""
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

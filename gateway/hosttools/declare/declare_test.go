@@ -1,0 +1,182 @@
+package declare_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// corpus are the definitions of testdata: ordinary ones of well-known servers, and hostile ones.
+func corpus(t testing.TB) []declare.Tool {
+	t.Helper()
+	names, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no corpus: %v", err)
+	}
+	var all []declare.Tool
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tools []declare.Tool
+		if err := json.Unmarshal(b, &tools); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		all = append(all, tools...)
+	}
+	return all
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	files := declare.Files(corpus(t))
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasPrefix(name, "json/") {
+			fmt.Fprintf(&b, "-- %s --\n%s", name, files[name])
+		}
+	}
+	const golden = "testdata/golden.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("declarations (-want +got), -update rewrites them:\n%s", diff)
+	}
+	for name := range files {
+		if !filepath.IsLocal(name) || strings.Contains(name, "//") {
+			t.Errorf("%q is no file below a directory", name)
+		}
+	}
+}
+
+// Stubs are for people, models and type checkers: they must be Python.
+func TestPythonParses(t *testing.T) {
+	t.Parallel()
+	run(t, "python3", []string{"-c", `
+import ast, json, sys
+for name, text in json.load(sys.stdin).items():
+    try: ast.parse(text)
+    except SyntaxError as e: print(name, e, text)`}, ".pyi")
+}
+
+func TestTypeScriptParses(t *testing.T) {
+	t.Parallel()
+	run(t, "docker", []string{"run", "--rm", "-i", "--network", "none", "--entrypoint", "node", "workcell/node:22", "--no-warnings", "-e", `
+const {stripTypeScriptTypes} = require("module");
+for (const [name, text] of Object.entries(JSON.parse(require("fs").readFileSync(0)))) {
+  try { stripTypeScriptTypes(text) } catch (e) { console.log(name, e.message, text) }
+}`}, ".d.ts")
+}
+
+// run gives a program the declarations of a kind; it prints what is wrong with them.
+func run(t *testing.T, program string, args []string, ending string) {
+	t.Helper()
+	files := declare.Files(corpus(t))
+	maps.DeleteFunc(files, func(name, _ string) bool { return !strings.HasSuffix(name, ending) })
+	if len(files) < 10 {
+		t.Fatalf("%d files end with %s", len(files), ending)
+	}
+	in, err := json.Marshal(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stdin = strings.NewReader(string(in))
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Definitions that grow when their references are followed stay bounded.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	for name, schema := range map[string]map[string]any{
+		"doubling": doubling(60), "deep": deep(5000), "wide": wide(100_000), "long": {"type": "string", "enum": []any{strings.Repeat("x", 1<<20)}},
+		"long names": {"type": "object", "properties": map[string]any{strings.Repeat("x", 1<<20): true}},
+	} {
+		for file, text := range declare.Files([]declare.Tool{{Server: "s", Name: "t", Input: schema, Output: schema}}) {
+			if len(text) > 200<<10 {
+				t.Errorf("%s: %s has %d bytes", name, file, len(text))
+			}
+		}
+	}
+}
+
+// doubling has definitions that each hold the one before twice.
+func doubling(n int) map[string]any {
+	defs := map[string]any{"d0": map[string]any{"type": "object", "properties": map[string]any{"x": map[string]any{"type": "string"}}}}
+	for i := 1; i < n; i++ {
+		before := map[string]any{"$ref": fmt.Sprintf("#/$defs/d%d", i-1)}
+		merged := map[string]any{"allOf": []any{before, map[string]any{"type": "object", "properties": map[string]any{fmt.Sprint("p", i): map[string]any{"allOf": []any{before}}}}}}
+		defs[fmt.Sprint("d", i)] = map[string]any{"allOf": []any{merged, map[string]any{"type": "object", "properties": map[string]any{
+			fmt.Sprint("a", i): map[string]any{"anyOf": []any{before, map[string]any{"type": "array", "items": map[string]any{"allOf": []any{before}}}}},
+		}}}}
+	}
+	return map[string]any{"$defs": defs, "$ref": fmt.Sprintf("#/$defs/d%d", n-1)}
+}
+
+// deep nests what costs no depth of what is declared.
+func deep(n int) map[string]any {
+	s := map[string]any{"type": "string"}
+	for i := range n {
+		s = map[string]any{[]string{"allOf", "anyOf", "oneOf"}[i%3]: []any{s}}
+	}
+	return s
+}
+
+func wide(n int) map[string]any {
+	properties := map[string]any{}
+	for i := range n {
+		properties[fmt.Sprint("p", i)] = map[string]any{"type": "string"}
+	}
+	return map[string]any{"type": "object", "properties": properties}
+}
+
+func FuzzFiles(f *testing.F) {
+	for _, t := range corpus(f) {
+		in, _ := json.Marshal(t.Input)
+		out, _ := json.Marshal(t.Output)
+		f.Add(t.Server, t.Name, t.Description, in, out)
+	}
+	f.Fuzz(func(t *testing.T, server, name, description string, in, out []byte) {
+		tool := declare.Tool{Server: server, Name: name, Description: description}
+		_ = json.Unmarshal(in, &tool.Input)   // what is no object is a tool
+		_ = json.Unmarshal(out, &tool.Output) // without a schema
+		files := declare.Files([]declare.Tool{tool})
+		if len(files) != 4 {
+			t.Errorf("%d files", len(files))
+		}
+		for file, text := range files {
+			switch {
+			case !filepath.IsLocal(file):
+				t.Errorf("%q is no file below a directory", file)
+			case len(text) > len(description)+200<<10:
+				t.Errorf("%s has %d bytes", file, len(text))
+			}
+		}
+		if line := declare.Index(tool); strings.ContainsAny(line, "\n\r\x00\u2028\u202e") || len(line) > 8192 {
+			t.Errorf("the line of the index is %q", line)
+		}
+	})
+}

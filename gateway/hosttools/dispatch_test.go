@@ -1,0 +1,611 @@
+package hosttools_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+)
+
+// A call that is wrong in every way fails at the first check; with each mended, at the next one.
+func TestChecksComeInOrder(t *testing.T) {
+	t.Parallel()
+	refund := lookup()
+	refund.Name = "refund"
+	refund.Handle = func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Data: json.RawMessage(`"` + strings.Repeat("x", 70<<20) + `"`)}, nil
+	}
+	rules := func(rule toolrule.Rule, limits hosttools.Limits) hosttools.Rules {
+		rule.Tool = "orders.refund"
+		return hosttools.Rules{Allow: []hosttools.Rule{rule}, Limits: limits}
+	}
+	for _, tc := range []struct {
+		name   string
+		policy hosttools.Policy
+		rules  hosttools.Rules
+		tool   string
+		args   string
+		want   string
+		text   string
+	}{
+		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "no tool"},
+		{"too large", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", strings.Repeat("x", 4000), "too_large", "4000 bytes"},
+		{"no JSON", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", "xxx", "invalid_argument", "JSON"},
+		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; there is no argument "more"`},
+		{"denied", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "policy denies"},
+		{"when", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "not allowed with these"},
+		{"when without its argument", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot be evaluated"},
+		{"ask", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "nobody can be asked"},
+		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "nobody can be asked"},
+		{"result", hosttools.Policy{}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "at most"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := registry(t, &hosttools.Options{Policy: tc.policy}, hosttools.Static("orders", lookup(), refund))
+			a := set(t, r, hosttools.Grant{Rules: tc.rules}).Access(hosttools.Command{})
+			got := call(t, a, tc.tool, tc.args)
+			if code(got) != tc.want || !strings.Contains(got.Error.Message, tc.text) {
+				t.Errorf("%v, want %s with %q", got.Error, tc.want, tc.text)
+			}
+		})
+	}
+}
+
+func TestArgumentsThatParsersDisagreeOn(t *testing.T) {
+	t.Parallel()
+	echo := tool("echo", func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Data: c.Args}, nil
+	})
+	a := set(t, registry(t, nil, hosttools.Static("app", echo, lookup())), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
+	for args, want := range map[string]string{
+		``:                            `{}`,
+		`null`:                        `{}`,
+		`{"b":1.0,"a":[{"c":"<&>"}]}`: `{"a":[{"c":"<&>"}],"b":1}`,
+		`{"n":9007199254740993}`:      `{"n":9007199254740993}`,
+		`{"n":-0.5e-3}`:               `{"n":-0.0005}`,
+		`{"a":1,"a":2}`:               "",
+		`{"a":1,"A":2}`:               "",
+		`{"s":1,"ſ":2}`:               "",
+		`{"n":18446744073709551617}`:  "",
+		`{"n":1e999}`:                 "",
+		`{"a":1}{"a":2}`:              "",
+		`{"a":1`:                      "",
+		`[]`:                          "",
+		`"x"`:                         "",
+		"{\"a\":\"\xff\"}":            "",
+		strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65): "",
+	} {
+		got := call(t, a, "app_echo", args)
+		if string(got.Data) != want || (want == "") != (code(got) == "invalid_argument") {
+			t.Errorf("%s: %s %v, want %s", args, got.Data, got.Error, want)
+		}
+	}
+	if got := call(t, a, "app.lookup", `{"id":"1","ID":"2"}`); code(got) != "invalid_argument" {
+		t.Errorf("an argument in another spelling: %v", got.Error)
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.*"}, {Tool: "app.lookup", MaxCalls: 2}}, Limits: hosttools.Limits{Calls: 100}}
+	r := registry(t, &hosttools.Options{Policy: hosttools.Policy{Limits: hosttools.Limits{Calls: 4}}}, hosttools.Static("app", lookup(), tool("echo", lookup().Handle)))
+	s := set(t, r, hosttools.Grant{Rules: rules})
+	a := s.Access(hosttools.Command{})
+	var got []string
+	for _, name := range []string{"app_lookup", "app_lookup", "app_lookup", "app_echo", "app_echo", "app_echo"} {
+		got = append(got, code(call(t, a, name, `{"id":"1"}`)))
+	}
+	if diff := cmp.Diff([]string{"", "", "quota_exceeded", "", "", "quota_exceeded"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want := hosttools.Counts{Total: 6, Failed: 2, ByTool: map[string]int64{"app.lookup": 3, "app.echo": 3}}
+	if diff := cmp.Diff(want, a.Counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+	if n := len(s.Records()); n != 6 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// In a run of a workflow the sets of an agent count together, also in a workflow that it runs; those of another do not.
+func TestQuotasOfAWorkflow(t *testing.T) {
+	t.Parallel()
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", MaxCalls: 2, When: `run.workflow != "inner" || run.step == "s"`}}}
+	r := registry(t, nil, hosttools.Static("app", lookup()))
+	ctx := hosttools.WithWorkflow(t.Context(), "outer")
+	inner := hosttools.WithWorkflow(ctx, "inner")
+	for i, tt := range []struct {
+		ctx         context.Context
+		agent, want string
+	}{
+		{inner, "a", "permission_denied"}, {ctx, "a", ""}, {hosttools.WithStep(inner, "s", 1), "a", ""}, {ctx, "a", "quota_exceeded"},
+		{ctx, "b", ""}, {t.Context(), "a", ""},
+	} {
+		s, err := r.Set(tt.ctx, hosttools.Grant{Rules: rules, Caller: hosttools.Caller{Agent: tt.agent}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := code(call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`)); got != tt.want {
+			t.Errorf("call %d: %q, want %q", i, got, tt.want)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRateAndSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		wait := tool("wait", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			<-hold
+			return hosttools.Result{}, nil
+		})
+		rules := allow("app.*")
+		rules.Limits.Concurrent, rules.Limits.PerSecond, rules.Limits.Seconds = 1, 10, 2
+		a := set(t, registry(t, nil, hosttools.Static("app", wait, lookup())), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+		if got := call(t, a, "app_wait", ""); code(got) != "timeout" {
+			t.Fatalf("a slow tool: %v", got.Error)
+		}
+		began := time.Now()
+		got := call(t, a, "app_lookup", `{"id":"1"}`) // the handler has not returned: its slot is taken
+		if code(got) != "capacity" || got.RetryAfter < time.Second || time.Since(began) != 5*time.Second {
+			t.Errorf("without a slot: %+v after %s", got, time.Since(began))
+		}
+		close(hold)
+		synctest.Wait()
+		began = time.Now()
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				if got := call(t, a, "app_lookup", `{"id":"1"}`); got.Error != nil {
+					t.Errorf("%v", got.Error)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took < 1900*time.Millisecond {
+			t.Errorf("30 calls at 10 a second took %s", took)
+		}
+	})
+}
+
+func TestHandlersThatMisbehave(t *testing.T) {
+	t.Parallel()
+	handlers := map[string]hosttools.Handler{
+		"internal": func(context.Context, hosttools.Call) (hosttools.Result, error) { panic("secret") },
+		"tool_failed": func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{}, errors.New("secret /etc")
+		},
+		"permission_denied": func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{}, &hosttools.Error{Code: "permission_denied"}
+		},
+	}
+	var tools []hosttools.Tool
+	for name, h := range handlers {
+		tools = append(tools, tool(name, h))
+	}
+	tools = append(tools, tool("says", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Failed: true, Text: "no such order"}, nil
+	}), tool("garbage", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Data: json.RawMessage("{")}, nil
+	}))
+	a := set(t, registry(t, nil, hosttools.Static("app", tools...)), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
+	for want := range handlers {
+		if got := call(t, a, "app_"+want, ""); code(got) != want || strings.Contains(got.Error.Message, "secret") {
+			t.Errorf("%s: %v", want, got.Error)
+		}
+	}
+	if got := call(t, a, "app_says", ""); code(got) != "tool_failed" || !strings.Contains(got.Error.Message, "no such order") {
+		t.Errorf("%v", got.Error)
+	}
+	if got := call(t, a, "app_garbage", ""); code(got) != "tool_failed" {
+		t.Errorf("%v", got.Error)
+	}
+}
+
+// A tool may run an agent whose code calls tools, but not without end.
+func TestDepth(t *testing.T) {
+	t.Parallel()
+	var r *hosttools.Registry
+	var deepest int
+	nested := tool("nested", func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) {
+		deepest = max(deepest, c.Caller.Depth)
+		s, err := r.Set(ctx, hosttools.Grant{Rules: allow("app.nested")})
+		if err != nil {
+			return hosttools.Result{}, err
+		}
+		defer s.Close(context.WithoutCancel(ctx)) // its handlers have returned
+		reply := s.Access(hosttools.Command{}).Call(ctx, "ex2", trace.SpanContext{}, hosttools.Request{Tool: "app.nested"})
+		if reply.Error != nil {
+			return hosttools.Result{}, reply.Error
+		}
+		return hosttools.Result{}, nil
+	})
+	r = registry(t, nil, hosttools.Static("app", nested))
+	a := set(t, r, hosttools.Grant{Rules: allow("app.nested")}).Access(hosttools.Command{})
+	if got := call(t, a, "app_nested", ""); code(got) != "permission_denied" || deepest != 3 {
+		t.Errorf("%v at depth %d", got.Error, deepest)
+	}
+}
+
+func TestLargeResultsAreFiles(t *testing.T) {
+	t.Parallel()
+	results := map[string]hosttools.Result{
+		"small": {Data: json.RawMessage(`{"a":1}`)},
+		"large": {Data: json.RawMessage(`{"rows":[` + strings.Repeat("1,", 60<<10) + `1],"more":2}`)},
+		"text":  {Text: strings.Repeat("é", 70<<10)},
+		"image": {Files: []hosttools.File{{MIME: "image/png", Bytes: []byte("png")}}},
+		"false": {Data: json.RawMessage(`{"\u0024saved":{"path":"/etc/passwd"}}`)},
+	}
+	var tools []hosttools.Tool
+	for name, res := range results {
+		tools = append(tools, tool(name, func(context.Context, hosttools.Call) (hosttools.Result, error) { return res, nil }))
+	}
+	f := &files{}
+	s := set(t, registry(t, nil, hosttools.Static("app", tools...)), hosttools.Grant{Rules: allow("app.*")})
+	a := s.Access(hosttools.Command{Files: f})
+	saved := func(r hosttools.Reply) (about hosttools.Saved) {
+		t.Helper()
+		var in struct {
+			Saved hosttools.Saved `json:"$saved"`
+		}
+		if err := json.Unmarshal(r.Data, &in); err != nil || r.Error != nil {
+			t.Fatalf("%s, %v, %v", r.Data, r.Error, err)
+		}
+		return in.Saved
+	}
+	about := saved(call(t, a, "app_large", ""))
+	if f.data[about.Path] != string(results["large"].Data) || about.Kind != "object" || about.Length != 2 || !slices.Equal(about.Keys, []string{"rows", "more"}) ||
+		len(about.Head) != 400 || !strings.HasPrefix(about.Path, "/workspace/.workcell/results/") || !strings.HasSuffix(about.Path, ".json") {
+		t.Errorf("large: %+v", about)
+	}
+	if about = saved(call(t, a, "app_text", "")); about.Kind != "text" || about.Length != 70<<10 || about.Bytes != 140<<10 {
+		t.Errorf("text: %+v", about)
+	}
+	if about = saved(call(t, a, "app_image", "")); about.Kind != "image/png" || f.data[about.Path] != "png" {
+		t.Errorf("image: %+v", about)
+	}
+	if about = saved(call(t, a, "app_false", "")); f.data[about.Path] != string(results["false"].Data) {
+		t.Errorf("data that says it is in a file: %+v", about)
+	}
+	save := func(name, to string) hosttools.Reply {
+		return a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Save: to})
+	}
+	if about = saved(save("app_small", "out/rows.json")); about.Path != "/workspace/out/rows.json" || f.data[about.Path] != `{"a":1}` {
+		t.Errorf("saved: %+v", about)
+	}
+	for _, to := range []string{"/etc/passwd", "../x", "/workspace/../etc/x", "a/../../x", "/tmp/x", "dir/", "."} {
+		if got := save("app_small", to); code(got) != "invalid_argument" {
+			t.Errorf("saved as %s: %v", to, got.Error)
+		}
+	}
+	if got := call(t, s.Access(hosttools.Command{}), "app_large", ""); code(got) != "too_large" {
+		t.Errorf("without files: %v", got.Error)
+	}
+	if got := call(t, s.Access(hosttools.Command{}), "app_small", ""); string(got.Data) != `{"a":1}` {
+		t.Errorf("small: %+v", got)
+	}
+}
+
+// approver answers in turn.
+type approver struct {
+	mu    sync.Mutex
+	asked []hosttools.ApprovalRequest
+	say   func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error)
+}
+
+func (a *approver) Approve(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
+	a.mu.Lock()
+	a.asked = append(a.asked, r)
+	a.mu.Unlock()
+	for i := range r.Args { // the call must not change with it
+		r.Args[i] = 'x'
+	}
+	return a.say(ctx, r)
+}
+
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	for about, want := range map[string]int{hosttools.ForOnce: 4, "": 4, hosttools.ForSame: 2, hosttools.ForTool: 1} {
+		ap := &approver{say: func(context.Context, hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			return hosttools.Decision{Allow: true, For: about}, nil
+		}}
+		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
+		s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap})
+		a := s.Access(hosttools.Command{})
+		for _, args := range []string{`{"id":"1"}`, `{ "id": "1" }`, `{"id":"2"}`, `{"id":"2"}`} {
+			if got := call(t, a, "app_lookup", args); got.Error != nil || string(got.Data) != strings.ReplaceAll(args, " ", "") {
+				t.Errorf("%s: %s %v", args, got.Data, got.Error)
+			}
+		}
+		if len(ap.asked) != want {
+			t.Errorf("for %q: asked %d times, want %d", about, len(ap.asked), want)
+		}
+		if d := s.Records()[3].Decision; d != hosttools.Approved {
+			t.Errorf("decision %q", d)
+		}
+	}
+}
+
+func TestApprovalThatTakesTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan hosttools.Decision)
+		ap := &approver{say: func(ctx context.Context, _ hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			select {
+			case d := <-answer:
+				return d, nil
+			case <-ctx.Done():
+				return hosttools.Decision{}, ctx.Err()
+			}
+		}}
+		var mu sync.Mutex
+		var extended time.Duration
+		rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", Ask: "true"}}}
+		a := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules, Approver: ap}).Access(hosttools.Command{
+			Extend: func(_ context.Context, execID string, by time.Duration) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if extended += by; execID != "ex1" {
+					t.Errorf("exec %q", execID)
+				}
+				return nil
+			},
+		})
+		go func() {
+			time.Sleep(4 * time.Minute)
+			answer <- hosttools.Decision{Note: "not today"}
+		}()
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "permission_denied" || !strings.Contains(got.Error.Message, "not today") {
+			t.Errorf("rejected: %v", got.Error)
+		}
+		if extended < 4*time.Minute || extended > 4*time.Minute+15*time.Second { // what is too much, a dead host leaves behind
+			t.Errorf("the command got %s more", extended)
+		}
+		for range 100 { // each of which is answered at once
+			go func() { answer <- hosttools.Decision{Allow: true} }()
+			call(t, a, "app_lookup", `{"id":"1"}`)
+		}
+		var calls sync.WaitGroup
+		for range 8 {
+			calls.Go(func() { call(t, a, "app_lookup", `{"id":"1"}`) })
+		}
+		time.Sleep(time.Minute)
+		for range 8 {
+			answer <- hosttools.Decision{Allow: true}
+		}
+		calls.Wait()
+		mu.Lock()
+		if extended < 5*time.Minute || extended > 5*time.Minute+15*time.Second {
+			t.Errorf("after many questions, some at once, the command got %s more", extended)
+		}
+		mu.Unlock()
+		began := time.Now()
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "timeout" || time.Since(began) != 15*time.Minute {
+			t.Errorf("without an answer: %v after %s", got.Error, time.Since(began))
+		}
+		ap.say = func(context.Context, hosttools.ApprovalRequest) (hosttools.Decision, error) { panic("x") }
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "permission_denied" {
+			t.Errorf("an approver that panics: %v", got.Error)
+		}
+		want := hosttools.Counts{Total: 111, Denied: 3, ByTool: map[string]int64{"app.lookup": 111}}
+		if diff := cmp.Diff(want, a.Counts()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	exported := tracetest.NewInMemoryExporter()
+	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exported))
+	r := registry(t, &hosttools.Options{TracerProvider: tp}, hosttools.Static("orders", lookup()))
+	a := set(t, r, hosttools.Grant{Rules: allow("orders.lookup"), Caller: hosttools.Caller{Run: "r1", Agent: "desk"}}).Access(hosttools.Command{SandboxID: "sb1"})
+	command := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled})
+	for _, tc := range []struct{ parent, want, link string }{
+		{"", "0100000000000000", ""},
+		{"00-01000000000000000000000000000000-0200000000000000-01", "0200000000000000", ""},
+		{"00-09000000000000000000000000000000-0300000000000000-01", "0100000000000000", "0300000000000000"},
+		{"forged", "0100000000000000", ""},
+	} {
+		exported.Reset()
+		a.Call(t.Context(), "ex1", command, hosttools.Request{Tool: "orders_lookup", Args: json.RawMessage(`{"id":"sesame"}`), TraceParent: tc.parent})
+		spans := exported.GetSpans()
+		if len(spans) != 1 || spans[0].Name != "execute_tool orders_lookup" || spans[0].Parent.SpanID().String() != tc.want || spans[0].SpanContext.TraceID() != command.TraceID() {
+			t.Fatalf("%q: %+v", tc.parent, spans)
+		}
+		if tc.link != "" && (len(spans[0].Links) != 1 || spans[0].Links[0].SpanContext.SpanID().String() != tc.link) {
+			t.Errorf("%q: links %+v", tc.parent, spans[0].Links)
+		}
+		got := map[string]string{}
+		for _, kv := range spans[0].Attributes {
+			if got[string(kv.Key)] = kv.Value.Emit(); strings.Contains(kv.Value.Emit(), "sesame") {
+				t.Errorf("%s holds an argument", kv.Key)
+			}
+		}
+		delete(got, "workcell.tool.set")
+		want := map[string]string{
+			"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "orders_lookup", "mcp.method.name": "tools/call", "workcell.tool.server": "orders",
+			"workcell.tool.args_bytes": "15", "workcell.tool.result_bytes": "15", "workcell.tool.decision": "allowed", "workcell.exec.id": "ex1",
+			"workcell.sandbox.id": "sb1", "gen_ai.conversation.id": "r1", "gen_ai.agent.name": "desk",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// Calls of many commands at once, while the set is closed.
+func TestCallsWhileTheSetIsClosed(t *testing.T) {
+	t.Parallel()
+	rules := allow("app.*")
+	rules.Limits.PerSecond, rules.Limits.Concurrent, rules.Limits.Calls = 10_000, 8, 1_000_000
+	s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: rules})
+	var wg sync.WaitGroup
+	for range 8 {
+		a := s.Access(hosttools.Command{})
+		wg.Go(func() {
+			for range 50 {
+				if c := code(call(t, a, "app_lookup", `{"id":"1"}`)); c != "" && c != "closed" {
+					t.Errorf("code %q", c)
+				}
+				a.Counts()
+				s.Records()
+			}
+		})
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if got := call(t, s.Access(hosttools.Command{}), "app_lookup", `{"id":"1"}`); code(got) != "closed" {
+		t.Errorf("after Close: %v", got.Error)
+	}
+}
+
+// Code that does not take no for an answer fills neither the records nor the disk.
+func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "audit")
+	record, err := audit.Open(file, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := registry(t, &hosttools.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, hosttools.Static("app", lookup()))
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", When: "args.there_is_none > 1"}}}
+	s, err := r.Set(audit.NewContext(t.Context(), record), hosttools.Grant{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background()) // its handlers have returned
+	a := s.Access(hosttools.Command{})
+	for i := range 10_000 {
+		name, want := "no_such", "not_found"
+		if i%2 == 0 {
+			name, want = "app_lookup", "permission_denied"
+		}
+		if got := call(t, a, name, `{"id":"1"}`); code(got) != want {
+			t.Fatalf("%s: %v", name, got.Error)
+		}
+	}
+	for range 100 {
+		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "quota_exceeded" {
+			t.Fatalf("%v", got.Error)
+		}
+	}
+	if n := len(s.Records()); n != 10_000 {
+		t.Errorf("%d records", n)
+	}
+	if err := record.Close(); err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(file)
+	if n := bytes.Count(written, []byte("\n")); err != nil || n != 5000 {
+		t.Errorf("%d lines of audit, %v", n, err)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d lines of log: %.500s", n, log.String())
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "audit")
+	log, err := audit.Open(file, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := false
+	hit := tool("hit", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		ran = true
+		return hosttools.Result{}, nil
+	})
+	r := registry(t, &hosttools.Options{Policy: hosttools.Policy{Deny: []string{"app.lookup"}}}, hosttools.Static("app", lookup(), hit))
+	s, err := r.Set(audit.NewContext(t.Context(), log), hosttools.Grant{Rules: allow("app.*"), Caller: hosttools.Caller{Run: "r1", Step: "fix", Agent: "desk"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background()) // its handlers have returned
+	a := s.Access(hosttools.Command{SandboxID: "sb1"})
+	do := func(name string) hosttools.Reply {
+		return a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(`{"id":"sesame"}`)})
+	}
+	do("app_hit")
+	do("app_lookup")
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ran = false; code(do("app_hit")) != "internal" || ran {
+		t.Error("a call that cannot be put on record is made")
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []obj
+	for line := range strings.Lines(string(text)) {
+		var record obj
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatal(err)
+		}
+		delete(record, "time")
+		got = append(got, record)
+	}
+	common := func(more obj) obj {
+		maps.Copy(more, obj{"event": "tool", "run": "r1", "step": "fix", "agent": "desk", "sandbox": "sb1", "exec": "ex1"})
+		return more
+	}
+	want := []obj{
+		common(obj{"tool": "app.hit", "decision": "allowed"}),
+		common(obj{"tool": "app.lookup", "decision": "refused", "rule": "policy.deny"}),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkCall is what the checks, the span and the record of a call cost.
+func BenchmarkCall(b *testing.B) {
+	rules := hosttools.Rules{
+		Allow:  []hosttools.Rule{{Tool: "app.lookup", When: "args.amount < 10.0", Ask: "args.amount > 5.0"}},
+		Limits: hosttools.Limits{Calls: 1_000_000, PerSecond: 10_000},
+	}
+	r, err := hosttools.New(&hosttools.Options{Policy: hosttools.Policy{Deny: []string{"*.delete_*"}}}, hosttools.Static("app", lookup()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := r.Set(b.Context(), hosttools.Grant{Rules: rules})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close(context.Background()) // its handlers have returned
+	a := s.Access(hosttools.Command{})
+	req := hosttools.Request{Tool: "app_lookup", Args: json.RawMessage(`{"id":"42","amount":3}`)}
+	for b.Loop() {
+		if got := a.Call(b.Context(), "ex1", trace.SpanContext{}, req); got.Error != nil {
+			b.Fatal(got.Error)
+		}
+	}
+}

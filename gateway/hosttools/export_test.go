@@ -1,0 +1,38 @@
+package hosttools
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// ReadBehindClose reads a request of a connection that is closed while it is being read, as the library of MCP does when it
+// cannot write, and reports whether the bounds of the set are free again.
+func (a *Access) ReadBehindClose(line string) error {
+	inside, host := net.Pipe()
+	defer inside.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	l := &link{
+		access: a, ctx: ctx, cancel: cancel, c: host, lines: bufio.NewReader(strings.NewReader(line + "\n")),
+		slots: make(chan struct{}, maxInFlight), writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
+	}
+	if err := l.Close(); err != nil {
+		return err
+	}
+	if _, err := l.Read(ctx); err == nil {
+		return errors.New("a closed connection has a request")
+	}
+	if !l.load().pending.TryAcquire(maxPending) {
+		return errors.New("a request holds what nobody returns")
+	}
+	l.load().pending.Release(maxPending)
+	if len(l.load().large) > 0 {
+		return errors.New("the place for a large request is held")
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package hosttools
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+const methodCall = "tools/call"
+
+// Keys of _meta.
+const (
+	metaTraceParent = "traceparent"
+)
+
+// resourceScheme begins the addresses of declarations.
+const resourceScheme = "tools://"
+
+// Serve speaks MCP with a command on c until the command hangs up, ctx ends or the set is closed, and closes c. span is that
+// of the command.
+func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trace.SpanContext) error {
+	defer c.Close() // the reason is known by then
+	if !a.set.begin() {
+		return errSetClosed
+	}
+	defer a.set.running.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.set.life, cancel)()
+	l := &link{
+		access: a, ctx: ctx, cancel: cancel, execID: execID, span: span,
+		c: c, lines: bufio.NewReader(c), slots: make(chan struct{}, maxInFlight), writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
+	}
+	ss, err := a.set.server.Connect(context.WithValue(context.WithoutCancel(ctx), linkKey{}, l), l, nil)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { c.Close() })() // which ends the session; the error would say nothing more
+	err = ss.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// newServer makes the MCP server of the set: tools/call is answered before the library looks for a handler, so that what is
+// not granted is like what does not exist.
+func (s *Set) newServer() *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ServerOptions{
+		PageSize: maxTools + 1,
+		Capabilities: &mcp.ServerCapabilities{
+			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{},
+		},
+	})
+	for _, e := range s.sorted {
+		tool := mcpTool(e.tool)
+		if data, err := json.Marshal(tool); err == nil { // it has been, for the digest
+			s.listed += int64(len(data))
+		}
+		server.AddTool(tool, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return nil, errors.New("calls are answered by middleware")
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.declared)) {
+		text := s.declared[name]
+		r := &mcp.Resource{URI: resourceScheme + name, Name: name, MIMEType: mediaType(name), Size: int64(len(text))}
+		server.AddResource(r, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.URI, MIMEType: r.MIMEType, Text: text}}}, nil
+		})
+	}
+	server.AddReceivingMiddleware(s.receive)
+	return server
+}
+
+func mediaType(name string) string {
+	switch path.Ext(name) {
+	case ".md":
+		return "text/markdown"
+	case ".json":
+		return "application/json"
+	}
+	return "text/plain"
+}
+
+func mcpTool(t Tool) *mcp.Tool {
+	tool := &mcp.Tool{
+		Name: t.MCPName(), Title: t.Title, Description: t.Description, InputSchema: t.Input,
+		Meta:        mcp.Meta{wire.MetaIndex: declare.Index(t.declared())},
+		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: t.ReadOnly, DestructiveHint: &t.Destructive, IdempotentHint: t.Idempotent, OpenWorldHint: &t.Network},
+	}
+	if t.Output != nil {
+		tool.OutputSchema = t.Output
+	}
+	return tool
+}
+
+// receive answers calls, and refuses what code inside has no use for.
+func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		switch method {
+		case methodCall:
+			return s.call(ctx, req)
+		case "tools/list", "resources/list", "resources/read":
+			res, err := next(ctx, method, req)
+			if l, ok := ctx.Value(linkKey{}).(*link); ok && err == nil && !l.reserve(l.ctx, req.GetExtra(), s.sizeOf(res)) {
+				err = errHungUp
+			}
+			if err != nil {
+				return nil, err
+			}
+			return res, nil
+		case "initialize", "notifications/initialized", "notifications/cancelled", "server/discover", "ping":
+			return next(ctx, method, req)
+		}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("there is no method %q", plain(method, 80))}
+	}
+}
+
+var errHungUp = errors.New("the connection has ended")
+
+// sizeOf returns what an answer costs that is as large as the set.
+func (s *Set) sizeOf(res mcp.Result) int64 {
+	switch res := res.(type) {
+	case *mcp.ListToolsResult:
+		return answerCost * s.listed
+	case *mcp.ReadResourceResult:
+		size := 0
+		for _, c := range res.Contents {
+			size += len(c.Text)
+		}
+		return answerCost * int64(size)
+	case *mcp.ListResourcesResult:
+		return answerCost * smallAnswer * int64(len(res.Resources))
+	}
+	return answerCost * smallAnswer
+}
+
+func (s *Set) call(ctx context.Context, req mcp.Request) (mcp.Result, error) {
+	l, ok := ctx.Value(linkKey{}).(*link)
+	params, isCall := req.GetParams().(*mcp.CallToolParamsRaw)
+	if !ok || !isCall || params == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the call has no parameters"}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })()
+	text := func(key string) string {
+		value, _ := params.Meta[key].(string)
+		return value
+	}
+	l.wasRead(req.GetExtra())
+	if !l.ready(ctx, req.GetExtra()) {
+		return busy(time.Second).mcp()
+	}
+	reply := l.access.Call(ctx, l.execID, l.span, Request{
+		Tool: params.Name, Args: params.Arguments, Save: text(wire.MetaSave), TraceParent: text(metaTraceParent),
+	})
+	l.keep(req.GetExtra(), min(l.load().worst, answerCost*int64(len(reply.Data)+len(reply.Text)+smallAnswer)))
+	return reply.mcp()
+}
+
+// mcp returns the answer as the protocol has it. A failure is structured, too: {"error": {…}}.
+func (r Reply) mcp() (*mcp.CallToolResult, error) {
+	res := &mcp.CallToolResult{Content: []mcp.Content{}}
+	if len(r.Files) > 0 {
+		res.Meta = mcp.Meta{wire.MetaFiles: r.Files}
+	}
+	if r.Error != nil {
+		failure := struct {
+			*Error
+			RetryAfter int64 `json:"retry_after_ms,omitempty"`
+		}{r.Error, r.RetryAfter.Milliseconds()}
+		data, err := marshal(map[string]any{"error": failure})
+		if err != nil {
+			return nil, err
+		}
+		res.IsError, res.StructuredContent = true, json.RawMessage(data)
+		res.Content = append(res.Content, &mcp.TextContent{Text: r.Error.Error() + "\n" + r.Error.Remediation})
+		return res, nil
+	}
+	if len(r.Data) > 0 {
+		res.StructuredContent = r.Data
+		res.Content = append(res.Content, &mcp.TextContent{Text: string(r.Data)})
+		return res, nil
+	}
+	res.Content = append(res.Content, &mcp.TextContent{Text: r.Text})
+	return res, nil
+}

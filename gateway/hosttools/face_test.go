@@ -1,0 +1,310 @@
+package hosttools_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+)
+
+func TestClientSeesWhatIsGranted(t *testing.T) {
+	t.Parallel()
+	refund := lookup()
+	refund.Name = "refund"
+	r := registry(t, &hosttools.Options{Declare: func(tools []hosttools.Tool) map[string]string {
+		return map[string]string{"INDEX.md": tools[0].FullName()}
+	}}, hosttools.Static("orders", refund, lookup()), hosttools.Static("other", lookup()))
+	s := set(t, r, hosttools.Grant{Rules: allow("orders.lookup")})
+	cs := dial(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+
+	list, err := cs.ListTools(t.Context(), nil)
+	if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "orders_lookup" || !list.Tools[0].Annotations.ReadOnlyHint {
+		t.Fatalf("ListTools: %+v, %v", list, err)
+	}
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "orders_lookup", Arguments: obj{"id": "42"}})
+	if err != nil || res.IsError {
+		t.Fatalf("CallTool: %+v, %v", res, err)
+	}
+	if diff := cmp.Diff(obj{"id": "42"}, res.StructuredContent); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"orders_refund", "other_lookup", "no_such"} { // not granted, of another server, nowhere
+		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: obj{"id": "42"}})
+		if err != nil || !res.IsError {
+			t.Fatalf("CallTool %s: %+v, %v", name, res, err)
+		}
+		failure, _ := res.StructuredContent.(obj)["error"].(obj)
+		want := obj{"code": "not_found", "message": fmt.Sprintf("there is no tool %q", name), "remediation": "Use the tools that `tools ls` lists.", "retryable": false}
+		if diff := cmp.Diff(want, failure); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	read, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "tools://INDEX.md"})
+	if err != nil || read.Contents[0].Text != "orders.lookup" {
+		t.Errorf("ReadResource: %+v, %v", read, err)
+	}
+	if _, err := cs.ListPrompts(t.Context(), nil); err == nil {
+		t.Error("prompts are listed")
+	}
+}
+
+// What no library would send.
+func TestHostileLines(t *testing.T) {
+	t.Parallel()
+	r := registry(t, nil, hosttools.Static("orders", lookup()))
+	s := set(t, r, hosttools.Grant{Rules: allow("orders.*")})
+	const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
+	for name, tc := range map[string]struct{ send, want string }{
+		"deep arguments":         {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"orders_lookup","arguments":` + strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200) + `}}`, "invalid_argument"},
+		"a list of arguments":    {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"orders_lookup","arguments":[1]}}`, "invalid_argument"},
+		"more values than bytes": {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"orders_lookup","arguments":{"x":[` + strings.Repeat(`{},`, 300_000) + `{}]}}}`, "too_large"},
+		"an empty line":          {"\r\n\n" + `{"jsonrpc":"2.0","id":1,"method":"ping"}`, `"id":1`},
+		"keys twice":             {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"orders_lookup","arguments":{"id":"1","id":"2"}}}`, "invalid_argument"},
+		"an answer to nothing":   {`{"jsonrpc":"2.0","id":77,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":1,"method":"ping"}`, `"id":1`},
+		"a forged cancel":        {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":991}}` + "\n" + `{"jsonrpc":"2.0","id":1,"method":"ping"}`, `"id":1`},
+		"sampling":               {`{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`, "-32601"},
+		"a parked subscription":  {`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{}}`, "error"},
+		"no parameters":          {`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			lines := bufio.NewScanner(c)
+			lines.Buffer(nil, 1<<20)
+			go c.Write([]byte(hello + tc.send + "\n")) // ends with the connection
+			if !lines.Scan() || !strings.Contains(lines.Text(), "protocolVersion") {
+				t.Fatalf("initialize: %s, %v", lines.Text(), lines.Err())
+			}
+			if !lines.Scan() || !strings.Contains(lines.Text(), tc.want) {
+				t.Errorf("answer %s, %v, want %s", lines.Text(), lines.Err(), tc.want)
+			}
+		})
+	}
+	for name, send := range map[string]string{
+		"nesting of a bomb": strings.Repeat("[", 1<<20),
+		"a line too long":   `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 3<<20),
+		"an id twice": hello + `{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"orders_wait"}}` + "\n" +
+			`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"orders_wait"}}` + "\n",
+		"no JSON":                   "hello\n",
+		"a client with much to say": line(1, "initialize", `,"capabilities":{"experimental":{"x":[`+strings.Repeat("{},", 30_000)+`{}]}}`),
+		"a call with much besides":  line(1, "tools/call", `,"name":"orders_wait","arguments":{},"requestState":"`+strings.Repeat("x", 100_000)+`"`),
+		"many requests in a line":   `[{"jsonrpc":"2.0","id":1,"method":"tools/list"},{"jsonrpc":"2.0","id":2,"method":"tools/list"}]` + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wait := tool("wait", func(ctx context.Context, _ hosttools.Call) (hosttools.Result, error) {
+				<-ctx.Done()
+				return hosttools.Result{}, ctx.Err()
+			})
+			s := set(t, registry(t, nil, hosttools.Static("orders", wait)), hosttools.Grant{Rules: allow("orders.wait")})
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			go c.Write([]byte(send)) // ends with the connection
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+			}
+			// Here the host has hung up.
+		})
+	}
+}
+
+// A client that sends without end and reads nothing holds its connection's share and no more.
+func TestRequestsInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{}, 1000)
+	wait := tool("wait", func(ctx context.Context, _ hosttools.Call) (hosttools.Result, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return hosttools.Result{}, ctx.Err()
+	})
+	rules := allow("app.wait")
+	rules.Limits.Concurrent, rules.Limits.PerSecond = 256, 10_000
+	s := set(t, registry(t, nil, hosttools.Static("app", wait)), hosttools.Grant{Rules: rules})
+	c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+	go func() { // ends with the connection
+		fmt.Fprintln(c, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
+		for i := 0; ; i++ {
+			if _, err := fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"app_wait"}}`+"\n", i); err != nil {
+				return
+			}
+		}
+	}()
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || !json.Valid([]byte(line)) {
+		t.Fatalf("%q, %v", line, err)
+	}
+	for range 64 {
+		<-began
+	}
+	if n := len(began); n != 0 {
+		t.Errorf("%d calls more than 64 are under way", n)
+	}
+}
+
+// line returns a request without a handshake before it. params begin with a comma, or are empty.
+func line(id int, method, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
+		`"io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}%s}}`+"\n", id, method, params)
+}
+
+// Answers that nobody reads are bounded over all connections of a run: calls wait for room, and run on when readers that
+// take nothing are hung up on.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var made atomic.Int64
+		page := tool("page", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+			made.Add(1)
+			return hosttools.Result{Text: strings.Repeat("<", 64<<10)}, nil
+		})
+		rules := allow("app.page")
+		rules.Limits.Calls, rules.Limits.PerSecond = 10_000, 10_000
+		s := set(t, registry(t, nil, hosttools.Static("app", page)), hosttools.Grant{Rules: rules})
+		for range 16 {
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			go func() { // ends with the connection
+				for i := range 60 {
+					io.WriteString(c, line(i, "tools/call", `,"name":"app_page"`))
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := made.Load(); n < 16 || n > 32 {
+			t.Errorf("%d results of 64 KiB are held", n)
+		}
+		time.Sleep(31 * time.Second) // those that were written, all of them
+		reader := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+		go io.WriteString(reader, line(1, "tools/call", `,"name":"app_page"`)) // is written or the connection ends
+		answer, err := bufio.NewReaderSize(reader, 1<<20).ReadString('\n')
+		if err != nil || !strings.Contains(answer, `"text":"\u003c`) {
+			t.Errorf("afterwards a call is answered %.200q, %v", answer, err)
+		}
+	})
+}
+
+// Lists count as the answers of calls do.
+func TestUnreadListsAreBounded(t *testing.T) { // the heap is measured: nothing runs beside it
+	synctest.Test(t, func(t *testing.T) {
+		long := lookup()
+		long.Input["properties"].(obj)["x"] = obj{"type": "string", "enum": []any{strings.Repeat("x", 60<<10)}}
+		s := set(t, registry(t, nil, hosttools.Static("app", long)), hosttools.Grant{Rules: allow("app.*")})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for range 16 {
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			go func() { // ends with the connection
+				for i := range 30 {
+					io.WriteString(c, line(i, "tools/list", ""))
+				}
+			}()
+		}
+		synctest.Wait()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown < 2<<20 || grown > 8<<20 {
+			t.Errorf("%d bytes of lists are held", grown)
+		}
+	})
+}
+
+// Requests that are no calls are listened to at a rate, over all connections of a run.
+func TestRequestRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")})
+		var answered atomic.Int64
+		for range 4 {
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			go func() { // ends with the connection
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					answered.Add(1)
+				}
+			}()
+			go func() { // ends with the connection
+				for i := 0; ; i++ {
+					if _, err := fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`+"\n", i); err != nil {
+						return
+					}
+				}
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		if n := answered.Load(); n < 5000 || n > 7000 { // 550 a second, and a second's worth at once
+			t.Errorf("%d requests were answered in 10 seconds", n)
+		}
+	})
+}
+
+// Of large requests one is received at a time, and for a time only.
+func TestLargeRequestsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")})
+		slow := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+		if _, err := io.WriteString(slow, `{"jsonrpc":"2.0","id":1,"method":"`+strings.Repeat("x", 200<<10)); err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]time.Duration{"1": 0, strings.Repeat("x", 200<<10): 30 * time.Second} {
+			began := time.Now()
+			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
+			go io.WriteString(c, line(1, "tools/call", fmt.Sprintf(`,"name":"app_lookup","arguments":{"id":%q}`, text))) // is written or the connection ends
+			answer, err := bufio.NewReaderSize(c, 1<<20).ReadString('\n')
+			if err != nil || !strings.Contains(answer, "content") {
+				t.Errorf("%d bytes: %.200q, %v", len(text), answer, err)
+			}
+			if took := time.Since(began); len(text) == 1 && took != want || took > want {
+				t.Errorf("%d bytes took %s", len(text), took)
+			}
+		}
+	})
+}
+
+// Whatever code inside sends, the host answers or hangs up.
+func FuzzServe(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"app_lookup","arguments":{"id":"1"},"_meta":{"workcell/save":1,"traceparent":[]}}}` + "\n"))
+	f.Add([]byte(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"}]` + "\n"))
+	f.Add([]byte(`{"jsonrpc":"2.0","id":{},"method":"initialize","params":null}` + "\n" + `{"jsonrpc":"2.0","id":1.5,"result":{}}` + "\n"))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")})
+		inside, host := net.Pipe()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+		}()
+		go io.Copy(io.Discard, inside) // ends with the connection
+		inside.Write(sent)             // the host may have hung up
+		inside.Close()
+		<-ended
+	})
+}
+
+// A client that does not read its answers is hung up on.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := set(t, registry(t, nil, hosttools.Static("app", lookup())), hosttools.Grant{Rules: allow("app.*")})
+		inside, host := net.Pipe()
+		defer inside.Close()
+		go fmt.Fprintln(inside, `{"jsonrpc":"2.0","id":1,"method":"ping"}`) // ends with the connection
+		began := time.Now()
+		s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("it is waited for for %s", took)
+		}
+	})
+}

@@ -1,0 +1,375 @@
+// Package mcpsource makes the tools of an MCP server tools of the host: of a program that it starts, or of a server that
+// speaks HTTP.
+//
+// The server is a stranger. What it sends is bounded, what it asks for is refused, and what it offers is read once: a
+// server that changes its list is heard when the next run begins.
+package mcpsource
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// Bounds of a server.
+const (
+	defaultTimeout = 30 * time.Second
+	maxLine        = 4 << 20 // bytes of a message
+	maxTools       = 1000    // that are listed
+	maxPages       = 100
+	maxRestarts    = 3
+	firstPause     = 500 * time.Millisecond // before a restart; each is four times the one before
+	settled        = 10 * time.Minute       // after which an end is not one in a row
+)
+
+// Options refine New. The zero value of a field means what its comment says.
+type Options struct {
+	Log *slog.Logger // slog.Default when nil
+	// Environ are PATH, HOME and LANG of a program, as "NAME=value". Nil: it has none but those of the server.
+	Environ []string
+}
+
+// New returns the tools of a server, which is started or connected to when they are first asked for.
+func New(server serverfile.Server, o *Options) hosttools.Source {
+	s := &source{server: server, redact: server.Redactor(), turn: make(chan struct{}, 1)}
+	if o != nil {
+		s.o = *o
+	}
+	s.o.Log = cmp.Or(s.o.Log, slog.Default()).With("server", server.Name)
+	s.server.Timeout = cmp.Or(server.Timeout, defaultTimeout)
+	return s
+}
+
+type source struct {
+	server serverfile.Server
+	o      Options
+	redact func(string) string
+	stale  atomic.Bool // the server said that its list has changed
+
+	turn chan struct{} // held while a connection is made or the tools are listed; a lock that obeys contexts
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	session  *mcp.ClientSession
+	broken   *atomic.Bool // the session's connection cannot be read any more
+	stop     func()       // ends the program
+	since    time.Time
+	restarts int
+	started  bool
+	tools    []hosttools.Tool
+}
+
+// Name is the server's name.
+func (s *source) Name() string { return s.server.Name }
+
+// Tools lists the tools, again when the server said that they have changed.
+func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
+	defer cancel()
+	cs, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.unlock()
+	s.mu.Lock()
+	tools := s.tools
+	s.mu.Unlock()
+	if tools != nil && !s.stale.Load() {
+		return tools, nil
+	}
+	s.stale.Store(false)
+	if tools, err = s.list(ctx, cs); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.tools = tools
+	s.mu.Unlock()
+	return tools, nil
+}
+
+// list asks for all pages.
+func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.Tool, error) {
+	tools, cursor := []hosttools.Tool{}, ""
+	for range maxPages {
+		page, err := cs.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
+		if err != nil {
+			return nil, s.unavailable("it does not list its tools", err)
+		}
+		for _, t := range page.Tools {
+			if t != nil && len(tools) < maxTools {
+				tools = append(tools, s.tool(t))
+			}
+		}
+		if cursor = page.NextCursor; cursor == "" || len(tools) >= maxTools {
+			break
+		}
+	}
+	if s.server.Pin == "" {
+		return tools, nil
+	}
+	digest, err := hosttools.Digest(tools)
+	if err != nil {
+		return nil, err
+	}
+	if got := "sha256:" + digest; got != s.server.Pin {
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "the tools of server %s are not those that were pinned: they have the digest %s", s.server.Name, got).
+			WithRemediation("Look at what has changed, then pin the new digest.")
+	}
+	return tools, nil
+}
+
+// tool makes a tool of the host of one of the server. What the server does not say of it is taken for the worst.
+func (s *source) tool(t *mcp.Tool) hosttools.Tool {
+	def := hosttools.Definition{
+		Name: t.Name, Title: s.redact(t.Title), Description: s.redact(t.Description), Destructive: true, Network: true,
+	}
+	if a := t.Annotations; a != nil {
+		def.Title = cmp.Or(def.Title, s.redact(a.Title))
+		def.ReadOnly, def.Idempotent = a.ReadOnlyHint, a.IdempotentHint
+		def.Destructive = !a.ReadOnlyHint && (a.DestructiveHint == nil || *a.DestructiveHint)
+		def.Network = a.OpenWorldHint == nil || *a.OpenWorldHint
+	}
+	def.Input, _ = s.redacted(t.InputSchema).(map[string]any)
+	def.Output, _ = s.redacted(t.OutputSchema).(map[string]any)
+	return hosttools.Tool{Definition: def, Server: s.server.Name, Handle: func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) {
+		return s.call(ctx, t.Name, c)
+	}}
+}
+
+// redacted returns a value of JSON without the server's secrets.
+func (s *source) redacted(v any) any {
+	switch v := v.(type) {
+	case string:
+		return s.redact(v)
+	case []any:
+		list := make([]any, len(v))
+		for i, item := range v {
+			list[i] = s.redacted(item)
+		}
+		return list
+	case map[string]any:
+		object := make(map[string]any, len(v))
+		for name, value := range v {
+			object[s.redact(name)] = s.redacted(value)
+		}
+		return object
+	}
+	return v
+}
+
+// call calls a tool. A call that was under way when the server ended is not repeated.
+func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hosttools.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
+	defer cancel()
+	cs, err := s.connect(ctx)
+	if err != nil {
+		return hosttools.Result{}, err
+	}
+	params := &mcp.CallToolParams{Name: name, Arguments: c.Args}
+	if parent := telemetry.TraceParent(ctx); parent != "" {
+		params.Meta = mcp.Meta{"traceparent": parent}
+	}
+	res, err := cs.CallTool(ctx, params)
+	var refused *jsonrpc.Error
+	switch {
+	case errors.As(err, &refused):
+		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
+	case ctx.Err() != nil:
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTimeout, "server %s did not answer in time", s.server.Name)
+	case err != nil:
+		s.o.Log.WarnContext(ctx, "a call of an MCP server failed", "tool", name, "error", s.redact(err.Error()))
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeToolFailed, "server %s ended, or answered with what cannot be read", s.server.Name).
+			WithRemediation("Whether the call had an effect is not known.")
+	}
+	return s.result(res)
+}
+
+func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
+	out := hosttools.Result{Failed: res.IsError}
+	var text []string
+	for _, c := range res.Content {
+		switch c := c.(type) {
+		case *mcp.TextContent:
+			text = append(text, c.Text)
+		case *mcp.ImageContent:
+			out.Files = append(out.Files, hosttools.File{MIME: c.MIMEType, Bytes: c.Data})
+		case *mcp.AudioContent:
+			out.Files = append(out.Files, hosttools.File{MIME: c.MIMEType, Bytes: c.Data})
+		case *mcp.EmbeddedResource:
+			if r := c.Resource; r != nil && r.Blob != nil {
+				out.Files = append(out.Files, hosttools.File{Name: r.URI, MIME: r.MIMEType, Bytes: r.Blob})
+			} else if r != nil {
+				text = append(text, r.Text)
+			}
+		case *mcp.ResourceLink:
+			text = append(text, c.URI)
+		}
+	}
+	if out.Text = strings.Join(text, "\n"); out.Failed {
+		out.Text = s.redact(out.Text)
+	}
+	if res.StructuredContent != nil && !out.Failed {
+		data, err := json.Marshal(res.StructuredContent)
+		if err != nil {
+			return out, err
+		}
+		out.Data = data
+	}
+	return out, nil
+}
+
+// connect returns the connection, and makes one when there is none.
+func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.unlock()
+	s.mu.Lock()
+	cs, closed, restart := s.session, s.closed, s.started
+	if cs != nil && s.broken.Load() { // which watch is about to notice, too
+		cs, s.session = nil, nil
+	}
+	if time.Since(s.since) > settled {
+		s.restarts = 0
+	}
+	n := s.restarts
+	if cs == nil && restart {
+		s.restarts++
+	}
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
+	case cs != nil:
+		return cs, nil
+	case restart && n >= maxRestarts:
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s ended %d times and is not started again", s.server.Name, n+1)
+	case restart:
+		pause := time.NewTimer(firstPause << (2 * n))
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return nil, s.unavailable("it is being started again", ctx.Err())
+		}
+	}
+	return s.start(ctx)
+}
+
+// start makes a connection. s.turn is held.
+func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
+	s.mu.Lock()
+	s.started, s.since = true, time.Now()
+	s.mu.Unlock()
+	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ClientOptions{
+		Capabilities:           &mcp.ClientCapabilities{},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) },
+	})
+	client.AddReceivingMiddleware(refuse)
+	broken := &atomic.Bool{}
+	transport, stop, err := s.transport(broken)
+	if err != nil {
+		return nil, s.unavailable("it cannot be started", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
+	defer cancel()
+	// The program is to outlive the call that needed it first.
+	cs, err := client.Connect(ctx, transport, nil)
+	if err != nil {
+		stop()
+		return nil, s.unavailable("it does not speak MCP", err)
+	}
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.session, s.stop, s.broken = cs, stop, broken
+	}
+	s.mu.Unlock()
+	if closed {
+		stop()
+		cs.Close() // the program is gone
+		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
+	}
+	go s.watch(cs, stop) // ends with the connection, which Close ends
+	return cs, nil
+}
+
+// refuse refuses the requests of a server, but for a ping.
+func refuse(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if method == "ping" || strings.HasPrefix(method, "notifications/") {
+			return next(ctx, method, req)
+		}
+		return nil, refusal(method)
+	}
+}
+
+func refusal(method string) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%s is not offered", sanitize.Clip(method))}
+}
+
+// watch forgets a connection that has ended.
+func (s *source) watch(cs *mcp.ClientSession, stop func()) {
+	err := cs.Wait()
+	stop()
+	cs.Close() // what the library still has of it; the server is gone
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == cs {
+		s.session = nil
+	}
+	if !s.closed {
+		s.o.Log.Warn("an MCP server has ended", "error", s.redact(fmt.Sprint(err)))
+	}
+}
+
+// Close ends the connection and the program with all that it started.
+func (s *source) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	cs, stop := s.session, s.stop
+	s.session = nil
+	s.mu.Unlock()
+	if cs == nil {
+		return nil
+	}
+	stop()
+	cs.Close() // the server is gone or told so: there is nothing to do about an error
+	return nil
+}
+
+func (s *source) lock(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return s.unavailable("it is being waited for", ctx.Err())
+	}
+}
+
+func (s *source) unlock() { <-s.turn }
+
+// unavailable is what is said of a server that cannot be used; err stays with the operator.
+func (s *source) unavailable(why string, err error) error {
+	s.o.Log.Warn("an MCP server cannot be used", "why", why, "error", s.redact(err.Error()))
+	return toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why)
+}

@@ -1,0 +1,334 @@
+package mcpsource_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// asServer is the variable that makes this binary an MCP server.
+const asServer = "MCPSOURCE_TEST_SERVER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asServer) != "" {
+		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type none struct{}
+
+// newServer is a server with tools that misbehave.
+func newServer() *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	text := func(s string) *mcp.CallToolResult {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+	}
+	add := func(name string, do func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error)) {
+		about := "with " + os.Getenv("TOKEN")
+		mcp.AddTool(server, &mcp.Tool{Name: name, Description: about, InputSchema: map[string]any{"type": "object", "description": about}}, func(ctx context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
+			res, err := do(ctx, req)
+			return res, nil, err
+		})
+	}
+	add("environ", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return text(strings.Join(os.Environ(), "\n")), nil
+	})
+	add("complain", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		fmt.Fprintln(os.Stderr, "the token is", os.Getenv("TOKEN"))
+		return nil, errors.New("cannot log in with " + os.Getenv("TOKEN"))
+	})
+	add("traced", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return text(fmt.Sprint(req.Params.Meta["traceparent"])), nil
+	})
+	add("die", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		os.Exit(3)
+		return nil, nil
+	})
+	add("hang", func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	add("large", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return text(strings.Repeat("x", 100<<20)), nil
+	})
+	add("flood", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		out := bufio.NewWriter(os.Stdout)
+		line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", 64<<10) + "\"}}\n"
+		for range 1 << 10 { // 64 MiB of messages, then one that does not end
+			out.WriteString(line)
+		}
+		for range 16 << 10 { // 1 GiB
+			if _, err := out.WriteString(line[:64<<10]); err != nil {
+				return nil, err
+			}
+		}
+		return text("flooded"), out.Flush()
+	})
+	add("grow", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		add("grown", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return text("grown"), nil })
+		return text("ok"), nil
+	})
+	add("sample", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_, sampled := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1})
+		_, rooted := req.Session.ListRoots(ctx, nil)
+		return text(fmt.Sprintf("%t %t", sampled != nil, rooted != nil)), nil
+	})
+	return server
+}
+
+// logged collects the log.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+const token = "tok-8c1d0f5e6b"
+
+func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *logged) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serverfile.Server{Name: "test", Command: []string{self}, Env: map[string]serverfile.Secret{
+		asServer: serverfile.NewSecret("1"), "TOKEN": serverfile.NewSecret(token),
+	}}
+	if change != nil {
+		change(&server)
+	}
+	log := &logged{}
+	s := mcpsource.New(server, &mcpsource.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Environ: []string{"LANG=C"}})
+	t.Cleanup(func() { s.Close() })
+	return s, log
+}
+
+// call calls a tool of a source.
+func call(t *testing.T, s hosttools.Source, name string) (hosttools.Result, error) {
+	t.Helper()
+	tools, err := s.Tools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools {
+		if tool.Name == name {
+			return tool.Handle(t.Context(), hosttools.Call{Args: json.RawMessage("{}")})
+		}
+	}
+	t.Fatalf("there is no tool %s", name)
+	return hosttools.Result{}, nil
+}
+
+func code(err error) toolspec.Code {
+	var e *hosttools.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
+func TestProgramHasItsOwnEnvironmentOnly(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_HOST", "1")
+	s, _ := program(t, nil)
+	res, err := call(t, s, "environ")
+	if err != nil || strings.Contains(res.Text, "SECRET_OF_THE_HOST") || !strings.Contains(res.Text, "LANG=C") || !strings.Contains(res.Text, "TOKEN="+token) {
+		t.Errorf("environment %q, %v", res.Text, err)
+	}
+}
+
+func TestSecretsStay(t *testing.T) {
+	t.Parallel()
+	s, log := program(t, nil)
+	res, err := call(t, s, "complain")
+	if err != nil || !res.Failed || res.Text != "cannot log in with [redacted]" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	tools, err := s.Tools(t.Context())
+	if def := fmt.Sprint(tools[0].Definition); err != nil || !strings.Contains(def, "with [redacted]") || strings.Contains(def, token) {
+		t.Errorf("the first tool is %s, %v", def, err)
+	}
+	s.Close() // what the program wrote is logged by then
+	if text := log.String(); strings.Contains(text, token) {
+		t.Errorf("the log has the secret:\n%s", text)
+	}
+}
+
+func TestServerThatDiesIsStartedAgainThreeTimes(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, func(s *serverfile.Server) { s.Timeout = time.Minute })
+	for range 4 {
+		if _, err := call(t, s, "die"); code(err) != toolspec.CodeToolFailed {
+			t.Fatalf("a call of a server that dies: %v", err)
+		}
+	}
+	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable {
+		t.Errorf("after three restarts: %v", err)
+	}
+}
+
+func TestServerThatHangs(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, func(s *serverfile.Server) { s.Timeout = 15 * time.Second })
+	if _, err := call(t, s, "hang"); code(err) != toolspec.CodeTimeout {
+		t.Errorf("a call of a server that hangs: %v", err)
+	}
+	if _, err := call(t, s, "environ"); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+}
+
+// What a server sends does not fill the host's memory.
+func TestServerThatFloods(t *testing.T) {
+	for _, name := range []string{"large", "flood"} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := program(t, func(s *serverfile.Server) { s.Timeout = 2 * time.Minute })
+			if _, err := s.Tools(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if _, err := call(t, s, name); code(err) != toolspec.CodeToolFailed {
+				t.Errorf("%v", err)
+			}
+			runtime.ReadMemStats(&after)
+			// Messages wait for a host that is busy, and garbage for its collection: all 64 MiB of them, and not the 1 GiB.
+			if grown := int64(after.Sys) - int64(before.Sys); grown > 256<<20 {
+				t.Errorf("the memory of the host has grown by %d MiB", grown>>20)
+			}
+		})
+	}
+}
+
+func TestListIsFrozenUntilItIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, nil)
+	before, err := s.Tools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call(t, s, "grow"); err != nil {
+		t.Fatal(err)
+	}
+	for t.Context().Err() == nil { // the notification comes when it comes; the test's own time limit bounds the wait
+		after, err := s.Tools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(after) == len(before)+1 {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Error("the new tool is not listed")
+}
+
+func TestServerGetsNothingItAsksFor(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, nil)
+	res, err := call(t, s, "sample")
+	if err != nil || res.Text != "true true" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestPin(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, nil)
+	tools, err := s.Tools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := hosttools.Digest(tools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, _ := program(t, func(s *serverfile.Server) { s.Pin = "sha256:" + digest })
+	if _, err := pinned.Tools(t.Context()); err != nil {
+		t.Errorf("with its own digest: %v", err)
+	}
+	other, _ := program(t, func(s *serverfile.Server) { s.Pin = "sha256:" + strings.Repeat("0", 64) })
+	if _, err := other.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || !strings.Contains(err.Error(), digest) {
+		t.Errorf("with another digest: %v", err)
+	}
+}
+
+func TestNoSuchProgram(t *testing.T) {
+	t.Parallel()
+	s, _ := program(t, func(s *serverfile.Server) { s.Command = []string{"/no/such/program"} })
+	if _, err := s.Tools(t.Context()); code(err) != toolspec.CodeUnavailable || strings.Contains(err.Error(), "/no/such") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestHTTP(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	auth := map[string]bool{}
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		auth[r.Header.Get("Authorization")] = true
+		mu.Unlock()
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(web.Close)
+	moved := httptest.NewServer(http.RedirectHandler(web.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(moved.Close)
+	source := func(url string) hosttools.Source {
+		s := mcpsource.New(serverfile.Server{Name: "web", URL: url, Headers: map[string]serverfile.Secret{"Authorization": serverfile.NewSecret("Bearer " + token)}},
+			&mcpsource.Options{Log: slog.New(slog.DiscardHandler)})
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	s := source(web.URL)
+	if res, err := call(t, s, "grow"); err != nil || res.Text != "ok" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, err := call(t, s, "large"); err == nil {
+		t.Error("100 MiB are accepted")
+	}
+	mu.Lock()
+	if !auth["Bearer "+token] || len(auth) != 1 {
+		t.Errorf("headers %v", auth)
+	}
+	mu.Unlock()
+	if _, err := source(moved.URL).Tools(t.Context()); err == nil {
+		t.Error("a redirect is followed")
+	}
+}

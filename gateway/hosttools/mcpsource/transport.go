@@ -1,0 +1,212 @@
+package mcpsource
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// transport returns the way to the server, and what ends it. broken is set when the output of a program has ended.
+func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
+	if len(s.server.Command) > 0 {
+		t, stop, err := s.program()
+		return guarded{t, broken}, stop, err
+	}
+	own := &http.Transport{}
+	if usual, ok := http.DefaultTransport.(*http.Transport); ok { // unless a program has replaced it
+		own = usual.Clone()
+	}
+	client := &http.Client{
+		Transport: &headers{own, s.server.Headers},
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return errors.New("the server redirects, which is not followed: it would get the headers of another")
+		},
+	}
+	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: maxLine, MaxRetries: 1}
+	return t, own.CloseIdleConnections, nil
+}
+
+// headers adds headers to requests and bounds the answers.
+type headers struct {
+	next http.RoundTripper
+	add  map[string]serverfile.Secret
+}
+
+func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	for name, value := range h.add {
+		req.Header.Set(name, value.Reveal())
+	}
+	res, err := h.next.RoundTrip(req)
+	if err == nil && !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		res.Body = &boundedBody{res.Body, maxLine}
+	}
+	return res, err
+}
+
+// boundedBody fails when there is more than a bound.
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+var errTooLarge = errors.New("the answer is too large")
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// stopWait is how long a program may take to end by itself once its input is closed.
+const stopWait = 500 * time.Millisecond
+
+// program starts the server in a process group of its own.
+func (s *source) program() (mcp.Transport, func(), error) {
+	cmd := exec.Command(s.server.Command[0], s.server.Command[1:]...)
+	cmd.Env = append([]string{}, s.o.Environ...) // not nil, which is this process's own
+	for name, value := range s.server.Env {
+		cmd.Env = append(cmd.Env, name+"="+value.Reveal())
+	}
+	ownGroup(cmd)
+	cmd.WaitDelay = stopWait
+	input, stdin, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer input.Close() // the program has its own
+	cmd.Stdin = input
+	out, outEnd := io.Pipe()
+	errs, errEnd := io.Pipe()
+	cmd.Stdout, cmd.Stderr = outEnd, errEnd
+	if err := cmd.Start(); err != nil {
+		stdin.Close() // nothing was written
+		return nil, nil, err
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the program, which stop ends
+		err := cmd.Wait()
+		close(ended)
+		outEnd.CloseWithError(io.EOF)
+		errEnd.CloseWithError(err)
+	}()
+	go s.stderr(errs) // ends with the program
+	var once sync.Once
+	stop := func() {
+		once.Do(func() {
+			stdin.Close() // the program may be gone
+			wait := time.NewTimer(stopWait)
+			defer wait.Stop()
+			select {
+			case <-ended:
+			case <-wait.C:
+			}
+			killGroup(cmd) // also what it left running
+			out.Close()
+			<-ended
+		})
+	}
+	tools := readCloser{&trimmed{r: out, note: s.leftOut}, out}
+	return &mcp.IOTransport{Reader: tools, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: maxLine}, stop, nil
+}
+
+// readCloser is a reader and what closes it.
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// leftOut logs that a tool of the server cannot be listed.
+func (s *source) leftOut(name, why string) {
+	s.o.Log.Warn("a host tool is left out", "tool", s.redact(sanitize.Line(name)), "error", why)
+}
+
+// impatient is the input of a program, which gives up on one that does not read.
+type impatient struct {
+	*os.File
+	limit time.Duration
+}
+
+func (w impatient) Write(b []byte) (int, error) {
+	if err := w.SetWriteDeadline(time.Now().Add(w.limit)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+		return 0, err
+	}
+	return w.File.Write(b)
+}
+
+// maxStderrLine is how much of a line of a server's stderr is logged.
+const maxStderrLine = 4 << 10
+
+// stderr logs what the program writes to it.
+func (s *source) stderr(r *io.PipeReader) {
+	lines := bufio.NewReaderSize(r, maxStderrLine)
+	for {
+		line, cut, err := lines.ReadLine()
+		if len(line) > 0 {
+			s.o.Log.Info("an MCP server wrote", "stderr", s.redact(sanitize.Line(string(line))))
+		}
+		for cut && err == nil { // the rest of a long line
+			_, cut, err = lines.ReadLine()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// guarded is a transport whose server gets nothing it asks for. Refusing here, before the next message is read, a server
+// that asks and does not read the answers waits; in the MCP library its requests would pile up.
+type guarded struct {
+	mcp.Transport
+	broken *atomic.Bool
+}
+
+func (g guarded) Connect(ctx context.Context) (mcp.Connection, error) {
+	c, err := g.Transport.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return guardedConn{c, g.broken}, nil
+}
+
+type guardedConn struct {
+	mcp.Connection
+	broken *atomic.Bool
+}
+
+// Read returns the answers of the server, and of its notifications those that count.
+func (c guardedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	for {
+		msg, err := c.Connection.Read(ctx)
+		if err != nil {
+			c.broken.Store(true) // before the calls under way know
+			return nil, err
+		}
+		req, ok := msg.(*jsonrpc.Request)
+		switch {
+		case !ok, req.Method == "ping", req.Method == "notifications/tools/list_changed", req.Method == "notifications/subscriptions/acknowledged":
+			return msg, nil
+		case req.IsCall():
+			if err := c.Write(ctx, &jsonrpc.Response{ID: req.ID, Error: refusal(req.Method)}); err != nil {
+				return nil, err
+			}
+		}
+	}
+}

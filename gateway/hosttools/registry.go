@@ -1,0 +1,266 @@
+package hosttools
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+)
+
+// Registry has the tools of a program and the operator's policy. It is safe for concurrent use.
+type Registry struct {
+	sources []Source
+	o       Options
+}
+
+// Options refine New. The zero value of a field means what its comment says.
+type Options struct {
+	Policy Policy
+	// Wrap are applied to the handler of every tool, the first outermost.
+	Wrap []func(Tool, Handler) Handler
+	// Declare makes the files that tell code inside about the tools, by path; "INDEX.md" is one of them. Nil makes those
+	// of package declare.
+	Declare        func(tools []Tool) map[string]string
+	Log            *slog.Logger         // slog.Default when nil
+	TracerProvider trace.TracerProvider // the global one when nil
+}
+
+// Policy is the operator's word over every agent.
+type Policy struct {
+	Deny, Ask []string // patterns of tools
+	Limits    Limits   // the most that an agent may have
+}
+
+// New returns a registry of sources, which it closes. It fails when a name is not one or two have the same.
+func New(o *Options, sources ...Source) (*Registry, error) {
+	r := &Registry{sources: slices.Clone(sources)}
+	if o != nil {
+		r.o = *o
+	}
+	r.o.Log = cmp.Or(r.o.Log, slog.Default())
+	if r.o.Declare == nil {
+		r.o.Declare = declarations
+	}
+	if r.o.TracerProvider == nil {
+		r.o.TracerProvider = otel.GetTracerProvider()
+	}
+	seen := map[string]bool{}
+	for _, s := range sources {
+		if problem := toolrule.ServerProblem(s.Name()); problem != "" {
+			return nil, fmt.Errorf("host tools: server %q: %s", plain(s.Name(), 80), problem)
+		}
+		if seen[s.Name()] {
+			return nil, fmt.Errorf("host tools: there are two servers %q", s.Name())
+		}
+		seen[s.Name()] = true
+	}
+	return r, nil
+}
+
+// Close closes the sources.
+func (r *Registry) Close() error {
+	var errs []error
+	for _, s := range r.sources {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Servers returns the names of the sources.
+func (r *Registry) Servers() []string {
+	names := make([]string, len(r.sources))
+	for i, s := range r.sources {
+		names[i] = s.Name()
+	}
+	return names
+}
+
+// Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools with
+// one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
+func (r *Registry) Check(ctx context.Context, rules Rules) ([]Problem, error) {
+	_, problems, err := r.granted(ctx, rules)
+	return problems, err
+}
+
+// granted returns the tools that rules allow, sorted by their names inside, and what is wrong with the rules.
+func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Problem, error) {
+	known, err := r.known(ctx, rules)
+	if err != nil {
+		return nil, nil, err
+	}
+	problems := r.unmatched(known, rules)
+	var granted []*entry
+	byName := map[string]*entry{}
+	for _, e := range known {
+		if e.rule = ruleOf(rules, e.tool); e.rule < 0 || e.left != nil {
+			continue
+		}
+		if other := byName[e.tool.MCPName()]; other != nil {
+			problems = append(problems, Problem{Field: fmt.Sprintf("allow[%d].tool", e.rule),
+				Message: fmt.Sprintf("%s and %s have the same name inside, %s", other.tool.FullName(), e.tool.FullName(), e.tool.MCPName()), Hint: "allow one of the two"})
+			continue
+		}
+		byName[e.tool.MCPName()] = e
+		granted = append(granted, e)
+	}
+	if len(granted) > maxTools {
+		problems = append(problems, Problem{Field: "allow", Message: fmt.Sprintf("the rules allow %d tools, at most %d are possible", len(granted), maxTools)})
+	}
+	slices.SortFunc(granted, func(a, b *entry) int { return strings.Compare(a.tool.MCPName(), b.tool.MCPName()) })
+	return granted, problems, nil
+}
+
+// known returns the tools of the servers that rules name.
+func (r *Registry) known(ctx context.Context, rules Rules) ([]*entry, error) {
+	var all []*entry
+	for _, s := range r.sources {
+		if !slices.ContainsFunc(rules.Allow, func(rule toolrule.Rule) bool { return toolrule.Pattern(rule.Tool).OfServer(s.Name()) }) {
+			continue
+		}
+		tools, err := s.Tools(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("host tools of server %s: %w", s.Name(), err)
+		}
+		for i, t := range tools {
+			t.Server = s.Name()
+			e := freeze(t)
+			if i >= maxServerTools {
+				e.left = fmt.Errorf("server %s has more than %d tools", s.Name(), maxServerTools)
+			}
+			all = append(all, e)
+			if e.left != nil {
+				r.o.Log.WarnContext(ctx, "a host tool is left out", "server", s.Name(), "tool", plain(t.Name, 80), "error", e.left)
+			}
+			if i > maxServerTools {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// unmatched finds the rules that match nothing, and those that name what was left out.
+func (r *Registry) unmatched(known []*entry, rules Rules) []Problem {
+	var problems []Problem
+	for i, rule := range rules.Allow {
+		field, p := fmt.Sprintf("allow[%d].tool", i), toolrule.Pattern(rule.Tool)
+		if !slices.ContainsFunc(r.sources, func(s Source) bool { return p.OfServer(s.Name()) }) {
+			problems = append(problems, Problem{Field: field, Message: fmt.Sprintf("there is no server %q", plain(p.Server(), 80)), Hint: hint(p.Server(), r.Servers())})
+			continue
+		}
+		at := slices.IndexFunc(known, func(e *entry) bool { return e.left == nil && p.Match(e.tool.Server, e.tool.Name) })
+		if at >= 0 {
+			continue
+		}
+		problem := Problem{Field: field, Message: fmt.Sprintf("no tool matches %q", plain(rule.Tool, 80))}
+		var names []string
+		for _, e := range known {
+			if p.Exact() && e.left != nil && p.Match(e.tool.Server, e.tool.Name) {
+				problem.Message = fmt.Sprintf("the tool %s cannot be offered: %v", p, e.left)
+			} else if e.left == nil && p.OfServer(e.tool.Server) {
+				names = append(names, e.tool.FullName())
+			}
+		}
+		if near, ok := suggest.Closest(rule.Tool, names); ok && p.Exact() {
+			problem.Hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		problems = append(problems, problem)
+	}
+	return problems
+}
+
+func hint(word string, known []string) string {
+	if len(known) == 0 {
+		return "no server is configured: name one in the file of --host-tools"
+	}
+	return suggest.Hint(word, known)
+}
+
+// ruleOf returns the index of the rule that counts for a tool: the exact one, else the first that matches; -1 for none.
+func ruleOf(rules Rules, t Tool) int {
+	matches := func(exact bool) func(toolrule.Rule) bool {
+		return func(rule toolrule.Rule) bool {
+			p := toolrule.Pattern(rule.Tool)
+			return p.Exact() == exact && p.Match(t.Server, t.Name)
+		}
+	}
+	if i := slices.IndexFunc(rules.Allow, matches(true)); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(rules.Allow, matches(false))
+}
+
+// matchAny reports whether a pattern of the list matches a tool.
+func matchAny(patterns []string, t Tool) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return toolrule.Pattern(p).Match(t.Server, t.Name) })
+}
+
+// entry is a tool as a set has it.
+type entry struct {
+	tool     Tool
+	left     error // why it cannot be offered
+	rule     int   // index of the rule that allows it
+	resolved *jsonschema.Resolved
+
+	deny, mustAsk bool // by the operator
+	when, ask     *toolrule.Condition
+	maxCalls      int64
+	vars          map[string]any // `tool` of conditions
+	unclear       sync.Once      // guards the report that a condition cannot be evaluated
+}
+
+// freeze makes a bounded copy of a tool.
+func freeze(t Tool) *entry {
+	e := &entry{tool: t}
+	fail := func(format string, args ...any) *entry {
+		e.left = fmt.Errorf(format, args...)
+		return e
+	}
+	switch name := t.MCPName(); {
+	case t.Name == "" || len(name) > maxNameBytes:
+		return fail("its name inside has %d characters, it must be 1 to %d", len(name), maxNameBytes)
+	case toolrule.Reserved(t.Name) || toolrule.Reserved(name):
+		return fail("a tool of that name cannot be called from inside a sandbox")
+	case t.Handle == nil:
+		return fail("it has no handler")
+	}
+	e.tool.Title, e.tool.Description = plain(t.Title, maxNameBytes*2), plain(t.Description, maxDescription)
+	in := t.Input
+	if in == nil {
+		in = map[string]any{"type": "object"}
+	}
+	var err error
+	if e.tool.Input, err = cleanSchema(in); err != nil {
+		return fail("input: %w", err)
+	}
+	if kind := e.tool.Input["type"]; kind != nil && kind != "object" {
+		return fail("input: the schema is not that of an object")
+	}
+	e.tool.Input["type"] = "object"
+	if e.resolved, err = resolve(e.tool.Input); err != nil {
+		return fail("input: %w", err)
+	}
+	if t.Output != nil {
+		if e.tool.Output, err = cleanSchema(t.Output); err != nil {
+			return fail("output: %w", err)
+		}
+		if _, err = resolve(e.tool.Output); err != nil {
+			return fail("output: %w", err)
+		}
+	}
+	e.vars = map[string]any{
+		"server": t.Server, "name": t.Name, "read_only": t.ReadOnly, "destructive": t.Destructive, "open_world": t.Network,
+	}
+	return e
+}

@@ -1,0 +1,294 @@
+package hosttools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// maxResult is how large the result of a call may be, its files together.
+const maxResult = 64 << 20
+
+const (
+	workspace  = "/workspace"
+	resultsDir = workspace + "/.workcell/results"
+)
+
+// Files is where large results go; a *session.Session is one.
+type Files interface {
+	WriteFile(ctx context.Context, name string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error)
+}
+
+// Saved is a result that is a file of the sandbox.
+type Saved struct {
+	Path   string   `json:"path"`
+	Bytes  int      `json:"bytes"`
+	Kind   string   `json:"kind"`             // "object", "array", "string", "number", "boolean" or "null" in a file of JSON, "text", or a media type
+	Length int      `json:"length,omitempty"` // keys, items or characters
+	Keys   []string `json:"keys,omitempty"`   // of an object, the first
+	Head   string   `json:"head,omitempty"`   // of the file
+}
+
+// What a Saved tells of its contents.
+const (
+	maxSavedKeys = 20
+	maxSavedHead = 400
+)
+
+// checkSave checks where a caller wants a result.
+func checkSave(name string) *Error {
+	if name == "" || savePath(name) != "" {
+		return nil
+	}
+	return toolspec.Failf(toolspec.CodeInvalid, "the result cannot be saved as %q", plain(name, 80)).WithRemediation("Name a file below /workspace.")
+}
+
+// savePath returns the path of a file below the workspace; empty for what is none.
+func savePath(name string) string {
+	if len(name) > 1024 || strings.ContainsRune(name, 0) || !utf8.ValidString(name) || strings.HasSuffix(name, "/") {
+		return ""
+	}
+	if !path.IsAbs(name) {
+		name = workspace + "/" + name
+	}
+	if name = path.Clean(name); !strings.HasPrefix(name, workspace+"/") {
+		return ""
+	}
+	return name
+}
+
+// deliver makes a result an answer: small ones are part of it, others become files.
+func (p *pass) deliver(ctx context.Context, res Result) Reply {
+	body, text := []byte(res.Data), false
+	if len(body) == 0 {
+		body, text = []byte(res.Text), true
+	}
+	size := len(body)
+	for _, f := range res.Files {
+		size += len(f.Bytes)
+	}
+	name := p.entry.tool.FullName()
+	switch {
+	case size > maxResult:
+		return Reply{Error: toolspec.Failf(toolspec.CodeTooLarge, "the result of %s has %d bytes, at most %d are possible", name, size, maxResult).
+			WithRemediation("Ask for less in one call.")}
+	case !text && !json.Valid(body):
+		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned what is no JSON", name)}
+	}
+	var reply Reply
+	id := session.NewID()
+	if p.req.Save != "" && len(body) == 0 && len(res.Files) == 1 { // the file is the result
+		return p.savedReply(ctx, savePath(p.req.Save), res.Files[0].Bytes, kindOf(res.Files[0]))
+	}
+	for i, f := range res.Files {
+		saved, fail := p.save(ctx, fmt.Sprintf("%s/%s-%d%s", resultsDir, id, i+1, extension(f)), f.Bytes, Saved{Kind: kindOf(f)})
+		if fail != nil {
+			return Reply{Error: fail}
+		}
+		reply.Files = append(reply.Files, saved)
+	}
+	switch {
+	case p.req.Save != "":
+		saved := p.savedReply(ctx, savePath(p.req.Save), body, kindText(text))
+		saved.Files = reply.Files
+		return saved
+	case int64(len(body)) > p.set.limits.ResultKB<<10, !text && p.cmd.Files != nil && beginsAsSaved(body):
+		ext := ".json"
+		if text {
+			ext = ".txt"
+		}
+		saved := p.savedReply(ctx, resultsDir+"/"+id+ext, body, kindText(text))
+		saved.Files = reply.Files
+		return saved
+	case text && len(body) == 0 && len(reply.Files) == 1:
+		return p.reply(ctx, reply.Files[0], nil)
+	case text:
+		reply.Text = strings.ToValidUTF8(res.Text, "\uFFFD")
+	default:
+		reply.Data = res.Data
+	}
+	return reply
+}
+
+func kindText(text bool) string {
+	if text {
+		return "text"
+	}
+	return ""
+}
+
+// savedKey is the only key of an answer that says where the result is.
+const savedKey = "$saved"
+
+// beginsAsSaved reports whether a tool's own data could be taken for such an answer: what is in a file cannot.
+func beginsAsSaved(body []byte) bool {
+	d := json.NewDecoder(bytes.NewReader(body))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return false
+	}
+	key, err := d.Token()
+	return err == nil && key == savedKey
+}
+
+// savedReply saves a result and answers with where it is. An empty kind is JSON's own.
+func (p *pass) savedReply(ctx context.Context, name string, body []byte, kind string) Reply {
+	about := Saved{Kind: kind}
+	switch {
+	case kind == "text":
+		about.Length, about.Head = utf8.RuneCount(body), head(body)
+	case kind == "":
+		about = describe(body)
+	}
+	saved, fail := p.save(ctx, name, body, about)
+	return p.reply(ctx, saved, fail)
+}
+
+func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
+	if fail != nil {
+		return Reply{Error: fail}
+	}
+	data, err := marshal(map[string]any{savedKey: saved})
+	if err != nil {
+		return Reply{Error: p.internal(ctx, "a result cannot be described", err)}
+	}
+	return Reply{Data: data}
+}
+
+// save writes a file into the sandbox.
+func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) (Saved, *Error) {
+	if p.cmd.Files == nil {
+		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and can be saved nowhere", len(body)).WithRemediation("Ask for less in one call.")
+	}
+	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), session.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {
+		fail := *toolspec.ErrorOf(err)
+		fail.Message = "the result cannot be saved: " + fail.Message
+		return Saved{}, &fail
+	}
+	p.noteSaved(name)
+	about.Path, about.Bytes = name, len(body)
+	return about, nil
+}
+
+// describe says what a valid JSON text holds, without building it.
+func describe(body []byte) Saved {
+	s := Saved{Head: head(body)}
+	text := bytes.Trim(body, " \t\r\n")
+	switch text[0] {
+	case '{':
+		s.Kind = "object"
+		s.Length, s.Keys = members(text, true)
+	case '[':
+		s.Kind = "array"
+		s.Length, _ = members(text, false)
+	case '"':
+		s.Kind, s.Length = "string", runes(text)
+	case 't', 'f':
+		s.Kind = "boolean"
+	case 'n':
+		s.Kind = "null"
+	default:
+		s.Kind = "number"
+	}
+	return s
+}
+
+// members counts the members of an object or a list, and returns the first keys of an object.
+func members(text []byte, object bool) (n int, keys []string) {
+	depth, empty, key := 0, true, object
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case '{', '[':
+			if depth++; depth == 1 {
+				continue
+			}
+		case '}', ']':
+			if depth--; depth == 0 {
+				continue
+			}
+		case ',':
+			if depth == 1 {
+				n++
+				key = object
+			}
+		case '"':
+			end := i + stringEnd(text[i:])
+			if key && depth == 1 && len(keys) < maxSavedKeys {
+				var name string
+				_ = json.Unmarshal(text[i:end], &name) // it is valid
+				keys = append(keys, plain(name, 80))
+			}
+			key = false
+			i = end - 1
+		}
+		empty = false
+	}
+	if !empty {
+		n++
+	}
+	return n, keys
+}
+
+// stringEnd returns the length of the string literal that a JSON text begins with.
+func stringEnd(text []byte) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			i++
+		}
+	}
+	return len(text)
+}
+
+// runes returns the length of the string that a literal stands for, in characters.
+func runes(literal []byte) int {
+	if bytes.IndexByte(literal, '\\') < 0 {
+		return utf8.RuneCount(literal) - 2
+	}
+	var s string
+	_ = json.Unmarshal(literal, &s) // it is valid
+	return utf8.RuneCountInString(s)
+}
+
+func head(body []byte) string {
+	return strings.ToValidUTF8(string(body[:min(len(body), maxSavedHead)]), "")
+}
+
+func kindOf(f File) string {
+	if t, _, err := mime.ParseMediaType(f.MIME); err == nil {
+		return t
+	}
+	return "application/octet-stream"
+}
+
+// extension returns the ending of a file's name: its own, or one of its kind.
+func extension(f File) string {
+	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 && strings.Trim(strings.ToLower(ext[1:]), "abcdefghijklmnopqrstuvwxyz0123456789") == "" {
+		return ext
+	}
+	switch kindOf(f) {
+	case "image/png":
+		return ".png"
+	case "image/jpeg":
+		return ".jpg"
+	case "audio/wav":
+		return ".wav"
+	case "text/plain":
+		return ".txt"
+	case "application/json":
+		return ".json"
+	}
+	return ".bin"
+}

@@ -1,0 +1,83 @@
+package hosttools_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+)
+
+// describe calls a tool that returns data, and returns what is said of the file that it is saved in.
+func describe(t testing.TB, data string) (saved hosttools.Saved) {
+	t.Helper()
+	give := tool("give", func(context.Context, hosttools.Call) (hosttools.Result, error) {
+		return hosttools.Result{Data: json.RawMessage(data)}, nil
+	})
+	r, err := hosttools.New(nil, hosttools.Static("app", give))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Set(t.Context(), hosttools.Grant{Rules: allow("app.give")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.Access(hosttools.Command{Files: nowhere{}})
+	reply := a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: "app.give", Save: "x"})
+	if reply.Error != nil {
+		t.Fatal(reply.Error)
+	}
+	var out map[string]hosttools.Saved
+	if err := json.Unmarshal(reply.Data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out["$saved"]
+}
+
+func TestSavedIsDescribed(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]hosttools.Saved{
+		` {} `:                      {Kind: "object"},
+		`{"a":{"b":[1,2,{"c":3}]}}`: {Kind: "object", Length: 1, Keys: []string{"a"}},
+		"{ \"a\" : \"x,\\\"]}\" ,\n\"\\u00e9,\":[{},{}]}": {Kind: "object", Length: 2, Keys: []string{"a", "é,"}},
+		`[ ]`:                          {Kind: "array"},
+		`[[],[]]`:                      {Kind: "array", Length: 2},
+		`["]",",","\\",{"a":1,"b":2}]`: {Kind: "array", Length: 4},
+		`"été"`:                        {Kind: "string", Length: 3},
+		`"\ud83d\ude00\n"`:             {Kind: "string", Length: 2},
+		`-1.5e3`:                       {Kind: "number"},
+		`false`:                        {Kind: "boolean"},
+		`null`:                         {Kind: "null"},
+	} {
+		want.Path, want.Bytes, want.Head = "/workspace/x", len(data), data
+		if diff := cmp.Diff(want, describe(t, data)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", data, diff)
+		}
+	}
+}
+
+// What is said of a result is what a decoder finds in it.
+func FuzzSaved(f *testing.F) {
+	f.Add([]byte(`{"a":[1,"\"}",{}],"b":{"c":[]}}`))
+	f.Add([]byte(` [ "\\" , [ ] ] `))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var v any
+		if json.Unmarshal(data, &v) != nil {
+			return
+		}
+		saved := describe(t, string(data))
+		switch v := v.(type) {
+		case map[string]any: // one key may be there twice
+			if saved.Kind != "object" || saved.Length < len(v) || len(saved.Keys) > saved.Length {
+				t.Errorf("%q is %+v", data, saved)
+			}
+		case []any:
+			if saved.Kind != "array" || saved.Length != len(v) || saved.Keys != nil {
+				t.Errorf("%q is %+v", data, saved)
+			}
+		}
+	})
+}

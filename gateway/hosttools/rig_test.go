@@ -1,0 +1,141 @@
+package hosttools_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// obj is a JSON object.
+type obj = map[string]any
+
+// lookup is a tool that returns its arguments.
+func lookup() hosttools.Tool {
+	return hosttools.Tool{
+		Definition: hosttools.Definition{
+			Name: "lookup", Description: "Finds an order.", ReadOnly: true,
+			Input: obj{"type": "object", "properties": obj{"id": obj{"type": "string"}, "amount": obj{"type": "number"}}, "required": []any{"id"}, "additionalProperties": false},
+		},
+		Handle: func(_ context.Context, c hosttools.Call) (hosttools.Result, error) {
+			return hosttools.Result{Data: c.Args}, nil
+		},
+	}
+}
+
+// tool is a tool without a schema.
+func tool(name string, handle hosttools.Handler) hosttools.Tool {
+	return hosttools.Tool{Definition: hosttools.Definition{Name: name}, Handle: handle}
+}
+
+func allow(patterns ...string) hosttools.Rules {
+	var r hosttools.Rules
+	for _, p := range patterns {
+		r.Allow = append(r.Allow, toolrule.Rule{Tool: p})
+	}
+	return r
+}
+
+func registry(t *testing.T, o *hosttools.Options, sources ...hosttools.Source) *hosttools.Registry {
+	t.Helper()
+	if o == nil {
+		o = &hosttools.Options{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	r, err := hosttools.New(o, sources...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func set(t *testing.T, r *hosttools.Registry, g hosttools.Grant) *hosttools.Set {
+	t.Helper()
+	s, err := r.Set(t.Context(), g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// dial connects a client as code inside would.
+func dial(t *testing.T, a *hosttools.Access, span trace.SpanContext) *mcp.ClientSession {
+	t.Helper()
+	inside := serve(t, a, span)
+	client := mcp.NewClient(&mcp.Implementation{Name: "inside", Version: "1"}, nil)
+	cs, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: inside, Writer: inside}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close() })
+	return cs
+}
+
+// serve returns the inside end of a connection.
+func serve(t *testing.T, a *hosttools.Access, span trace.SpanContext) net.Conn {
+	t.Helper()
+	inside, host := net.Pipe()
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // that of the command
+	go func() {
+		defer close(ended)
+		a.Serve(ctx, host, "ex1", span) // the peer's end is no failure
+	}()
+	t.Cleanup(func() {
+		inside.Close()
+		cancel()
+		<-ended
+	})
+	return inside
+}
+
+// call lets code inside call a tool without a connection.
+func call(t *testing.T, a *hosttools.Access, name, args string) hosttools.Reply {
+	t.Helper()
+	return a.Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(args)})
+}
+
+func code(r hosttools.Reply) string {
+	if r.Error == nil {
+		return ""
+	}
+	return string(r.Error.Code)
+}
+
+// files keeps what is written.
+type files struct {
+	mu   sync.Mutex
+	data map[string]string
+	err  error
+}
+
+func (f *files) WriteFile(_ context.Context, name string, r io.Reader, _ session.WriteFileOptions) (session.FileInfo, error) {
+	b, err := io.ReadAll(r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.data == nil {
+		f.data = map[string]string{}
+	}
+	if err = f.err; err == nil {
+		f.data[name] = string(b)
+	}
+	return session.FileInfo{}, err
+}

@@ -1,0 +1,122 @@
+package hosttools
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// start begins the span of a call. Its parent is the span that the caller names when that is of the command's trace, else
+// the command's; another trace becomes a link.
+func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Context, trace.Span) {
+	named, parent := telemetry.ParseTraceParent(p.req.TraceParent), command
+	var links []trace.Link
+	switch {
+	case !named.IsValid():
+	case named.TraceID() == command.TraceID():
+		parent = named
+	default:
+		links = []trace.Link{{SpanContext: named}}
+	}
+	ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+	t, c := p.entry.tool, p.caller
+	attrs := []attribute.KeyValue{
+		semconv.MCPMethod.String(methodCall), telemetry.KeyToolServer.String(t.Server), telemetry.KeyToolSet.String(p.set.digest),
+		telemetry.KeyArgsBytes.Int(len(p.req.Args)),
+	}
+	for key, value := range map[attribute.Key]string{
+		telemetry.KeyExecID: c.ExecID, telemetry.KeySandboxID: c.SandboxID, semconv.ConversationID: c.Run, semconv.AgentName: c.Agent,
+	} {
+		if value != "" {
+			attrs = append(attrs, telemetry.Text(key, value))
+		}
+	}
+	ctx, span := telemetry.StartOperation(ctx, p.set.r.o.TracerProvider, semconv.ExecuteTool, semconv.ToolName, t.MCPName(), attrs...)
+	for _, l := range links {
+		span.AddLink(l)
+	}
+	ctx = audit.With(ctx, func(r *audit.Record) {
+		r.Event, r.Tool, r.Exec, r.Sandbox = audit.EventTool, t.FullName(), c.ExecID, c.SandboxID
+		r.Run, r.Step, r.Agent = cmp.Or(r.Run, c.Run), cmp.Or(r.Step, c.Step), cmp.Or(r.Agent, c.Agent)
+	})
+	return ctx, span
+}
+
+// note puts a decision on record.
+func (p *pass) note(ctx context.Context, decision, rule string) error {
+	return audit.Note(ctx, func(r *audit.Record) { r.Decision, r.Rule = decision, rule })
+}
+
+// finish counts and records a call. Without a span the tool is none of the set's.
+func (p *pass) finish(ctx context.Context, span trace.Span, began time.Time, reply Reply) Reply {
+	r := CallRecord{
+		ArgsSHA256: p.sum, ArgBytes: len(p.req.Args), ResultBytes: len(reply.Data) + len(reply.Text), Duration: time.Since(began), Decision: p.decision,
+	}
+	if reply.Error != nil {
+		r.Code = reply.Error.Code
+	}
+	if span != nil {
+		r.Tool = p.entry.tool.FullName()
+		span.SetAttributes(telemetry.KeyDecision.String(p.decision), telemetry.KeyResultBytes.Int(r.ResultBytes))
+		if r.Code != "" {
+			telemetry.Fail(span, string(r.Code))
+		}
+		refused := reply.Error != nil && (p.decision == Denied || p.decision == Rejected)
+		if refused && reply.Error.Rule != "" {
+			span.AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(reply.Error.Rule)))
+		}
+		if refused {
+			if err := p.note(ctx, audit.Refused, reply.Error.Rule); err != nil {
+				p.set.r.o.Log.ErrorContext(ctx, "a refusal cannot be put on record", "error", err)
+			}
+		}
+		span.End()
+	}
+	p.set.record(r)
+	p.counts.add(r)
+	return reply
+}
+
+// counter counts the calls of a command.
+type counter struct {
+	mu sync.Mutex // guards Counts
+	Counts
+}
+
+func (c *counter) add(r CallRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Total++
+	switch {
+	case r.Code == toolspec.CodePermission || r.Decision == Rejected:
+		c.Denied++
+	case r.Code != "":
+		c.Failed++
+	}
+	if r.Tool == "" { // a name that the caller made up
+		return
+	}
+	if c.ByTool == nil {
+		c.ByTool = map[string]int64{}
+	}
+	c.ByTool[r.Tool]++
+}
+
+// Counts returns the calls of the command so far.
+func (a *Access) Counts() Counts {
+	a.counts.mu.Lock()
+	defer a.counts.mu.Unlock()
+	out := a.counts.Counts
+	out.ByTool = maps.Clone(out.ByTool)
+	return out
+}

@@ -1,0 +1,532 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// field is a member of a JSON object, in its place.
+type field struct {
+	name  string
+	value json.RawMessage
+}
+
+type object []field
+
+var errTwice = errors.New("a field is there twice")
+
+// fold makes the spellings of a name one: APIs differ in what they take for the same.
+func fold(name string) string {
+	return strings.ToLower(strings.Map(func(r rune) rune {
+		switch r {
+		case '_', '-':
+			return -1
+		case '\u017f': // which Go's decoder takes for an s
+			return 's'
+		}
+		return r
+	}, name))
+}
+
+// parseObject reads a JSON object one level deep. A name that is there twice, in any spelling, is an error: who reads the body
+// next might take the other.
+func parseObject(raw []byte) (object, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
+		return nil, errors.Join(err, errors.New("it is no JSON object"))
+	}
+	var o object
+	seen := map[string]bool{}
+	for dec.More() {
+		tok, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		if len(o) == maxFields {
+			return nil, fmt.Errorf("an object has more than %d fields", maxFields)
+		}
+		name, _ := tok.(string) // of an object nothing else comes
+		if seen[fold(name)] {
+			return nil, fmt.Errorf("%w: %.40q", errTwice, name)
+		}
+		seen[fold(name)] = true
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		o = append(o, field{name, value})
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	return o, nil
+}
+
+// get returns the value of a name in any spelling, nil for none and for null.
+func (o object) get(folded string) json.RawMessage {
+	for _, f := range o {
+		if fold(f.name) == folded && string(f.value) != "null" {
+			return f.value
+		}
+	}
+	return nil
+}
+
+// text returns a string, and whether the value is one.
+func (o object) text(folded string) (s string, ok bool) {
+	raw := o.get(folded)
+	return s, raw != nil && json.Unmarshal(raw, &s) == nil
+}
+
+// set sets a value under this spelling of its name, which a provider might not read under another; at the end where there was none.
+func (o object) set(name string, value json.RawMessage) object {
+	for i, f := range o {
+		if fold(f.name) == fold(name) {
+			o[i] = field{name, value}
+			return o
+		}
+	}
+	return append(o, field{name, value})
+}
+
+// drop returns o without names, which are folded, and how many it had.
+func (o object) drop(folded ...string) (object, int) {
+	before := len(o)
+	o = slices.DeleteFunc(o, func(f field) bool { return slices.Contains(folded, fold(f.name)) })
+	return o, before - len(o)
+}
+
+// only returns o with names of a list alone, which are folded.
+func (o object) only(folded ...string) object {
+	return slices.DeleteFunc(o, func(f field) bool { return !slices.Contains(folded, fold(f.name)) })
+}
+
+func (o object) bytes() json.RawMessage {
+	b := []byte{'{'}
+	for i, f := range o {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		name, _ := json.Marshal(f.name) // a string always can
+		b = append(append(append(b, name...), ':'), f.value...)
+	}
+	return append(b, '}')
+}
+
+// Fields of requests. Those that change what a request costs, or have it go on without an answer to meter, are dropped always.
+var (
+	priced = []string{"servicetier", "speed", "inferencegeo", "background", "deferred", "models", "fallbacks", "preset", "provider"}
+	// of providers that run code, or read their own store on their side
+	providerSide = []string{"mcpservers", "container", "prompt", "plugins", "enablecodeinterpreter"}
+	// of providers that search on their side
+	searching = []string{"websearchoptions", "searchparameters", "searchoptions", "enablesearch"}
+	// that stand for content which lies at the provider: who asks would reach what others left there, and what it costs is not to be
+	// seen here
+	stored = []string{"previousresponseid", "conversation", "cachedcontent"}
+	// how many answers a request wants: the budget is for one
+	answers = []string{"n", "bestof", "candidatecount"}
+	// how long an answer may become
+	lengths = []string{"maxtokens", "maxcompletiontokens", "maxoutputtokens"}
+)
+
+// chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its own, of which
+// some search or call servers.
+var chatFields = slices.Concat(answers, lengths, searching, []string{
+	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions", "functioncall",
+	"temperature", "topp", "topk", "topa", "minp", "stop", "seed", "frequencypenalty", "presencepenalty", "repetitionpenalty", "lengthpenalty",
+	"logitbias", "logprobs", "toplogprobs", "responseformat", "prediction", "verbosity", "user", "safetyidentifier", "metadata",
+	"promptcachekey", "promptcacheretention",
+	"reasoning", "reasoningeffort", "includereasoning", "thinking", "thinkingbudget", "enablethinking", "chattemplatekwargs",
+})
+
+// maxFields is how many fields an object has whose names are looked at, and how many tools a request has.
+const maxFields = 1000
+
+// checked is a request that may pass.
+type checked struct {
+	model   string
+	stream  bool
+	body    []byte
+	removed int   // tools
+	longest int64 // tokens that an answer may have; zero when the request does not say
+	short   bool  // because the budget leaves no more
+	left    func(model string) int64
+}
+
+// check reads the body of a request against a grant, and shortens its answer to what the budget leaves for one of a model. An error
+// of it is always a *refusal.
+func check(r route, g Grant, raw []byte, left func(model string) int64) (*checked, error) {
+	if !utf8.Valid(raw) {
+		return nil, &refusal{status: http.StatusBadRequest, message: "the request is not UTF-8"}
+	}
+	c := &checked{model: r.model, left: left}
+	o, err := c.walk(r, g, raw)
+	if inner := o.get("generatecontentrequest"); inner != nil && r.kind == count && err == nil { // Gemini counts a request in a request
+		var in object
+		in, err = c.walk(r, g, inner)
+		o = o.set("generateContentRequest", in.set("model", json.RawMessage(`"models/`+r.model+`"`)).bytes())
+	}
+	var f *refusal
+	switch {
+	case errors.As(err, &f):
+		return nil, f
+	case err != nil:
+		return nil, &refusal{status: http.StatusBadRequest, message: "the request cannot be read: " + err.Error()}
+	}
+	c.body = o.bytes()
+	return c, nil
+}
+
+// walk checks the fields of a request.
+func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
+	o, err := parseObject(raw)
+	if err != nil {
+		return nil, err
+	}
+	if o, err = c.checkModel(r, g, o); err != nil {
+		return nil, err
+	}
+	for _, name := range stored {
+		if o.get(name) != nil {
+			return nil, forbid("content that lies at the provider cannot be had here: send all of it, without %s", name)
+		}
+	}
+	o = c.dropFields(r.dialect, g.Web, o)
+	if o, err = c.checkAnswers(o); err != nil {
+		return nil, err
+	}
+	if o, err = c.checkTools(r.dialect, g.Web, o); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"messages", "system", "input", "contents", "systeminstruction"} {
+		if raw := o.get(name); raw != nil {
+			w := walker{json.NewDecoder(bytes.NewReader(raw)), g.Web}
+			if err := w.check(name, ""); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if r.dialect == OpenAIChat && c.stream {
+		o, err = withUsage(o)
+	}
+	return o, err
+}
+
+// forbid returns a refusal of what a request wants.
+func forbid(format string, args ...any) error {
+	return &refusal{status: http.StatusForbidden, message: fmt.Sprintf(format, args...)}
+}
+
+// dropFields drops the fields that do not pass.
+func (c *checked) dropFields(d Dialect, web bool, o object) object {
+	o, _ = o.drop(priced...)
+	o, dropped := o.drop(providerSide...)
+	c.removed += dropped
+	if !web {
+		o, dropped = o.drop(searching...)
+		c.removed += dropped
+	}
+	if d == OpenAIChat {
+		o = o.only(chatFields...)
+	}
+	return o
+}
+
+// leastAnswer is how many tokens an answer may have that is shortened: OpenAI takes no smaller number.
+const leastAnswer = 16
+
+// checkAnswers refuses requests for several answers, and shortens the one to what the budget leaves.
+func (c *checked) checkAnswers(o object) (object, error) {
+	if raw := o.get("generationconfig"); raw != nil {
+		config, err := parseObject(raw)
+		if err != nil {
+			return nil, err
+		}
+		if config, err = c.checkLengths(config); err != nil {
+			return nil, err
+		}
+		o = o.set("generationConfig", config.bytes())
+	}
+	o, err := c.checkLengths(o)
+	if err != nil {
+		return nil, err
+	}
+	return c.shortenThinking(o)
+}
+
+// leastThinking is the smallest thinking budget that Anthropic takes, in tokens.
+const leastThinking = 1024
+
+// shortenThinking leaves half of an answer that is shortened to Anthropic's thinking, which has to be shorter than it.
+func (c *checked) shortenThinking(o object) (object, error) {
+	thinking, err := parseObject(o.get("thinking"))
+	n, ok := whole(thinking.get("budgettokens"))
+	if err != nil || !ok || !c.short || n < c.longest {
+		return o, nil //nolint:nilerr // what is no object the provider refuses
+	}
+	if n = c.longest / 2; n < leastThinking {
+		return nil, &refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run leaves less than the thinking that is asked for"}
+	}
+	return o.set("thinking", thinking.set("budget_tokens", strconv.AppendInt(nil, n, 10)).bytes()), nil
+}
+
+// checkLengths does so with the fields of one object.
+func (c *checked) checkLengths(o object) (object, error) {
+	for _, name := range answers {
+		if raw := o.get(name); raw != nil && string(raw) != "1" {
+			return nil, forbid("one answer can be had for a request: leave %s out", name)
+		}
+	}
+	most := max(c.left(c.model), leastAnswer)
+	for i, f := range o {
+		if !slices.Contains(lengths, fold(f.name)) || string(f.value) == "null" {
+			continue
+		}
+		n, ok := whole(f.value)
+		if !ok {
+			return nil, fmt.Errorf("%.40q is no whole number", f.name)
+		}
+		if n > most {
+			n, c.short = most, true
+			o[i].value = strconv.AppendInt(nil, n, 10)
+		}
+		c.longest = max(c.longest, n)
+	}
+	return o, nil
+}
+
+// whole returns a whole number, which Gemini takes as a string, too.
+func whole(raw json.RawMessage) (int64, bool) {
+	text := string(raw)
+	_ = json.Unmarshal(raw, &text) // then it is no string
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f != math.Trunc(f) {
+		return 0, false
+	}
+	return int64(min(max(f, 0), maxTokens)), true
+}
+
+// checkModel reads which model is asked, and whether for a stream.
+func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
+	if raw := o.get("stream"); raw != nil && json.Unmarshal(raw, &c.stream) != nil {
+		return nil, errors.New("stream is no boolean")
+	}
+	if r.dialect == Gemini { // it is in the path
+		o, _ = o.drop("model")
+	} else {
+		var ok bool
+		if c.model, ok = o.text("model"); !ok {
+			return nil, errors.New("it names no model")
+		}
+	}
+	if !slices.Contains(g.Models, c.model) {
+		return nil, forbid("model %.80q is not allowed here; allowed are: %s", c.model, strings.Join(g.Models, ", "))
+	}
+	return o, nil
+}
+
+// withUsage has a stream of chat completions end with its usage.
+func withUsage(o object) (object, error) {
+	var options object
+	if raw := o.get("streamoptions"); raw != nil {
+		var err error
+		if options, err = parseObject(raw); err != nil {
+			return nil, err
+		}
+	}
+	return o.set("stream_options", options.set("include_usage", json.RawMessage("true")).bytes()), nil
+}
+
+// checkTools removes the tools that the provider would run itself; with web all but searches and fetches.
+func (c *checked) checkTools(d Dialect, web bool, o object) (object, error) {
+	raw := o.get("tools")
+	if raw == nil {
+		return o, nil
+	}
+	kept, gone, err := clientTools(d, web, true, raw)
+	if err != nil || len(gone) == 0 {
+		return o, err
+	}
+	c.removed += len(gone)
+	if len(kept) == 0 {
+		o, _ = o.drop("tools", "toolchoice", "toolconfig")
+		return o, nil
+	}
+	list, err := json.Marshal(kept)
+	if err != nil {
+		return nil, err
+	}
+	o = o.set("tools", list)
+	if choice, err := parseObject(o.get("toolchoice")); err == nil {
+		kind, _ := choice.text("type")
+		name, _ := choice.text("name")
+		if slices.ContainsFunc(gone, func(t providerTool) bool { return t.kind == kind || t.name != "" && t.name == name }) {
+			o, _ = o.drop("toolchoice")
+		}
+	}
+	return o, nil
+}
+
+// providerTool is a tool that the provider would run.
+type providerTool struct{ kind, name string }
+
+// clientTools returns those of some tools that the client runs, and the others. Namespaces are not nested: each level would be
+// read once more.
+func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []json.RawMessage, gone []providerTool, err error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, nil, errors.New("tools is no list")
+	}
+	if len(list) > maxFields {
+		return nil, nil, fmt.Errorf("there are %d tools, at most %d are possible", len(list), maxFields)
+	}
+	for _, item := range list {
+		t, err := parseObject(item)
+		if err != nil {
+			return nil, nil, fmt.Errorf("a tool: %w", err)
+		}
+		keep, out, err := clientTool(d, web, namespaces, t)
+		if err != nil {
+			return nil, nil, err
+		}
+		if keep != nil {
+			kept = append(kept, keep.bytes())
+		}
+		gone = append(gone, out...)
+	}
+	return kept, gone, nil
+}
+
+// clientTool returns what the client runs of a tool; nil for nothing.
+func clientTool(d Dialect, web, namespaces bool, t object) (keep object, gone []providerTool, err error) {
+	if d == Gemini {
+		for _, f := range t {
+			if name := fold(f.name); name == "functiondeclarations" || web && slices.Contains([]string{"googlesearch", "googlesearchretrieval", "urlcontext"}, name) {
+				keep = append(keep, f)
+			} else {
+				gone = append(gone, providerTool{kind: f.name})
+			}
+		}
+		return keep, gone, nil
+	}
+	kind, _ := t.text("type")
+	name, _ := t.text("name")
+	if d == OpenAIResponses && kind == "namespace" && namespaces {
+		inner, out, err := clientTools(d, web, false, t.get("tools"))
+		if err != nil || len(inner) == 0 {
+			return nil, out, err
+		}
+		list, err := json.Marshal(inner)
+		return t.set("tools", list), out, err
+	}
+	if !runsInside(d, kind) && !(web && searches(kind) && t.get("model") == nil) {
+		return nil, []providerTool{{kind, name}}, nil
+	}
+	return t, nil, nil
+}
+
+// runsInside reports whether tools of a type are run by the client. What is not known is not.
+func runsInside(d Dialect, kind string) bool {
+	switch d {
+	case Anthropic:
+		return kind == "" || kind == "custom" || slices.ContainsFunc([]string{"bash_", "text_editor_", "memory_", "tool_search_tool_"},
+			func(prefix string) bool { return strings.HasPrefix(kind, prefix) })
+	case OpenAIResponses:
+		return slices.Contains([]string{"function", "custom", "local_shell", "apply_patch", "tool_search"}, kind)
+	default:
+		return kind == "function" || kind == "custom"
+	}
+}
+
+// searches reports whether tools of a type search or fetch for the provider.
+func searches(kind string) bool {
+	return kind == "web_search" || strings.HasPrefix(kind, "web_search_") || strings.HasPrefix(kind, "web_fetch_")
+}
+
+// opaque are the places whose contents are a program's, and mean nothing to the provider: arguments and results of calls, schemas.
+var opaque = []string{"args", "arguments", "response", "parameters", "inputschema"}
+
+// walker reads the content of a request.
+type walker struct {
+	*json.Decoder
+	web bool
+}
+
+// check refuses content that the provider would fetch, unless that may be, and content that lies there. It reads the next value,
+// which stands under a name in an object that itself stands under the name above; both are folded.
+func (w walker) check(name, above string) error {
+	tok, err := w.Token()
+	if err != nil {
+		return err
+	}
+	switch tok := tok.(type) {
+	case json.Delim:
+		for w.More() {
+			inner, outer := name, above
+			if tok == '{' {
+				key, err := w.Token()
+				if err != nil {
+					return err
+				}
+				s, _ := key.(string) // of an object nothing else comes
+				inner, outer = fold(s), name
+			}
+			if slices.Contains(opaque, inner) || inner == "input" && above != "" {
+				var skipped json.RawMessage
+				err = w.Decode(&skipped)
+			} else {
+				err = w.check(inner, outer)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		_, err = w.Token() // the closing one
+		return err
+	case string:
+		return w.checkText(name, above, tok)
+	}
+	return nil
+}
+
+func (w walker) checkText(name, above, value string) error {
+	switch {
+	case !w.web && fetched(name, above, value):
+		return forbid("content from a URL is not allowed here: send the bytes")
+	case name == "fileid" && value != "", name == "type" && value == "item_reference":
+		return forbid("content that lies at the provider cannot be had here: send all of it")
+	case name == "type" && above == "tools" && !runsInside(OpenAIResponses, value) && !(w.web && searches(value)):
+		return forbid("tool type %.40q is not allowed here", value)
+	}
+	return nil
+}
+
+// fetched reports whether a string makes the provider fetch something.
+func fetched(name, above, value string) bool {
+	remote := value != "" && !strings.HasPrefix(strings.ToLower(strings.TrimSpace(value)), "data:")
+	holders := []string{"source", "imageurl", "fileurl", "filedata", "videourl", "audiourl", "inputaudio", "file", "document", "image", "video"}
+	switch name {
+	case "imageurl", "fileurl", "fileuri", "videourl", "audiourl", "documenturl":
+		return remote
+	case "url", "uri", "gcsuri":
+		return remote && slices.Contains(holders, above)
+	case "data", "image", "video", "audio", "inputaudio":
+		scheme, _, ok := strings.Cut(strings.ToLower(strings.TrimSpace(value)), "://")
+		return ok && slices.Contains([]string{"http", "https", "gs", "s3", "oss"}, scheme)
+	case "type":
+		return above == "source" && value == "url"
+	}
+	return false
+}

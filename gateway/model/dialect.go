@@ -1,0 +1,160 @@
+package model
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Dialect is the form of a model API.
+type Dialect string
+
+// The dialects.
+const (
+	Anthropic       Dialect = "anthropic"        // POST /v1/messages
+	OpenAIResponses Dialect = "openai-responses" // POST /v1/responses
+	OpenAIChat      Dialect = "openai-chat"      // POST /v1/chat/completions
+	Gemini          Dialect = "gemini"           // POST /v1beta/models/MODEL:generateContent
+)
+
+// kind is what a request does.
+type kind int
+
+const (
+	generate kind = iota // asks a model; its answer is metered
+	count                // counts tokens of a request, which costs nothing
+	list                 // of models
+)
+
+// route is a request that may pass.
+type route struct {
+	dialect  Dialect
+	kind     kind
+	model    string // of the path
+	upstream string // path behind the provider's base
+}
+
+var (
+	modelName = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\z`)
+	geminiAsk = regexp.MustCompile(`\A/v1beta/models/([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(generateContent|streamGenerateContent|countTokens)\z`)
+)
+
+// routeOf returns the route of a request to a provider, by its path behind the provider's name.
+func routeOf(dialects []Dialect, method, path string) (route, bool) {
+	for _, d := range dialects {
+		if r, ok := d.route(method, path); ok {
+			r.dialect = d
+			return r, true
+		}
+	}
+	return route{}, false
+}
+
+func (d Dialect) route(method, path string) (r route, ok bool) {
+	openai := strings.TrimPrefix(path, "/v1") // clients differ in whether it is part of the base URL
+	switch {
+	case d == Anthropic && method == http.MethodPost && path == "/v1/messages":
+		return route{kind: generate, upstream: path}, true
+	case d == Anthropic && method == http.MethodPost && path == "/v1/messages/count_tokens":
+		return route{kind: count, upstream: path}, true
+	case d == Anthropic && method == http.MethodGet && (path == "/v1/models" || modelName.MatchString(strings.TrimPrefix(path, "/v1/models/"))):
+		return route{kind: list, upstream: path}, true
+	case d == OpenAIResponses && method == http.MethodPost && openai == "/responses",
+		d == OpenAIChat && method == http.MethodPost && openai == "/chat/completions":
+		return route{kind: generate, upstream: openai}, true
+	case (d == OpenAIResponses || d == OpenAIChat) && method == http.MethodGet && openai == "/models":
+		return route{kind: list, upstream: openai}, true
+	case d == Gemini && method == http.MethodGet && path == "/v1beta/models":
+		return route{kind: list, upstream: path}, true
+	case d == Gemini && method == http.MethodPost:
+		m := geminiAsk.FindStringSubmatch(path)
+		if m == nil {
+			return route{}, false
+		}
+		r = route{kind: generate, model: m[1], upstream: path}
+		if m[2] == "countTokens" {
+			r.kind = count
+		}
+		return r, true
+	}
+	return route{}, false
+}
+
+// query returns the parameters that pass: the form of an answer, betas, and pages of lists.
+func query(in url.Values) string {
+	out := url.Values{}
+	for _, name := range []string{"alt", "beta", "limit", "after_id", "before_id", "pageSize", "pageToken"} {
+		if v := in.Get(name); v != "" && (name != "alt" || v == "sse") {
+			out.Set(name, v)
+		}
+	}
+	return out.Encode()
+}
+
+// keysOf returns all that a request offers as its key.
+func keysOf(r *http.Request) []string {
+	keys := []string{r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key"), r.URL.Query().Get("key")}
+	if scheme, key, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "bearer") {
+		keys = append(keys, strings.TrimSpace(key))
+	}
+	return slices.DeleteFunc(keys, func(k string) bool { return k == "" })
+}
+
+// refusal is an answer of the proxy itself.
+type refusal struct {
+	status  int
+	message string
+	spent   bool // because of the budget
+}
+
+func (f *refusal) Error() string { return f.message }
+
+// errorName is what the dialects call a status.
+type errorName struct {
+	anthropic  string // type
+	openai     string // type
+	openaiCode string // empty for null
+	gemini     string // status
+}
+
+func errorNameOf(status int) errorName {
+	return map[int]errorName{
+		http.StatusBadRequest:            {"invalid_request_error", "invalid_request_error", "", "INVALID_ARGUMENT"},
+		http.StatusUnauthorized:          {"authentication_error", "invalid_request_error", "invalid_api_key", "UNAUTHENTICATED"},
+		http.StatusForbidden:             {"permission_error", "request_forbidden", "permission_denied", "PERMISSION_DENIED"},
+		http.StatusNotFound:              {"not_found_error", "invalid_request_error", "unknown_url", "NOT_FOUND"},
+		http.StatusRequestEntityTooLarge: {"request_too_large", "invalid_request_error", "request_too_large", "INVALID_ARGUMENT"},
+		http.StatusUnsupportedMediaType:  {"invalid_request_error", "invalid_request_error", "unsupported_media_type", "INVALID_ARGUMENT"},
+		http.StatusTooManyRequests:       {"rate_limit_error", "requests", "rate_limit_exceeded", "RESOURCE_EXHAUSTED"},
+		http.StatusBadGateway:            {"api_error", "server_error", "server_error", "UNAVAILABLE"},
+	}[status]
+}
+
+// refuse answers in the form of the dialect, that of OpenAI where it is unknown.
+func (d Dialect) refuse(w http.ResponseWriter, f *refusal) {
+	name := errorNameOf(f.status)
+	var body any
+	switch d {
+	case Anthropic:
+		body = map[string]any{"type": "error", "error": map[string]any{"type": name.anthropic, "message": f.message}}
+	case Gemini:
+		body = map[string]any{"error": map[string]any{"code": f.status, "message": f.message, "status": name.gemini}}
+	default:
+		var code any // null
+		if name.openaiCode != "" {
+			code = name.openaiCode
+		}
+		body = map[string]any{"error": map[string]any{"message": f.message, "type": name.openai, "param": nil, "code": code}}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if f.status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	} else if f.status < 500 {
+		w.Header().Set("X-Should-Retry", "false")
+	}
+	w.WriteHeader(f.status)
+	_ = json.NewEncoder(w).Encode(body) // who asked may be gone
+}

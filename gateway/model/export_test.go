@@ -1,0 +1,66 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+)
+
+// Check checks a body that was sent to a path, when nothing of the budget is used, and returns the one that passes, with the number of tools removed from it.
+func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, status int) {
+	r, ok := routeOf([]Dialect{d}, http.MethodPost, path)
+	if !ok {
+		return nil, 0, http.StatusNotFound
+	}
+	left := int64(maxTokens)
+	if g.Budget.OutputTokens > 0 {
+		left = g.Budget.OutputTokens
+	}
+	c, err := check(r, g, body, func(string) int64 { return left })
+	var f *refusal
+	if errors.As(err, &f) {
+		return nil, 0, f.status
+	}
+	return c.body, c.removed, http.StatusOK
+}
+
+// Meter returns what an answer used that comes in parts, and whether it said so itself.
+func Meter(d Dialect, stream bool, parts ...[]byte) (used [6]int64, final bool) {
+	m := &meter{dialect: d, stream: stream}
+	for _, p := range parts {
+		if _, err := m.Write(p); err != nil {
+			return used, false
+		}
+	}
+	m.end()
+	t := m.used
+	return [6]int64{t.input, t.output, t.cacheRead, t.cacheWrite, t.cacheWriteLong, t.reasoning}, m.final
+}
+
+// Cost returns the cost of a request, and whether the model has a price.
+func (p Prices) Cost(provider, model string, input, output, cacheRead, cacheWrite, cacheWriteLong int64) (float64, bool) {
+	price, ok := p.of(provider, model)
+	return price.cost(tokens{input: input, output: output, cacheRead: cacheRead, cacheWrite: cacheWrite, cacheWriteLong: cacheWriteLong}), ok
+}
+
+// Enter counts an attachment of a sandbox in, and returns what counts it out.
+func (p *Proxy) Enter(sandbox string) (exit func()) {
+	a := p.enter(sandbox)
+	return func() { p.exit(sandbox, a) }
+}
+
+// Attached returns how many sandboxes are remembered.
+func (p *Proxy) Attached() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.attached)
+}
+
+// Refuse answers with a refusal.
+func (d Dialect) Refuse(w http.ResponseWriter, status int, message string) {
+	d.refuse(w, &refusal{status: status, message: message})
+}
+
+// ServeConn serves one connection.
+func ServeConn(ctx context.Context, c net.Conn, h http.Handler) { serveConn(ctx, c, h) }

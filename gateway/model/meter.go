@@ -1,0 +1,312 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// tokens are what an answer used. Input includes what was read from and written to caches, output what was thought.
+type tokens struct {
+	input, output, cacheRead, cacheWrite, cacheWriteLong, reasoning int64
+}
+
+// maxEvent bounds an event of a stream, and an answer that is no stream. The last event of OpenAI's Responses holds all of the
+// answer.
+const maxEvent = 32 << 20
+
+var errTooLong = errors.New("an answer of the provider is too long to be metered")
+
+// meter reads the usage out of an answer that passes by. Nothing is held back for it.
+type meter struct {
+	dialect Dialect
+	stream  bool // events; else one JSON text
+
+	used  tokens
+	final bool // used is that of the whole answer
+	bytes int64
+
+	line  []byte // of the stream, as far as it came; without streams the whole answer
+	event []byte // data of the event, as far as it came
+}
+
+// Write takes the next part of an answer. The only error is errTooLong.
+func (m *meter) Write(p []byte) (int, error) {
+	m.bytes += int64(len(p))
+	if !m.stream {
+		if len(m.line)+len(p) > maxEvent {
+			return 0, errTooLong
+		}
+		m.line = append(m.line, p...)
+		return len(p), nil
+	}
+	for rest := p; len(rest) > 0; {
+		i := bytes.IndexByte(rest, '\n')
+		part := rest
+		if i >= 0 {
+			part = rest[:i]
+		}
+		if len(m.line)+len(m.event)+len(part) > maxEvent {
+			return 0, errTooLong
+		}
+		m.line = append(m.line, part...)
+		if i < 0 {
+			break
+		}
+		m.endLine()
+		rest = rest[i+1:]
+	}
+	return len(p), nil
+}
+
+// endLine takes a line of a stream. An empty one ends the event.
+func (m *meter) endLine() {
+	line := bytes.TrimSuffix(m.line, []byte("\r"))
+	if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+		m.event = append(append(m.event, data...), '\n')
+	}
+	if len(line) == 0 {
+		m.take(m.event)
+		m.event = m.event[:0]
+	}
+	m.line = m.line[:0]
+}
+
+// end takes what is left when the answer is whole.
+func (m *meter) end() {
+	if m.stream {
+		m.endLine()
+		m.take(m.event)
+	} else {
+		m.takeJSON()
+	}
+	m.line, m.event = nil, nil
+}
+
+// takeJSON takes an answer that is no stream of events: one object, or with Gemini a list of them.
+func (m *meter) takeJSON() {
+	text := bytes.TrimLeft(m.line, " \t\r\n")
+	if len(text) == 0 || text[0] != '[' {
+		m.take(text)
+		return
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	_, _ = dec.Token() // the bracket
+	for dec.More() {
+		var part json.RawMessage
+		if dec.Decode(&part) != nil {
+			return
+		}
+		m.take(part)
+	}
+}
+
+// told is what an event says of usage, in any dialect.
+type told struct {
+	Type     string      `json:"type"`
+	Usage    *usage      `json:"usage"`
+	Message  *wrapped    `json:"message"`
+	Response *wrapped    `json:"response"`
+	Metadata *geminiUsed `json:"usageMetadata"`
+}
+
+type wrapped struct {
+	Usage *usage `json:"usage"`
+}
+
+// usage is that of Anthropic and of both APIs of OpenAI, whose names differ.
+type usage struct {
+	Input      *int64 `json:"input_tokens"`
+	Output     *int64 `json:"output_tokens"`
+	CacheRead  *int64 `json:"cache_read_input_tokens"`
+	CacheWrite *int64 `json:"cache_creation_input_tokens"`
+	Creation   *struct {
+		Long int64 `json:"ephemeral_1h_input_tokens"`
+	} `json:"cache_creation"`
+	Iterations       []usage  `json:"iterations"` // what Anthropic did for the answer; the sums beside it leave out those that shorten a context
+	Prompt           *int64   `json:"prompt_tokens"`
+	Completion       *int64   `json:"completion_tokens"`
+	InputDetails     *details `json:"input_tokens_details"`
+	OutputDetails    *details `json:"output_tokens_details"`
+	PromptDetails    *details `json:"prompt_tokens_details"`
+	CompletionDetail *details `json:"completion_tokens_details"`
+}
+
+type details struct {
+	Cached    int64 `json:"cached_tokens"`
+	Written   int64 `json:"cache_write_tokens"`
+	Reasoning int64 `json:"reasoning_tokens"`
+}
+
+type geminiUsed struct {
+	Prompt     int64 `json:"promptTokenCount"`
+	ToolPrompt int64 `json:"toolUsePromptTokenCount"`
+	Candidates int64 `json:"candidatesTokenCount"`
+	Thoughts   int64 `json:"thoughtsTokenCount"`
+	Cached     int64 `json:"cachedContentTokenCount"`
+}
+
+// take takes an event, or a whole answer. What is no JSON object says nothing.
+func (m *meter) take(event []byte) {
+	if !bytes.Contains(event, []byte(`sage`)) { // usage, usageMetadata, message_start; most events have neither
+		return
+	}
+	var t told
+	if json.Unmarshal(event, &t) != nil {
+		return
+	}
+	switch m.dialect {
+	case Anthropic:
+		m.takeAnthropic(t)
+	case OpenAIResponses:
+		u := t.Usage // of an answer that is no stream
+		if t.Response != nil {
+			u = t.Response.Usage
+		}
+		m.takeOpenAI(u)
+	case OpenAIChat:
+		m.takeOpenAI(t.Usage)
+	case Gemini:
+		if u := t.Metadata; u != nil {
+			m.used = tokens{input: u.Prompt + u.ToolPrompt, output: u.Candidates + u.Thoughts, cacheRead: u.Cached, reasoning: u.Thoughts}.atLeastZero()
+			m.final = true // of all that came; each event has the sums, and a stream that is cut is of less use than it costs
+		}
+	}
+}
+
+// takeAnthropic takes the start of a message, and what replaces it at the end.
+func (m *meter) takeAnthropic(t told) {
+	u := t.Usage
+	if t.Message != nil {
+		u = t.Message.Usage
+	}
+	if u == nil {
+		return
+	}
+	if m.final = t.Message == nil; len(u.Iterations) == 0 {
+		m.used = m.used.with(*u)
+		return
+	}
+	m.used = tokens{}
+	for _, one := range u.Iterations {
+		m.used = m.used.plus(tokens{}.with(one))
+	}
+}
+
+// with returns t with what Anthropic says in the place of what it said before.
+func (t tokens) with(u usage) tokens {
+	plain := t.input - t.cacheRead - t.cacheWrite - t.cacheWriteLong
+	set(&plain, u.Input)
+	set(&t.output, u.Output)
+	set(&t.cacheRead, u.CacheRead)
+	if u.CacheWrite != nil {
+		t.cacheWriteLong = 0
+		if u.Creation != nil {
+			t.cacheWriteLong = min(max(u.Creation.Long, 0), max(*u.CacheWrite, 0))
+		}
+		t.cacheWrite = *u.CacheWrite - t.cacheWriteLong
+	}
+	t = t.atLeastZero()
+	t.input = min(max(plain, 0), maxTokens) + t.cacheRead + t.cacheWrite + t.cacheWriteLong
+	return t
+}
+
+func (t tokens) plus(u tokens) tokens {
+	return tokens{t.input + u.input, t.output + u.output, t.cacheRead + u.cacheRead, t.cacheWrite + u.cacheWrite, t.cacheWriteLong + u.cacheWriteLong, t.reasoning + u.reasoning}.atLeastZero()
+}
+
+func (m *meter) takeOpenAI(u *usage) {
+	if u == nil {
+		return
+	}
+	var t tokens
+	set(&t.input, u.Input)
+	set(&t.input, u.Prompt)
+	set(&t.output, u.Output)
+	set(&t.output, u.Completion)
+	for _, d := range []*details{u.InputDetails, u.OutputDetails, u.PromptDetails, u.CompletionDetail} {
+		if d != nil {
+			t.cacheRead += d.Cached
+			t.cacheWrite += d.Written
+			t.reasoning += d.Reasoning
+		}
+	}
+	m.used, m.final = t.atLeastZero(), true
+}
+
+func set(to *int64, from *int64) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// maxTokens is more than any answer has; a sum of such numbers does not overflow.
+const maxTokens = 1 << 40
+
+func (t tokens) atLeastZero() tokens {
+	for _, n := range []*int64{&t.input, &t.output, &t.cacheRead, &t.cacheWrite, &t.cacheWriteLong, &t.reasoning} {
+		*n = min(max(*n, 0), maxTokens)
+	}
+	return t
+}
+
+// bytesPerToken is less than what text has in any of its forms on the wire, so that an estimate is rather too high.
+const bytesPerToken = 4
+
+// total returns what the answer used. One that does not say so is estimated by sizes, that of the request included, or taken to
+// be as long as the request lets it become: what was thought before it broke off is not seen.
+func (m *meter) total(request, longest int64) (t tokens, estimated bool) {
+	if m.final {
+		return m.used, false
+	}
+	t = m.used
+	if t.input == 0 {
+		t.input = request / bytesPerToken
+	}
+	t.output = max(t.output, m.bytes/bytesPerToken, longest)
+	return t, true
+}
+
+// metered is the body of an answer. Who reads it sees all of it; it is read to its end also when it is closed before, as far as
+// the request's context lets it: what the provider answers has to be paid.
+type metered struct {
+	io.ReadCloser
+	m     *meter
+	first func() // called with the first bytes
+	done  func() // called once, when the end was reached or cannot be
+	ended bool
+}
+
+func (b *metered) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.first()
+		if _, werr := b.m.Write(p[:n]); werr != nil {
+			err = werr
+		}
+	}
+	if err != nil {
+		b.finish(err)
+	}
+	return n, err
+}
+
+func (b *metered) finish(err error) {
+	if b.ended {
+		return
+	}
+	b.ended = true
+	if errors.Is(err, io.EOF) {
+		b.m.end()
+	}
+	b.done()
+}
+
+func (b *metered) Close() error {
+	if !b.ended {
+		_, _ = io.Copy(io.Discard, struct{ io.Reader }{b}) // how it ends is seen by Read
+	}
+	b.finish(io.ErrUnexpectedEOF)
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,133 @@
+package model
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+//go:embed prices.yaml
+var embedded []byte
+
+// Price is what a model costs, in USD per million tokens. Prices of caches that are nil are that of input.
+type Price struct {
+	Input        float64  `yaml:"input"`
+	Output       float64  `yaml:"output"`
+	CacheRead    *float64 `yaml:"cache_read"`
+	CacheWrite   *float64 `yaml:"cache_write"`
+	CacheWrite1h *float64 `yaml:"cache_write_1h"`
+	LongFrom     int64    `yaml:"long_from"` // a request with more input costs what Long says
+	Long         *Price   `yaml:"long"`
+}
+
+// Prices are those of models, by provider and name of the model, which may end in *. A model of a date, "gpt-5-2025-08-07", costs what
+// its name without one does.
+type Prices map[string]map[string]Price
+
+// DefaultPrices returns the prices that this version knows. They are those of a day, which prices.yaml names.
+func DefaultPrices() Prices {
+	p, err := ParsePrices(embedded)
+	if err != nil {
+		panic("prices.yaml: " + err.Error())
+	}
+	return p
+}
+
+// ParsePrices reads a file of the form of prices.yaml.
+func ParsePrices(file []byte) (Prices, error) {
+	var f struct {
+		AsOf   string `yaml:"as_of"`
+		Prices Prices `yaml:"usd_per_million_tokens"`
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(file))
+	dec.KnownFields(true)
+	if err := dec.Decode(&f); err != nil {
+		return nil, fmt.Errorf("prices: %v: %w", err, backend.ErrInvalid)
+	}
+	if _, err := time.Parse(time.DateOnly, f.AsOf); err != nil && f.AsOf != "" {
+		return nil, fmt.Errorf("prices: as_of is %q, it must be a date such as 2026-09-30: %w", f.AsOf, backend.ErrInvalid)
+	}
+	for provider, models := range f.Prices {
+		for name, p := range models {
+			if !p.valid() || p.Long != nil && (p.LongFrom < 1 || !p.Long.valid() || p.Long.Long != nil) {
+				return nil, fmt.Errorf("prices: %s: %s needs prices of input and output, none below 0: %w", provider, name, backend.ErrInvalid)
+			}
+		}
+	}
+	return f.Prices, nil
+}
+
+func (p Price) valid() bool {
+	for _, v := range []*float64{&p.Input, &p.Output, p.CacheRead, p.CacheWrite, p.CacheWrite1h} {
+		if v != nil && !(*v >= 0 && *v < 1e6) {
+			return false
+		}
+	}
+	return true
+}
+
+// With returns prices where those of over stand in the place of those of p that they fit.
+func (p Prices) With(over Prices) Prices {
+	out := maps.Clone(p)
+	if out == nil {
+		out = Prices{}
+	}
+	for provider, models := range over {
+		all := maps.Clone(out[provider])
+		if all == nil {
+			all = map[string]Price{}
+		}
+		for name := range models {
+			if prefix, open := strings.CutSuffix(name, "*"); open {
+				maps.DeleteFunc(all, func(known string, _ Price) bool { return strings.HasPrefix(known, prefix) })
+			}
+		}
+		maps.Copy(all, models)
+		out[provider] = all
+	}
+	return out
+}
+
+// dated is the date at the end of a model's name.
+var dated = regexp.MustCompile(`[-@]20\d\d-?[01]\d-?[0-3]\d$`)
+
+// of returns the price of a model: that of its name, with its date or without, else of the longest that fits.
+func (p Prices) of(provider, model string) (best Price, ok bool) {
+	if best, ok = p[provider][model]; ok {
+		return best, true
+	}
+	if best, ok = p[provider][dated.ReplaceAllString(model, "")]; ok {
+		return best, true
+	}
+	longest := -1
+	for name, price := range p[provider] {
+		if prefix, open := strings.CutSuffix(name, "*"); open && strings.HasPrefix(model, prefix) && len(prefix) > longest {
+			best, ok, longest = price, true, len(prefix)
+		}
+	}
+	return best, ok
+}
+
+// cost returns what one request costs, in USD.
+func (p Price) cost(t tokens) float64 {
+	if p.Long != nil && t.input > p.LongFrom {
+		p = *p.Long
+	}
+	or := func(price *float64) float64 {
+		if price == nil {
+			return p.Input
+		}
+		return *price
+	}
+	plain := max(t.input-t.cacheRead-t.cacheWrite-t.cacheWriteLong, 0)
+	return (float64(plain)*p.Input + float64(t.output)*p.Output + float64(t.cacheRead)*or(p.CacheRead) +
+		float64(t.cacheWrite)*or(p.CacheWrite) + float64(t.cacheWriteLong)*or(p.CacheWrite1h)) / 1e6
+}

@@ -1,0 +1,213 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/httpconn"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Provider is a model API on the network.
+type Provider struct {
+	Name     string // first part of the path inside
+	Dialects []Dialect
+	// Base is the address before "/v1/messages" of Anthropic, "/responses" and "/chat/completions" of OpenAI, and
+	// "/v1beta/models" of Gemini.
+	Base *url.URL
+	Auth func(http.Header) error // sets the key; nil for a provider that needs none
+}
+
+// Options refine New.
+type Options struct {
+	Log            *slog.Logger         // slog.Default when nil
+	TracerProvider trace.TracerProvider // the global one when nil
+	Prices         Prices               // DefaultPrices when nil
+	Transport      http.RoundTripper    // one like http.DefaultTransport when nil
+}
+
+// Proxy passes requests from sandboxes on to model providers. It is safe for concurrent use.
+type Proxy struct {
+	providers map[string]Provider
+	o         Options
+
+	mu       sync.Mutex // guards the fields below
+	leases   map[*Lease]bool
+	attached map[string]*attached // by id of the sandbox
+}
+
+// New returns a proxy for providers.
+func New(providers []Provider, opts *Options) (*Proxy, error) {
+	p := &Proxy{providers: map[string]Provider{}, leases: map[*Lease]bool{}, attached: map[string]*attached{}}
+	if opts != nil {
+		p.o = *opts
+	}
+	if p.o.Log == nil {
+		p.o.Log = slog.Default()
+	}
+	if p.o.TracerProvider == nil {
+		p.o.TracerProvider = otel.GetTracerProvider()
+	}
+	if p.o.Prices == nil {
+		p.o.Prices = DefaultPrices()
+	}
+	if p.o.Transport == nil {
+		p.o.Transport = newTransport()
+	}
+	for _, pr := range providers {
+		switch {
+		case !modelName.MatchString(pr.Name) || pr.Base == nil || pr.Base.Host == "" || len(pr.Dialects) == 0:
+			return nil, fmt.Errorf("%w: provider %q needs a name, an address and a dialect", backend.ErrInvalid, pr.Name)
+		case p.providers[pr.Name].Name != "":
+			return nil, fmt.Errorf("%w: two providers are named %s", backend.ErrInvalid, pr.Name)
+		}
+		p.providers[pr.Name] = pr
+	}
+	return p, nil
+}
+
+// Dialects returns those of a provider; none of one that the proxy does not know.
+func (p *Proxy) Dialects(provider string) []Dialect { return p.providers[provider].Dialects }
+
+func newTransport() http.RoundTripper {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		t = &http.Transport{}
+	}
+	t = t.Clone()
+	t.DisableCompression = true // it would hold streams back
+	return t
+}
+
+// serviceName is the service of a session that commands reach the proxy by.
+const serviceName = "model"
+
+// attached is a session that is served, or is about to be.
+type attached struct {
+	users int // attachments, those that are being made included; guarded by mu of the Proxy
+
+	mu  sync.Mutex // guards cur
+	cur *serving   // nil before there is one
+}
+
+// serving is one time that a session is served.
+type serving struct {
+	addr  string
+	stop  func()
+	users int // attachments; guarded by mu of the attached
+}
+
+// Attachment is a session whose commands reach the proxy.
+type Attachment struct {
+	addr  string
+	close func()
+}
+
+// Attach has this process answer the requests of a session's commands until the attachment is closed, or the session. A
+// session that is attached twice is served until both are closed.
+func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
+	a := p.enter(s.ID())
+	cur, err := p.serveSession(ctx, s, a)
+	if err != nil {
+		p.exit(s.ID(), a)
+		return nil, err
+	}
+	return &Attachment{addr: cur.addr, close: sync.OnceFunc(func() {
+		a.leave(cur)
+		p.exit(s.ID(), a)
+	})}, nil
+}
+
+// enter counts an attachment of a sandbox in.
+func (p *Proxy) enter(sandbox string) *attached {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.attached[sandbox]
+	if a == nil {
+		a = &attached{}
+		p.attached[sandbox] = a
+	}
+	a.users++
+	return a
+}
+
+// exit counts it out. The last one forgets the sandbox.
+func (p *Proxy) exit(sandbox string, a *attached) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.users--; a.users == 0 {
+		delete(p.attached, sandbox)
+	}
+}
+
+// serveSession serves a session, unless that is done already.
+func (p *Proxy) serveSession(ctx context.Context, s *session.Session, a *attached) (*serving, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := p.Handler(s.ID())
+	addr, stop, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: func(ctx context.Context, c *session.ServiceConn) {
+		serveConn(ctx, c, h)
+	}})
+	switch {
+	case err == nil: // also when an earlier service was taken over, or ended with a session that was opened again
+		a.cur = &serving{addr: addr, stop: stop}
+	case a.cur == nil || !errors.Is(err, backend.ErrExists):
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	a.cur.users++
+	return a.cur, nil
+}
+
+// leave stops the service when nobody is attached any more.
+func (a *attached) leave(s *serving) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.users--; s.users > 0 {
+		return
+	}
+	s.stop()
+	if a.cur == s {
+		a.cur = nil
+	}
+}
+
+// BaseURL returns the address of a provider inside the sandbox.
+func (a *Attachment) BaseURL(provider string) string { return "http://" + a.addr + "/" + provider }
+
+// Close ends the service, unless somebody else has attached the session too. Idempotent.
+func (a *Attachment) Close() error {
+	a.close()
+	return nil
+}
+
+// Times and sizes of connections from sandboxes.
+const (
+	headerTime = 10 * time.Second
+	idleTime   = 2 * time.Minute
+	maxHeader  = 64 << 10
+)
+
+// serveConn answers the requests on one connection, until it ends or ctx does.
+func serveConn(ctx context.Context, c net.Conn, h http.Handler) {
+	httpconn.Serve(&http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+
+		DisableGeneralOptionsHandler: true,
+	}, c)
+}

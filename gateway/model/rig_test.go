@@ -1,0 +1,169 @@
+package model_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
+)
+
+const (
+	realKey = "sk-operator-1234567890"
+	sandbox = "sbx-1"
+)
+
+// rig is a proxy between a client and a model server, over HTTP on loopback on both sides.
+type rig struct {
+	t      *testing.T
+	proxy  *model.Proxy
+	inside *httptest.Server
+	mock   *llmmock.Server
+	spans  *tracetest.InMemoryExporter
+	log    *lockedBuffer
+}
+
+// newRig makes a rig whose model server plays script; nil answers everything.
+func newRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) *rig {
+	t.Helper()
+	if script == nil {
+		script = func(int, llmmock.Request) llmmock.Answer { return llmmock.Answer{Text: "it is as you say"} }
+	}
+	mock := llmmock.New(script)
+	r := newRigOn(t, mock)
+	r.mock = mock
+	return r
+}
+
+func newRigOn(t *testing.T, upstream http.Handler) *rig {
+	t.Helper()
+	r := &rig{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16}
+	t.Cleanup(transport.CloseIdleConnections)
+	provider := func(name, path, header, scheme string, dialects ...model.Dialect) model.Provider {
+		u, err := url.Parse(server.URL + path)
+		must(t, err)
+		return model.Provider{Name: name, Dialects: dialects, Base: u, Auth: func(h http.Header) error { h.Set(header, scheme+realKey); return nil }}
+	}
+	prices, err := model.ParsePrices([]byte("usd_per_million_tokens: {anthropic: {small: {input: 1, output: 10}}}"))
+	must(t, err)
+	r.proxy, err = model.New([]model.Provider{
+		provider("anthropic", "", "X-Api-Key", "", model.Anthropic),
+		provider("openai", "/v1", "Authorization", "Bearer ", model.OpenAIResponses, model.OpenAIChat),
+		provider("googleai", "", "X-Goog-Api-Key", "", model.Gemini),
+	}, &model.Options{
+		Log: slog.New(slog.NewTextHandler(r.log, nil)), Transport: transport, Prices: prices,
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)),
+	})
+	must(t, err)
+	r.inside = httptest.NewServer(r.proxy.Handler(sandbox))
+	t.Cleanup(r.inside.Close)
+	return r
+}
+
+// issue makes a lease that ends with the test.
+func (r *rig) issue(g model.Grant) *model.Lease {
+	r.t.Helper()
+	if g.Models == nil {
+		g.Models = []string{"small"}
+	}
+	l, err := r.proxy.Issue(g)
+	must(r.t, err)
+	r.t.Cleanup(func() { must(r.t, l.Close()) })
+	return l
+}
+
+// dialect is how a client asks in one of the dialects.
+type dialect struct {
+	provider     string
+	whole, parts string // paths, for an answer at once and for a stream
+	body         string
+}
+
+func dialects() map[model.Dialect]dialect {
+	return map[model.Dialect]dialect{
+		model.Anthropic:       {"anthropic", "/v1/messages", "/v1/messages", `{"model":"small","max_tokens":9,"messages":[{"role":"user","content":"TEXT"}],"stream":STREAM}`},
+		model.OpenAIChat:      {"openai", "/v1/chat/completions", "/chat/completions", `{"model":"small","messages":[{"role":"user","content":"TEXT"}],"stream":STREAM}`},
+		model.OpenAIResponses: {"openai", "/v1/responses", "/responses", `{"model":"small","input":"TEXT","stream":STREAM}`},
+		model.Gemini:          {"googleai", "/v1beta/models/small:generateContent", "/v1beta/models/small:streamGenerateContent?alt=sse", `{"contents":[{"parts":[{"text":"TEXT"}]}]}`},
+	}
+}
+
+// request makes a request in the dialect.
+func (d dialect) request(r *rig, key, text string, stream bool) *http.Request {
+	path := d.whole
+	body := strings.NewReplacer("TEXT", text, "STREAM", "false").Replace(d.body)
+	if stream {
+		path, body = d.parts, strings.NewReplacer("TEXT", text, "STREAM", "true").Replace(d.body)
+	}
+	return r.request(http.MethodPost, "/"+d.provider+path, key, body)
+}
+
+func (r *rig) request(method, path, key, body string) *http.Request {
+	req, err := http.NewRequest(method, r.inside.URL+path, strings.NewReader(body))
+	must(r.t, err)
+	req.Header.Set("Authorization", "Bearer "+key)
+	return req
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request.
+func (r *rig) do(req *http.Request) answer {
+	r.t.Helper()
+	res, err := http.DefaultTransport.RoundTrip(req)
+	must(r.t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	must(r.t, err)
+	return answer{res.StatusCode, res.Header, string(body)}
+}
+
+// said returns the message of an error in any dialect.
+func (a answer) said() string {
+	var e struct{ Error struct{ Message string } }
+	_ = json.Unmarshal([]byte(a.body), &e) // then there is none
+	return e.Error.Message
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,318 @@
+package model
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+)
+
+// Bounds of a request.
+const (
+	maxBody  = 32 << 20
+	bodyTime = time.Minute // for the body to come
+	// goneTime is how long an answer is read on, so that it is counted, when nobody waits for it any more.
+	goneTime = 2 * time.Minute
+	maxLog   = 1 << 10 // of a provider's own words
+)
+
+// Headers that pass. All others of a request are dropped, and so are all others of an answer: those name the account.
+var (
+	requestHeaders = []string{"Content-Type", "Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Goog-Api-Client", "Idempotency-Key"}
+	answerHeaders  = []string{"Content-Type", "Content-Length", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id", "X-Should-Retry"}
+)
+
+// Handler answers the requests of one sandbox.
+func (p *Proxy) Handler(sandbox string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		dialect, err := p.serve(w, r, sandbox)
+		var f *refusal
+		if errors.As(err, &f) {
+			dialect.refuse(w, f)
+		}
+	})
+}
+
+// exchange is a request that is passed on.
+type exchange struct {
+	*checked
+	route
+	p        *Proxy
+	l        *Lease
+	provider Provider
+	r        *http.Request
+	span     trace.Span
+	began    time.Time
+	key      http.Header // of the provider
+}
+
+// serve answers a request. An error is a *refusal that is to be the answer.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (Dialect, error) {
+	name, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	provider := p.providers[name]
+	rt, ok := routeOf(provider.Dialects, r.Method, "/"+path)
+	if !ok || r.URL.Host != "" || r.URL.RawPath != "" || r.Header.Get("Upgrade") != "" {
+		d := Dialect("")
+		if len(provider.Dialects) > 0 {
+			d = provider.Dialects[0]
+		}
+		return d, &refusal{status: http.StatusNotFound, message: "there is nothing here but requests to models"}
+	}
+	l := p.find(sandbox, keysOf(r))
+	if l == nil || l.grant.Provider != name {
+		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "this key is not one of a run that goes on here"}
+	}
+	end, ok := l.begin()
+	if !ok {
+		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "the run of this key has ended"}
+	}
+	defer end()
+	x := &exchange{p: p, l: l, route: rt, provider: provider, r: r, began: time.Now()}
+	return rt.dialect, x.run(w)
+}
+
+// run checks a request and passes it on.
+func (x *exchange) run(w http.ResponseWriter) (err error) {
+	size := x.r.ContentLength
+	if size < 0 || size > maxBody {
+		size = maxBody
+	}
+	rc := http.NewResponseController(w)
+	defer context.AfterFunc(x.l.ctx, func() { // frees what sends to, or waits for, a program that does neither
+		_ = rc.SetWriteDeadline(time.Unix(1, 0))
+		_ = rc.SetReadDeadline(time.Unix(1, 0))
+	})()
+	release, ok := x.l.slot(x.r.Context(), size)
+	if !ok {
+		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many requests of this run at once"})
+	}
+	defer release()
+	if what := x.l.overBudget(); what != "" {
+		return x.refuse(&refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run is used up: " + what})
+	}
+	x.checked = &checked{}
+	if x.kind != list {
+		raw, err := x.readBody(w, rc)
+		if err == nil {
+			x.checked, err = check(x.route, x.l.grant, raw, x.l.left)
+		}
+		if err != nil {
+			return x.refuse(err)
+		}
+	}
+	x.key = http.Header{}
+	if x.provider.Auth != nil {
+		if err := x.provider.Auth(x.key); err != nil {
+			x.p.o.Log.Error("a model provider's key cannot be had", "provider", x.provider.Name, "error", err)
+			return x.refuse(&refusal{status: http.StatusBadGateway, message: "the operator's key for " + x.provider.Name + " cannot be had"})
+		}
+	}
+	x.startSpan(x.checked.model)
+	defer x.span.End()
+	x.l.passed(x.removed)
+	ctx, cancel := x.lingering()
+	defer cancel()
+	proxy := &httputil.ReverseProxy{
+		Rewrite:        x.rewrite,
+		Transport:      x.p.o.Transport,
+		FlushInterval:  -1,
+		ModifyResponse: x.answer,
+		ErrorHandler:   x.failed,
+		ErrorLog:       log.New(io.Discard, "", 0), // of connections that ended; those to the provider are seen by failed
+	}
+	out := x.r.WithContext(ctx)
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+	if x.kind == list {
+		out.Body = http.NoBody
+	}
+	proxy.ServeHTTP(w, out)
+	return nil
+}
+
+// maxRefusedSpans is how many refusals of a lease are recorded as spans. A program in a loop would fill the trace with them.
+const maxRefusedSpans = 32
+
+// refuse counts a refusal and records it as a span of its own.
+func (x *exchange) refuse(err error) error {
+	var f *refusal
+	if errors.As(err, &f) && x.l.refused(f.spent) <= maxRefusedSpans {
+		x.startSpan("")
+		x.span.SetAttributes(semconv.HTTPStatus.Int(f.status))
+		telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
+		x.span.End()
+	}
+	return err
+}
+
+// readBody reads a body that has come in time, is not too large, and can be read.
+func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) ([]byte, error) {
+	if e := x.r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return nil, &refusal{status: http.StatusUnsupportedMediaType, message: "send the request without Content-Encoding"}
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // connections have deadlines
+	if x.l.ctx.Err() != nil {
+		_ = rc.SetReadDeadline(time.Unix(1, 0)) // it ended meanwhile
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, x.r.Body, maxBody))
+	_ = rc.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &refusal{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the request is larger than %d MiB", maxBody>>20)}
+	case err != nil:
+		return nil, &refusal{status: http.StatusBadRequest, message: "the request did not come to its end"}
+	}
+	return raw, nil
+}
+
+// lingering returns the context of the request to the provider. It ends with the lease, and some time after whoever asked is gone.
+func (x *exchange) lingering() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
+	stop := context.AfterFunc(x.l.ctx, cancel)
+	var mu sync.Mutex // guards timer
+	var timer *time.Timer
+	gone := context.AfterFunc(x.r.Context(), func() {
+		mu.Lock()
+		defer mu.Unlock()
+		timer = time.AfterFunc(goneTime, cancel)
+	})
+	return ctx, func() {
+		cancel()
+		stop()
+		gone()
+		mu.Lock()
+		defer mu.Unlock()
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// rewrite makes the request to the provider.
+func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
+	u := *x.provider.Base
+	u.Path = strings.TrimSuffix(u.Path, "/") + x.upstream
+	u.RawQuery = query(pr.In.URL.Query())
+	pr.Out.URL, pr.Out.Host = &u, ""
+	h := http.Header{}
+	for _, name := range requestHeaders {
+		if v := pr.In.Header.Values(name); len(v) > 0 {
+			h[name] = v
+		}
+	}
+	if x.kind != list {
+		h.Set("Content-Type", "application/json")
+	}
+	for name, v := range x.key {
+		h[name] = v
+	}
+	pr.Out.Header, pr.Out.Trailer, pr.Out.TransferEncoding = h, nil, nil
+}
+
+// answer has the provider's answer metered, and without what is not the sandbox's business.
+func (x *exchange) answer(res *http.Response) error {
+	x.span.SetAttributes(semconv.HTTPStatus.Int(res.StatusCode))
+	switch {
+	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+		x.logAnswer(res)
+		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("%s refused the operator's key, or what was asked with it", x.provider.Name)}
+	case res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400:
+		return fmt.Errorf("unexpected status %d", res.StatusCode)
+	case res.StatusCode < 300 && mediaType(res) == "text/html":
+		return errors.New("a page in the place of an answer") // some clients would ask again for ever
+	case res.Header.Get("Content-Encoding") != "":
+		return errors.New("an answer with a Content-Encoding, which cannot be metered")
+	}
+	h := http.Header{}
+	for name, v := range res.Header {
+		if slices.Contains(answerHeaders, name) || strings.Contains(name, "Ratelimit") {
+			h[name] = v
+		}
+	}
+	res.Header, res.Trailer = h, nil
+	if res.StatusCode >= 400 {
+		telemetry.Fail(x.span, "provider_error")
+	} else if x.kind == generate {
+		x.meter(res)
+	}
+	return nil
+}
+
+// mediaType returns the type of an answer without parameters; empty when it cannot be read.
+func mediaType(res *http.Response) string {
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // the error says no more
+	return kind
+}
+
+// meter puts the meter into the way of an answer.
+func (x *exchange) meter(res *http.Response) {
+	m := &meter{dialect: x.dialect, stream: mediaType(res) == "text/event-stream"}
+	res.Body = &metered{ReadCloser: res.Body, m: m,
+		first: sync.OnceFunc(func() { x.span.SetAttributes(telemetry.KeyFirstByte.Int64(time.Since(x.began).Milliseconds())) }),
+		done: func() {
+			used, estimated := m.total(int64(len(x.body)), x.longest)
+			cost := x.l.spend(x.checked.model, used, estimated)
+			if x.short && used.output >= x.longest { // the budget ended it, not the model
+				x.l.exhaust()
+			}
+			x.span.SetAttributes(semconv.InputTokens.Int64(used.input), semconv.OutputTokens.Int64(used.output),
+				semconv.CachedTokens.Int64(used.cacheRead), semconv.ThinkingTokens.Int64(used.reasoning), telemetry.KeyCost.Float64(cost))
+		}}
+}
+
+// logAnswer writes what a provider says to the log, without the key.
+func (x *exchange) logAnswer(res *http.Response) {
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
+	said := string(text)
+	for _, v := range x.key {
+		said = strings.ReplaceAll(said, strings.TrimPrefix(v[0], "Bearer "), "[key]")
+	}
+	x.p.o.Log.Warn("a model provider refused", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", said))
+}
+
+// failed answers when the provider did not, or not in a way that can be passed on.
+func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
+	var f *refusal
+	if !errors.As(err, &f) {
+		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", err)
+		if x.kind == generate && errors.Is(err, context.Canceled) { // nobody waited any more; it may have thought for long
+			x.l.spend(x.checked.model, tokens{input: int64(len(x.body)) / bytesPerToken, output: x.longest}, true)
+		}
+		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " cannot be reached, or does not answer as it should"}
+	}
+	telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
+	x.dialect.refuse(w, f)
+}
+
+// startSpan begins the span of a request that asks a model. Others have none.
+func (x *exchange) startSpan(model string) {
+	x.span = trace.SpanFromContext(context.Background())
+	if x.kind != generate {
+		return
+	}
+	g := x.l.grant
+	attrs := []attribute.KeyValue{semconv.ProviderName.String(semconv.Provider(g.Provider))}
+	for key, value := range map[attribute.Key]string{telemetry.KeySandboxID: g.SandboxID, semconv.ConversationID: g.Run, semconv.AgentName: g.Agent} {
+		if value != "" {
+			attrs = append(attrs, telemetry.Text(key, value))
+		}
+	}
+	ctx := trace.ContextWithRemoteSpanContext(context.Background(), x.l.parent())
+	_, x.span = telemetry.StartOperation(ctx, x.p.o.TracerProvider, semconv.Chat, semconv.RequestModel, model, attrs...)
+}

@@ -1,0 +1,33 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// TestListStopsCounting: a directory with more names than the total tells of is not read to its end.
+func TestListStopsCounting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 6000 {
+		if err := os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l := &lister{limit: 1, buf: make([]byte, 1<<13), total: wire.MaxListTotal - 100}
+	if err := l.list(int(f.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	if l.total > wire.MaxListTotal+4000 || !l.truncated {
+		t.Errorf("total %d, truncated %v", l.total, l.truncated)
+	}
+}

@@ -1,0 +1,262 @@
+package lib_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A runtime runs programs of a language with the library: on this machine, or in a container that shares its network, so
+// that the host's socket is the same.
+type runtime struct {
+	root, address string
+	argv          []string // before the program
+	image         string   // of a container; empty for this machine
+	shown         string   // directory that the container sees, too
+}
+
+func (r runtime) command(ctx context.Context, program string, env ...string) *exec.Cmd {
+	env = append([]string{
+		"WORKCELL_TOOLS=" + r.address, "PYTHONDONTWRITEBYTECODE=1",
+		"PYTHONPATH=" + filepath.Join(r.root, "lib/python"), "NODE_PATH=" + filepath.Join(r.root, "lib/node"),
+	}, env...)
+	argv := append(slices.Clone(r.argv), program)
+	if r.image != "" {
+		argv = append(r.docker(env), argv...)
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"))
+	return cmd
+}
+
+// docker returns the command line that runs another in a container as sandboxes run them, but for the network.
+func (r runtime) docker(env []string) []string {
+	argv := []string{"docker", "run", "--rm", "-i", "--network", "host", "--read-only", "--cap-drop", "ALL", "--user", "1000:1000",
+		"-v", r.root + ":" + r.root + ":ro", "-v", r.shown + ":" + r.shown}
+	for _, e := range env {
+		argv = append(argv, "-e", e)
+	}
+	return append(argv, r.image)
+}
+
+// run returns what the program prints.
+func (r runtime) run(t *testing.T, program string, env ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := r.command(ctx, program, env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", r.image, r.argv[0], err, out, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func python(t *testing.T, h *host) runtime {
+	t.Helper()
+	return runtime{root: install(t), address: h.address, argv: []string{"python3", "-c"}}
+}
+
+func TestPython(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	py := python(t, h)
+	for name, tc := range map[string]struct{ program, want string }{
+		"data":            {`print(tools.orders.lookup(id="42", n=1.5, deep={"a": [None, True]}))`, `{'deep': {'a': [None, True]}, 'id': '42', 'n': 1.5}`},
+		"no arguments":    {`print(tools.orders.lookup())`, `{}`},
+		"a dict":          {`print(tools.orders.lookup({"if": 1, "from_": 2}, note="x"))`, `{'from_': 2, 'if': 1, 'note': 'x'}`},
+		"a keyword":       {`print(tools.orders.lookup(from_="a", class_="b", mine_="c"))`, `{'class': 'b', 'from': 'a', 'mine_': 'c'}`},
+		"by name":         {`print(tools.call("orders.lookup", {"from_": 1}), tools.call("orders_lookup"))`, `{'from_': 1} {}`},
+		"dashes":          {`print(tools.my_server.get_thing(id=1), tools.call("my-server.get-thing"))`, `{'id': 1} {}`},
+		"surrogates":      {`print(tools.orders.lookup(id="ä\U0001f600"))`, `{'id': 'ä😀'}`},
+		"text":            {`r = tools.orders.text(); print(type(r).__name__, r, r.json()["a"])`, `Text {"a": 1} 1`},
+		"saved":           {`r = tools.big.rows(); print(len(r), len(r[0]))`, `1024 511`},
+		"saved text":      {`r = tools.big.text(); print(type(r).__name__, len(r))`, `Text 526337`},
+		"saved binary":    {`print(tools.big.binary())`, `b'\x00\xff'`},
+		"files":           {`files = []; print(tools.orders.picture(_files=files), files[0].load(), files[0].kind)`, `seen b'PNG' image/png`},
+		"trace":           {`print(tools.orders.meta()["traceparent"])`, `00-aa-bb-01`},
+		"save is told":    {`print(tools.orders.meta(_save="x/y.json")["workcell/save"])`, `x/y.json`},
+		"not JSON":        {fails(`tools.orders.lookup(id=float("nan"))`, "ValueError") + `; print(tools.orders.lookup(id=1))`, "ValueError\n{'id': 1}"},
+		"denied":          {fails(`tools.orders.refund()`, "ToolDenied") + `; print(e.code, e.message, e.remediation, e.retryable)`, "ToolDenied\npermission_denied too much Do something else. False"},
+		"capacity":        {fails(`tools.orders.fail(code="capacity")`, "ToolError") + `; print(e.code, e.retryable)`, "ToolError\ncapacity True"},
+		"timeout":         {fails(`tools.orders.fail(code="timeout")`, "ToolTimeout"), "ToolTimeout"},
+		"unavailable":     {fails(`tools.orders.fail(code="unavailable")`, "ToolUnavailable") + `; print(e.outcome_unknown)`, "ToolUnavailable\nFalse"},
+		"plain error":     {fails(`tools.orders.broken()`, "ToolError") + `; print(e)`, "ToolError\ntool_failed: no luck"},
+		"no such tool":    {fails(`tools.orders.nothing()`, "ToolError"), "ToolError"},
+		"pickled failure": {fails(`tools.orders.refund()`, "ToolDenied") + `; import pickle; print(pickle.loads(pickle.dumps(e)).message)`, "ToolDenied\ntoo much"},
+		"awaited": {`import asyncio
+async def main():
+    a, b = await asyncio.gather(aio.orders.lookup(id=1), aio.call("orders.lookup", {"id": 2}))
+    try: await aio.orders.refund()
+    except ToolDenied: print(a, b, "denied")
+asyncio.run(main())`, `{'id': 1} {'id': 2} denied`},
+		"fork": {`import os
+tools.orders.lookup()
+if os.fork() == 0:
+    print(tools.orders.lookup(id=1), flush=True); os._exit(0)
+os.wait(); print(tools.orders.lookup(id=2))`, "{'id': 1}\n{'id': 2}"},
+		"introspection": {`import copy; print(hasattr(tools, "__len__"), copy.copy(tools.orders).lookup(id=1))`, `False {'id': 1}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := py.run(t, "from workcell import *\n"+tc.program, "TRACEPARENT=00-aa-bb-01"); got != tc.want {
+				t.Errorf("printed\n%s\nwant\n%s", got, tc.want)
+			}
+		})
+	}
+}
+
+// fails is Python that prints the class of what an expression raises, and keeps it as e.
+func fails(expression, class string) string {
+	return "try: " + expression + "\nexcept " + class + " as x: e = x\nprint(type(e).__name__)"
+}
+
+func TestPythonSaved(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	py := python(t, h)
+	kept := py.run(t, `from workcell import tools
+tools.big.rows()
+import os; print(os.listdir("`+h.dir+`"))
+r = tools.big.rows(_save="rows.json")
+print(r.bytes, r.kind, r.length, r.keys, r.head, len(r.load()), os.listdir("`+h.dir+`"))`)
+	if want := "[]\n1049601 array 3 ['a'] x 1024 ['rows.json']"; kept != want {
+		t.Errorf("printed\n%s\nwant\n%s", kept, want)
+	}
+}
+
+func TestPythonThreads(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	got := python(t, h).run(t, `
+from concurrent.futures import ThreadPoolExecutor
+from workcell import tools
+def work(n):
+    return all(tools.orders.lookup(id=[n, i])["id"] == [n, i] for i in range(50))
+with ThreadPoolExecutor(24) as pool:
+    print(all(pool.map(work, range(24))))`)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if calls := h.count("orders_lookup").Load(); got != "True" || calls != 1200 || h.dialled > 8 {
+		t.Errorf("printed %s; %d calls over %d connections, want 1200 over at most 8", got, calls, h.dialled)
+	}
+}
+
+func TestPythonTimeout(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	got := python(t, h).run(t, `from workcell import *
+`+fails(`tools.orders.slow(_timeout=0.5)`, "ToolTimeout")+`
+print(tools.orders.lookup(id=1))`)
+	if want := "ToolTimeout\n{'id': 1}"; got != want {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+	await(t, "the end of the tool's context", h.cancelled)
+}
+
+// A link that breaks under a call leaves unknown what became of it; the library repeats what is safe to repeat.
+func TestPythonBrokenLink(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	got := python(t, h).run(t, `from workcell import *
+print(tools.flaky.read(id=1), tools.flaky.put(id=2))
+`+fails(`tools.flaky.write(id=3)`, "ToolUnavailable")+`
+print(e.outcome_unknown, tools.flaky.write(id=4))`, "TRACEPARENT=00-aa-bb-01")
+	if want := "{'id': 1} {'id': 2}\nToolUnavailable\nTrue {'id': 4}"; got != want {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+	for tool, want := range map[string]int64{"flaky_read": 2, "flaky_put": 2, "flaky_write": 2} {
+		if n := h.count(tool).Load(); n != want {
+			t.Errorf("%s was called %d times, want %d", tool, n, want)
+		}
+	}
+}
+
+// A host that goes under a call and stays away leaves unknown what became of it, too.
+func TestPythonHostGone(t *testing.T) {
+	t.Parallel()
+	got := python(t, newHost(t)).run(t, `from workcell import *
+`+fails(`tools.flaky.leave(_timeout=1)`, "ToolUnavailable")+`
+print(e.outcome_unknown, e.retryable)`)
+	if want := "ToolUnavailable\nTrue False"; got != want {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A host that goes between two calls is waited for, and nothing is unknown.
+func TestPythonHostAway(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	cmd := python(t, h).command(context.Background(), `from workcell import *
+tools.orders.lookup()
+print("gone?", flush=True); input()
+print(tools.orders.lookup(id=1))`)
+	away(t, h, cmd, "{'id': 1}")
+}
+
+// away lets the host go after the program's first line, and come back while its next call waits.
+func away(t *testing.T, h *host, cmd *exec.Cmd, want string) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	h.leave()
+	if _, err := io.WriteString(in, "on\n"); err != nil {
+		t.Error(err)
+	}
+	h.listen(t)
+	lines.Scan()
+	if err := cmd.Wait(); err != nil || lines.Text() != want {
+		t.Errorf("printed %q, %v; want %q", lines.Text(), err, want)
+	}
+}
+
+// A command without host tools learns so at once.
+func TestPythonNoTools(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	py := python(t, h)
+	py.address = ""
+	if got := py.run(t, "from workcell import *\n"+fails("tools.a.b()", "ToolUnavailable")+"; print(e.outcome_unknown)"); got != "ToolUnavailable\nFalse" {
+		t.Errorf("printed %s", got)
+	}
+}
+
+func TestPythonResult(t *testing.T) {
+	t.Parallel()
+	py := python(t, newHost(t))
+	file := filepath.Join(t.TempDir(), "result")
+	got := py.run(t, `from workcell import result
+result(1)
+result({"a": [1]})
+for v in ["x" * 65536, float("nan"), {1, 2}]:
+    try: result(v)
+    except (ValueError, TypeError) as e: print(type(e).__name__)`, "WORKCELL_RESULT="+file)
+	if want := "ValueError\nValueError\nTypeError"; got != want {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+	if left, err := os.ReadFile(file); string(left) != `{"a": [1]}` {
+		t.Errorf("left %q, %v", left, err)
+	}
+}

@@ -1,0 +1,52 @@
+package output
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+type nowhere struct{}
+
+func (nowhere) write(wire.Channel, []byte) {}
+func (nowhere) flush()                     {}
+
+// TestDrainOfOnePipe: a child that is left behind and holds one pipe of two keeps nobody waiting, whichever it is.
+func TestDrainOfOnePipe(t *testing.T) {
+	t.Parallel()
+	for held := range 2 {
+		var fds [2]int
+		var writers [2]*os.File
+		for i := range fds {
+			var p [2]int
+			if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+				t.Fatal(err)
+			}
+			fds[i], writers[i] = p[0], os.NewFile(uintptr(p[1]), "pipe")
+		}
+		o := NewPipes(fds, nowhere{}, &sync.Pool{New: func() any { return new([chunkMax]byte) }})
+		o.Start()
+		if err := writers[1-held].Close(); err != nil {
+			t.Fatal(err)
+		}
+		drained := make(chan bool)
+		go func() { drained <- o.Drain(10 * time.Millisecond) }()
+		select {
+		case leaked := <-drained:
+			if !leaked {
+				t.Errorf("pipe %d is held, and said not to be", held)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("pipe %d is held, and waited for", held)
+		}
+		if err := writers[held].Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-o.done
+	}
+}

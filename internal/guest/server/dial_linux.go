@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// dialPatience is how long a connection may take: one whose listener is slow to accept waits in line.
+const dialPatience = 20 * time.Second
+
+// handleDial connects to a port of the sandbox's loopback, and carries the bytes of the connection until it ends.
+func (s *Server) handleDial(r *request, req *wire.DialRequest) error {
+	targets, err := loopback(req.Address)
+	if err != nil {
+		return err
+	}
+	if s.dials.Add(1) > wire.MaxDials {
+		s.dials.Add(-1)
+		return wire.Errorf(wire.CodeCapacity, "%d connections to ports are open, which is the limit", wire.MaxDials)
+	}
+	defer s.dials.Add(-1)
+	h := newCarrier(r)
+	defer r.Release()
+	conn, err := h.dial(targets)
+	if err != nil {
+		return err
+	}
+	defer h.close(conn)
+	return h.carry(conn, wire.Dialed{Local: conn.LocalAddr().String(), Remote: conn.RemoteAddr().String()})
+}
+
+// loopback returns the addresses that a text means, of the loopback alone.
+func loopback(text string) ([]netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeInvalid, "the address %.80q is not HOST:PORT", text)
+	}
+	hosts := []string{host}
+	if host == "localhost" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	var targets []netip.AddrPort
+	for _, host := range hosts {
+		target, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+		switch {
+		case err != nil || target.Port() == 0:
+			return nil, wire.Errorf(wire.CodeInvalid, "the address %.80q is not that of a port of the loopback", text)
+		case !target.Addr().Unmap().IsLoopback() || target.Addr().Zone() != "":
+			return nil, wire.Errorf(wire.CodePermission, "%.80q is not an address of the sandbox's loopback, such as 127.0.0.1:%d", text, target.Port())
+		}
+		targets = append(targets, target)
+	}
+	return targets, nil
+}
+
+// dial connects to the first of the addresses that takes a connection, unless the host leaves before.
+func (h *carrier) dial(targets []netip.AddrPort) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialPatience)
+	defer cancel()
+	go func() {
+		select {
+		case <-h.left:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var first error
+	for _, target := range targets {
+		conn, err := new(net.Dialer).DialTCP(ctx, "tcp", netip.AddrPort{}, target)
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = dialError(target, err)
+		}
+	}
+	return nil, first
+}
+
+func dialError(target netip.AddrPort, err error) error {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return wire.Errorf(wire.CodeNotFound, "nothing listens on %s", target)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return wire.Errorf(wire.CodeTimeout, "what listens on %s accepts no connection", target)
+	}
+	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
+}
+
+// close closes a connection. When its host has left without an end, what it sent may be a part of what it meant to: the reader
+// must not take that for the whole, so the connection is reset.
+func (h *carrier) close(conn *net.TCPConn) {
+	select {
+	case <-h.hostEnd:
+	default:
+		_ = conn.SetLinger(0) // fails for one that is closed
+	}
+	_ = conn.Close() // nothing is left to be lost
+}

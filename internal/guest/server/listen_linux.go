@@ -1,0 +1,351 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of the connections to a service, besides those of its listener.
+const (
+	maxExecConns    = 16 // open ones of an exec
+	maxWaitingConns = 64 // those that no host has accepted
+	maxUnsettled    = 16 // those of processes that no exec is known of, while some are about to start
+)
+
+// service takes the connections of commands to one name, and hands each to a host that waits for it in accept-v1.
+type service struct {
+	s       *Server
+	name    string
+	network string
+	handoff chan *serviceConn
+	closed  chan struct{}
+
+	mu      sync.Mutex     // guards the fields below
+	ln      net.Listener   // nil before it listens, then always the same
+	owner   *ownership     // of the latest host that listened; nil before there was one
+	most    int            // open connections that the latest host wants at most
+	wait    time.Duration  // for an accept; zero when no host is expected
+	open    int            // connections, those that wait included
+	waiting int            // of these
+	ofExec  map[string]int // open connections by exec
+}
+
+// ownership is a host's right to accept.
+type ownership struct {
+	sv     *service
+	mux    *yamux.Session
+	ending sync.Once
+	over   chan struct{}  // closed when it has ended
+	parked sync.WaitGroup // requests that wait for a connection; added to with mu of the service held
+}
+
+// end ends the ownership. Afterwards no request of its host takes a connection that is another's to have.
+func (o *ownership) end() {
+	o.sv.mu.Lock() // park adds nothing after this
+	o.ending.Do(func() { close(o.over) })
+	o.sv.mu.Unlock()
+	o.parked.Wait()
+}
+
+func (o *ownership) ended() bool {
+	select {
+	case <-o.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// serviceConn is a connection of a command.
+type serviceConn struct {
+	net.Conn
+	sv      *service
+	who     wire.Accepted
+	unwatch func() // to be called by who takes it from handoff
+}
+
+// openServices makes the services. Unix sockets are bound at once, so that no command can be there first.
+func (s *Server) openServices() map[string]*service {
+	all := map[string]*service{}
+	for name, network := range wire.ServiceNetworks() {
+		sv := &service{s: s, name: name, network: network, handoff: make(chan *serviceConn), closed: make(chan struct{}), ofExec: map[string]int{}}
+		all[name] = sv
+		if network == "unix" {
+			if err := sv.bind(); err != nil {
+				s.logf("no service %s: %v", name, err) // listen-v1 tries again
+			}
+		}
+	}
+	return all
+}
+
+// bind begins to listen. The name of a socket is the sandbox's own where its network namespace is. A guest that is not the
+// first process of a sandbox, or that finds the name taken, shares the namespace with others and has a name of its own.
+func (sv *service) bind() error {
+	ln, err := sv.listen()
+	if err != nil {
+		return err
+	}
+	sv.ln = ln
+	go sv.serve(ln)
+	return nil
+}
+
+// listen does without net.Listen, which would bring in the resolver of names.
+func (sv *service) listen() (net.Listener, error) {
+	if sv.network == "tcp" {
+		return net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	}
+	name := "@workcell-" + sv.name
+	if os.Getpid() == 1 {
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return ln, err
+		}
+	}
+	return net.ListenUnix("unix", &net.UnixAddr{Name: name + "-" + sv.s.bootID, Net: "unix"})
+}
+
+// serve admits connections until the listener is closed. It identifies them one after the other, so that a command that does
+// nothing but connect fills its own places and no other one's.
+func (sv *service) serve(ln net.Listener) {
+	unsettled := make(chan struct{}, maxUnsettled)
+	for {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(acceptPause) // no memory or descriptors for now
+			continue
+		}
+		c := &serviceConn{Conn: conn, sv: sv}
+		if c.identify(false) {
+			sv.admit(c)
+			continue
+		}
+		select { // of a command that is just being started, if of any
+		case unsettled <- struct{}{}:
+			go func() {
+				c.identify(true)
+				sv.admit(c)
+				<-unsettled
+			}()
+		default:
+			_ = conn.Close() // too many
+		}
+	}
+}
+
+// identify finds the exec that the connecting process belongs to, by what the kernel says of it. It reports whether the answer
+// is final; with wait it is. A process outside of the sandbox has no pid in it. Over TCP nobody is known.
+func (c *serviceConn) identify(wait bool) (final bool) {
+	conn, ok := c.Conn.(*net.UnixConn)
+	if !ok {
+		return true
+	}
+	cred, err := peerOf(conn)
+	if err != nil || cred.Pid <= 0 {
+		return true
+	}
+	c.who.PID = int(cred.Pid)
+	member := c.sv.s.spawner.Member(c.who.PID)
+	e, final := c.sv.s.execs.find(func(e *execution) bool { return member(e.proc, e.id) }, wait)
+	if e != nil && slices.Contains(e.granted, c.sv.name) {
+		c.who.ExecID = e.id
+	}
+	return final
+}
+
+// admit offers a connection to the hosts if it may be one.
+func (sv *service) admit(c *serviceConn) {
+	if !sv.enter(c.who.ExecID) {
+		_ = c.Conn.Close() // not granted, too many, or nobody listens
+		return
+	}
+	go func() {
+		defer sv.s.guard("a connection")
+		var id [8]byte
+		_, _ = rand.Read(id[:]) // never fails, by its documentation
+		c.who.ConnID = hex.EncodeToString(id[:])
+		if c.who.PID > 0 {
+			c.who.Program = proc.Program(c.who.PID)
+		}
+		sv.offer(c)
+	}()
+}
+
+// enter counts a connection of an exec in, as one that waits.
+func (sv *service) enter(exec string) bool {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if sv.wait == 0 || sv.open >= sv.most || sv.waiting >= maxWaitingConns {
+		return false
+	}
+	if sv.network == "unix" {
+		if exec == "" || sv.ofExec[exec] >= maxExecConns {
+			return false
+		}
+		sv.ofExec[exec]++
+	}
+	sv.open++
+	sv.waiting++
+	return true
+}
+
+// offer keeps a connection that waits until a host accepts it, at most for as long as hosts want it to wait.
+func (sv *service) offer(c *serviceConn) {
+	sv.mu.Lock()
+	t := time.NewTimer(sv.wait)
+	sv.mu.Unlock()
+	defer t.Stop()
+	defer sv.stopWaiting()
+	var hungUp <-chan struct{}
+	hungUp, c.unwatch = watchHangup(c.Conn)
+	select {
+	case sv.handoff <- c:
+		return
+	case <-hungUp:
+	case <-t.C:
+	case <-sv.closed:
+	}
+	c.unwatch()
+	c.end()
+}
+
+// watchHangup returns a channel that is closed when a process has closed its Unix connection, and what ends the watch, without
+// which nothing can be read.
+func watchHangup(c net.Conn) (hungUp <-chan struct{}, release func()) {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, func() {}
+	}
+	ended := make(chan struct{})
+	go func() { AwaitHangup(conn); close(ended) }()
+	return ended, func() {
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // fails for one that is closed, whose watch has ended
+		<-ended
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+}
+
+func (sv *service) stopWaiting() {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.waiting--
+}
+
+// end closes a connection and counts it out.
+func (c *serviceConn) end() {
+	_ = c.Conn.Close() // nothing is left to be lost
+	c.sv.mu.Lock()
+	defer c.sv.mu.Unlock()
+	c.sv.open--
+	if n := c.sv.ofExec[c.who.ExecID]; n > 1 {
+		c.sv.ofExec[c.who.ExecID] = n - 1
+	} else {
+		delete(c.sv.ofExec, c.who.ExecID)
+	}
+}
+
+// rest closes the connections that come from now on, until a host listens again.
+func (sv *service) rest() {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.wait = 0
+}
+
+// close ends the service.
+func (sv *service) close() {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	close(sv.closed)
+	if sv.ln != nil {
+		_ = sv.ln.Close() // ends serve
+	}
+}
+
+// own makes a host the one that accepts, in the place of whoever was before, and returns the address to connect to.
+func (sv *service) own(mux *yamux.Session, req *wire.ListenRequest) (*ownership, string, error) {
+	before, o, err := sv.replace(mux, req)
+	if err != nil {
+		return nil, "", wire.Errorf(wire.CodeUnsupported, "listening as %s: %v", sv.name, err)
+	}
+	if before != nil {
+		before.end()
+	}
+	return o, sv.ln.Addr().String(), nil
+}
+
+func (sv *service) replace(mux *yamux.Session, req *wire.ListenRequest) (before, o *ownership, err error) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if sv.ln == nil {
+		if err := sv.bind(); err != nil {
+			return nil, nil, err
+		}
+	}
+	before, o = sv.owner, &ownership{sv: sv, mux: mux, over: make(chan struct{})}
+	sv.owner, sv.most, sv.wait = o, req.MaxConns, time.Duration(req.WaitMillis)*time.Millisecond
+	return before, o, nil
+}
+
+// park counts in a request of a host that waits for a connection; nil when another host has the service, or nobody.
+func (sv *service) park(mux *yamux.Session) *ownership {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if sv.owner == nil || sv.owner.mux != mux || sv.owner.ended() {
+		return nil
+	}
+	sv.owner.parked.Add(1)
+	return sv.owner
+}
+
+// checkServices refuses names that no service has.
+func (s *Server) checkServices(names []string) error {
+	for _, name := range names {
+		if s.services[name] == nil {
+			return wire.Errorf(wire.CodeInvalid, "there is no service %.40q", name)
+		}
+	}
+	return nil
+}
+
+// handleListen keeps a host the owner of a service until it leaves or another one takes its place.
+func (s *Server) handleListen(r *request, req *wire.ListenRequest) error {
+	sv := s.services[req.Name]
+	switch {
+	case sv == nil:
+		return wire.Errorf(wire.CodeUnsupported, "this guest has no service %.40q", req.Name)
+	case req.MaxConns < 1 || req.MaxConns > wire.MaxConns:
+		return wire.Errorf(wire.CodeInvalid, "max_conns is %d, it must be 1 to %d", req.MaxConns, wire.MaxConns)
+	case req.WaitMillis < 1 || req.WaitMillis > wire.MaxConnWait:
+		return wire.Errorf(wire.CodeInvalid, "wait_ms is %d, it must be 1 to %d", req.WaitMillis, wire.MaxConnWait)
+	}
+	o, address, err := sv.own(r.mux, req)
+	if err != nil {
+		return err
+	}
+	defer o.end()
+	if err := r.Answer(wire.ListenResult{Address: address}); err != nil {
+		return err
+	}
+	left := r.watch(nil)
+	defer r.Release()
+	select {
+	case <-left:
+	case <-o.over:
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+package server_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/server"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func listen(t testing.TB, c *client.Conn, name string) *client.Listener {
+	t.Helper()
+	l, err := c.Listen(t.Context(), wire.ListenRequest{Name: name, MaxConns: 8, WaitMillis: wire.MaxConnWait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// Of two hosts that are connected, the one that listened last has the service. When it leaves, connections wait.
+func TestListenOfTwoHosts(t *testing.T) {
+	s, _ := newServer(t)
+	first, second := connect(t, s), connect(t, s)
+	before, l := listen(t, first, "model"), listen(t, second, "model")
+	if _, err := before.Accept(t.Context()); !errors.Is(err, client.ErrNotListening) {
+		t.Errorf("the first host: %v", err)
+	}
+	conn := dialed(t, l)
+	p, err := l.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = second.Close()
+	if b, err := io.ReadAll(conn); err != nil || len(b) > 0 {
+		t.Errorf("the connection of a host that left: %q, %v", b, err)
+	}
+	_ = p.Close()
+	conn = dialed(t, l)
+	again := listen(t, first, "model")
+	if p, err = again.Accept(t.Context()); err != nil || again.Address() != l.Address() {
+		t.Fatalf("%s, %v", again.Address(), err)
+	}
+	defer p.Close()
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(p, make([]byte, 5)); err != nil {
+		t.Error(err)
+	}
+}
+
+// dialed connects as a command does.
+func dialed(t testing.TB, l *client.Listener) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", l.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Before a host listens, and when none came for the length of the lease, nobody is kept waiting.
+func TestNobodyListens(t *testing.T) {
+	s, err := server.New(server.Config{Workdir: t.TempDir(), Lease: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	c := connect(t, s)
+	l := listen(t, c, "model")
+	_ = c.Close()
+	for waiting := true; waiting; { // until the lease is over
+		conn := dialed(t, l)
+		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := conn.Read(make([]byte, 1))
+		waiting = errors.Is(err, os.ErrDeadlineExceeded)
+		_ = conn.Close()
+	}
+	listen(t, connect(t, s), "model")
+}
+
+// FuzzListen: whatever a host sends as listen-v1 or accept-v1 and behind it, the guest answers, and serves the next one.
+func FuzzListen(f *testing.F) {
+	request := func(op wire.Op, msg any) []byte {
+		b, err := wire.AppendRequest(nil, op, msg)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return b
+	}
+	listens := request(wire.OpListen, wire.ListenRequest{Name: "model", MaxConns: 1, WaitMillis: 1})
+	accepts := request(wire.OpAccept, wire.AcceptRequest{Name: "model"})
+	f.Add(listens)
+	f.Add(accepts)
+	f.Add(wire.AppendData(accepts, wire.ChanConn, []byte("early")))
+	f.Add(append(listens, accepts...))
+	f.Add(request(wire.OpDeadline, wire.DeadlineRequest{ExecID: "x", AddMillis: 1}))
+	s, _ := newServer(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := connect(t, s)
+		l := listen(t, c, "model")
+		mux := raw(t, pipe(t, s))
+		for range 2 { // the second one on top of what the first one left
+			st, err := mux.OpenStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = st.Write(b)
+			_ = st.Close()
+			_, _ = io.Copy(io.Discard, st)
+		}
+		if _, err := c.Health(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		l = listen(t, c, "model")
+		dialed(t, l)
+		p, err := l.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Close()
+	})
+}

@@ -1,0 +1,49 @@
+package wire
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestDialSocketWaits: a connection that finds the queue full waits in line, and is EAGAIN when nobody makes room.
+func TestDialSocketWaits(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // at the end
+	dial := func() error {
+		conn, err := DialSocket(name)
+		if err == nil {
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+		return err
+	}
+	if err := dial(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a full queue: %v", err)
+	}
+	if conn, err := net.Dial("unix", name); err == nil {
+		t.Errorf("the queue has room for %v", conn.LocalAddr())
+	}
+	go func() {
+		time.Sleep(queueWait / 10) // it works without, too, but then nobody waits
+		if nfd, _, err := unix.Accept(fd); err == nil {
+			_ = unix.Close(nfd)
+		}
+	}()
+	if err := dial(); err != nil {
+		t.Errorf("with somebody who makes room: %v", err)
+	}
+}

@@ -1,0 +1,96 @@
+package interrupt_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/interrupt"
+)
+
+// asks is work that asks for ever, each time for a minute at most, and returns how often it got no answer.
+func asks(ctx context.Context) (int, error) {
+	for n := 0; ; n++ {
+		within, cancel := context.WithTimeout(ctx, time.Minute)
+		d, err := hosttools.ApproverFromContext(ctx).Approve(within, hosttools.ApprovalRequest{ID: "a"})
+		cancel()
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		if err == nil && d.Allow {
+			return n, nil
+		}
+	}
+}
+
+// Work that nobody comes back for ends with its first question, however many more it has.
+func TestNobodyComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		j := interrupt.Start(t.Context(), nil, asks)
+		if q, _, err := j.Wait(t.Context()); q == nil {
+			t.Fatal(err)
+		}
+		<-j.Done()
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it ended after %s", took)
+		}
+		if q, n, err := j.Wait(t.Context()); q != nil || n != 0 || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, %d, %v", q, n, err)
+		}
+	})
+}
+
+// The end of a call that waits is that of the work; an answer that comes too late blocks nobody.
+func TestWaitIsCancelled(t *testing.T) {
+	t.Parallel()
+	held := 0
+	j := interrupt.Start(t.Context(), func() func() { held++; return func() { held-- } }, asks)
+	q, _, _ := j.Wait(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if again, _, err := j.Wait(ctx); again != nil || !errors.Is(err, context.Canceled) || held != 0 {
+		t.Errorf("%v, %v, %d are held", again, err, held)
+	}
+	q.Answer(hosttools.Decision{Allow: true})
+}
+
+// A round is taken once, by its owner; one whose work has ended is forgotten.
+func TestRounds(t *testing.T) {
+	t.Parallel()
+	type rounds = interrupt.Rounds[*interrupt.Job[int]]
+	var r rounds
+	keep := func(id string) *interrupt.Job[int] {
+		j := interrupt.Start(t.Context(), nil, asks)
+		q, _, err := j.Wait(t.Context())
+		if q == nil {
+			t.Fatal(err)
+		}
+		r.Keep(id, "owner", interrupt.Round[*interrupt.Job[int]]{Job: j, Questions: []*interrupt.Question{q}})
+		return j
+	}
+	ended := keep("1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, _ = ended.Wait(ctx) // which ends it
+	j := keep("2")
+	for _, tc := range []struct {
+		id, owner string
+		want      bool
+	}{{"1", "owner", false}, {"2", "other", false}, {"2", "owner", true}, {"2", "owner", false}} {
+		round, ok := r.Take(tc.id, tc.owner)
+		if ok != tc.want {
+			t.Errorf("%s of %s: %t", tc.id, tc.owner, ok)
+		}
+		if ok {
+			round.Questions[0].Answer(hosttools.Decision{Allow: true})
+		}
+	}
+	if q, n, err := j.Wait(t.Context()); q != nil || n != 0 || err != nil {
+		t.Errorf("%v, %d, %v", q, n, err)
+	}
+}

@@ -1,0 +1,232 @@
+// Package llmmock is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of Anthropic,
+// OpenAI (Responses and Chat Completions), Gemini and Ollama, the first four streamed or not, and counts the tokens that it says
+// were used.
+package llmmock
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Object is a JSON object.
+type Object = map[string]any
+
+// Call is a call of a tool that the model makes.
+type Call struct {
+	Name  string
+	Input any
+}
+
+// Answer is what the model answers: calls, or else text.
+type Answer struct {
+	Text   string
+	Calls  []Call
+	Status int         // of a refusal that Text explains; zero for an answer
+	Header http.Header // of the answer, besides its own
+	Gate   func()      // is called between the parts of a stream; may be nil
+	Cut    bool        // ends the connection in the middle of the answer
+}
+
+// Request is a request to the model.
+type Request struct {
+	Dialect string // anthropic, openai-responses, openai-chat, gemini or ollama
+	Path    string
+	Query   string
+	Header  http.Header
+	Model   string
+	Stream  bool
+	Body    Object
+}
+
+// Usage is what answers used. Input includes what was read from and written to caches, output what was thought.
+type Usage struct {
+	Requests                                        int64
+	Input, Output, CacheRead, CacheWrite, Reasoning int64
+}
+
+// Server is an http.Handler. It is safe for concurrent use.
+type Server struct {
+	script func(n int, r Request) Answer
+
+	mu       sync.Mutex // guards the fields below
+	requests []Request
+	used     Usage
+}
+
+// New returns a server whose nth request to the model, from 0, is answered by script.
+func New(script func(n int, r Request) Answer) *Server { return &Server{script: script} }
+
+// Requests returns the requests to the model so far.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Used returns what all answers together said they used. Refusals use nothing.
+func (s *Server) Used() Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used
+}
+
+// dialects are the ends of the paths that ask the model.
+func dialects() map[string]string {
+	return map[string]string{
+		"/messages": "anthropic", "/responses": "openai-responses", "/chat/completions": "openai-chat",
+		":generateContent": "gemini", ":streamGenerateContent": "gemini", "/api/chat": "ollama",
+	}
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // nobody waits for the answer
+	}
+	req := Request{Path: r.URL.Path, Query: r.URL.RawQuery, Header: r.Header.Clone()}
+	for suffix, dialect := range dialects() {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, suffix) {
+			req.Dialect = dialect
+		}
+	}
+	if req.Dialect == "" { // what clients ask beside the model: lists of models, capabilities, counts of tokens
+		writeJSON(w, http.StatusOK, Object{"models": []Object{}, "capabilities": []string{"completion", "tools"}, "data": []Object{}, "input_tokens": len(raw), "totalTokens": len(raw)})
+		return
+	}
+	if err := json.Unmarshal(raw, &req.Body); err != nil {
+		writeJSON(w, http.StatusBadRequest, Object{"error": Object{"message": err.Error()}})
+		return
+	}
+	req.read()
+	s.mu.Lock()
+	n := len(s.requests)
+	s.requests = append(s.requests, req)
+	s.mu.Unlock()
+	a := s.script(n, req)
+	maps.Copy(w.Header(), a.Header)
+	if a.Status != 0 {
+		writeJSON(w, a.Status, Object{"type": "error", "error": Object{"message": a.Text, "type": "api_error"}})
+		return
+	}
+	u := count(req.Dialect, raw, a)
+	s.mu.Lock()
+	s.used = s.used.plus(u)
+	s.mu.Unlock()
+	answers()[req.Dialect](&writer{w: w, req: req, gate: a.Gate, cut: a.Cut}, a, u)
+}
+
+// read reads model and stream, which Gemini has in the path.
+func (r *Request) read() {
+	r.Model, _ = r.Body["model"].(string)
+	r.Stream, _ = r.Body["stream"].(bool)
+	if r.Dialect == "gemini" {
+		_, last, _ := strings.Cut(r.Path, "/models/")
+		r.Model, _, _ = strings.Cut(last, ":")
+		r.Stream = strings.HasSuffix(r.Path, ":streamGenerateContent")
+	}
+}
+
+// count returns what an answer uses: numbers that differ from each other and from answer to answer. Anthropic alone tells what was
+// written to its cache, and alone does not tell what was thought.
+func count(dialect string, body []byte, a Answer) Usage {
+	u := Usage{Requests: 1, Input: int64(len(body))/4 + 7, Output: int64(len(pieces(a.Text))) + 11*int64(len(a.Calls)) + 1}
+	u.CacheRead = u.Input / 3
+	if dialect == "anthropic" {
+		u.CacheWrite = u.Input / 7
+	} else {
+		u.Reasoning = int64(len(body) % 5)
+	}
+	u.Output += u.Reasoning
+	return u
+}
+
+func (u Usage) plus(v Usage) Usage {
+	return Usage{u.Requests + v.Requests, u.Input + v.Input, u.Output + v.Output, u.CacheRead + v.CacheRead, u.CacheWrite + v.CacheWrite, u.Reasoning + v.Reasoning}
+}
+
+// Tools returns the declarations of tools in the request, by name.
+func (r Request) Tools() map[string]Object {
+	out := map[string]Object{}
+	objects(r.Body["tools"], func(o Object) {
+		name, _ := o["name"].(string)
+		if described, _ := o["description"].(string); name != "" && described != "" {
+			out[name] = o
+		}
+	})
+	return out
+}
+
+// Results returns the outputs of tool calls in the request.
+func (r Request) Results() []string {
+	var out []string
+	objects(r.Body, func(o Object) {
+		result, _ := o["functionResponse"].(Object)
+		switch {
+		case result != nil:
+			out = append(out, text(result["response"]))
+		case o["type"] == "tool_result":
+			out = append(out, text(o["content"]))
+		case o["type"] == "function_call_output":
+			out = append(out, text(o["output"]))
+		case o["role"] == "tool":
+			out = append(out, split(text(o["content"]))...)
+		}
+	})
+	return out
+}
+
+// split returns the JSON texts that stand one after the other in s. Genkit's plugin for Ollama puts the outputs of one turn into
+// one message.
+func split(s string) []string {
+	var out []string
+	for dec := json.NewDecoder(strings.NewReader(s)); dec.More(); {
+		var raw json.RawMessage
+		if dec.Decode(&raw) != nil {
+			return append(out, s)
+		}
+		out = append(out, string(raw))
+	}
+	return out
+}
+
+// objects calls visit for each object in v, outer ones first.
+func objects(v any, visit func(Object)) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			objects(item, visit)
+		}
+	case Object:
+		visit(v)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			objects(v[key], visit)
+		}
+	}
+}
+
+// text returns a string as it is and anything else as JSON.
+func text(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+// pieces are the parts that a text is streamed in.
+func pieces(s string) []string { return strings.SplitAfter(s, " ") }
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // who asked may be gone
+}

@@ -1,0 +1,124 @@
+package models
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+)
+
+// row is a provider: a family of models, whose names begin with its name and a slash.
+type row struct {
+	// needs are the variables that must be set, one of every group: without them the plugin panics at Init.
+	needs [][]string
+	// orElse are variables of which any one makes needs unnecessary.
+	orElse []string
+
+	// What the model proxy needs. A provider without dialects has another way of signing in than a key.
+	dialects []model.Dialect
+	baseEnv  []string // variables that name another address than base
+	base     string
+	header   string // of the key, which is the first of needs that is set
+	scheme   string // before the key
+}
+
+// table returns the providers by name.
+func table(e environ.Lookup) map[string]row {
+	openai := func(base string, baseEnv []string, key ...string) row {
+		return row{needs: [][]string{key}, dialects: []model.Dialect{model.OpenAIChat}, baseEnv: baseEnv, base: base, header: "Authorization", scheme: "Bearer "}
+	}
+	rows := map[string]row{
+		"anthropic": {
+			needs:    [][]string{{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}},
+			dialects: []model.Dialect{model.Anthropic}, baseEnv: []string{"ANTHROPIC_BASE_URL"}, base: "https://api.anthropic.com", header: "X-Api-Key",
+		},
+		"dashscope": openai("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", []string{"DASHSCOPE_BASE_URL"}, "DASHSCOPE_API_KEY"),
+		"deepseek":  openai("https://api.deepseek.com", []string{"DEEPSEEK_BASE_URL"}, "DEEPSEEK_API_KEY"),
+		"googleai": {
+			needs:    [][]string{{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
+			dialects: []model.Dialect{model.Gemini}, baseEnv: []string{"GOOGLE_GEMINI_BASE_URL"}, base: "https://generativelanguage.googleapis.com", header: "X-Goog-Api-Key",
+		},
+		"kimi":       openai("https://api.moonshot.ai/v1", []string{"KIMI_BASE_URL", "MOONSHOT_BASE_URL"}, "KIMI_API_KEY", "MOONSHOT_API_KEY"),
+		"ollama":     {dialects: []model.Dialect{model.OpenAIChat}, base: ollamaAddress(e.Get("OLLAMA_HOST")) + "/v1"},
+		"openai":     openai("https://api.openai.com/v1", []string{"OPENAI_BASE_URL"}, "OPENAI_API_KEY"),
+		"openrouter": openai("https://openrouter.ai/api/v1", []string{"OPENROUTER_BASE_URL"}, "OPENROUTER_API_KEY"),
+		"vertexai": { // with the project's default credentials, or with an API key ("express mode")
+			needs:  [][]string{{"GOOGLE_CLOUD_PROJECT"}, {"GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"}},
+			orElse: []string{"VERTEX_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_API_KEY", "GOOGLE_VERTEX_BASE_URL"},
+		},
+		"xai": openai("https://api.x.ai/v1", []string{"XAI_BASE_URL"}, "XAI_API_KEY"),
+		"zai": openai("https://api.z.ai/api/paas/v4", []string{"ZAI_BASE_URL"}, "ZAI_API_KEY"),
+	}
+	both := rows["openai"]
+	both.dialects = append(both.dialects, model.OpenAIResponses)
+	rows["openai"] = both
+	return rows
+}
+
+// missing returns the groups of needs of which no variable has a value, as "A" or "A or B".
+func (r row) missing(e environ.Lookup) []string {
+	if name, _ := e.First(r.orElse...); name != "" {
+		return nil
+	}
+	var out []string
+	for _, group := range r.needs {
+		if name, _ := e.First(group...); name == "" {
+			out = append(out, strings.Join(group, " or "))
+		}
+	}
+	return out
+}
+
+// checkKeys returns what is missing for a use of the provider.
+func (r row) checkKeys(e environ.Lookup, u Use) error {
+	missing := r.missing(e)
+	if len(missing) == 0 {
+		return nil
+	}
+	return hint.New(hint.Model, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
+		"export it, or choose another model with --model provider/name")
+}
+
+// Upstream returns the provider of a use for the model proxy, which then has its key.
+func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
+	name, err := u.Provider()
+	if err != nil {
+		return model.Provider{}, err
+	}
+	r := table(e)[name]
+	if len(r.dialects) == 0 {
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: the model proxy has no way to sign in to %s", u, name), "choose a model of a provider with keys")
+	}
+	if err := r.checkKeys(e, u); err != nil {
+		return model.Provider{}, err
+	}
+	variable, address := e.First(r.baseEnv...)
+	if variable == "" {
+		address = r.base
+	}
+	base, err := url.Parse(address)
+	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is no address of a provider", u, variable), "for example "+r.base)
+	}
+	return model.Provider{Name: name, Dialects: r.dialects, Base: base, Auth: r.auth(e)}, nil
+}
+
+// auth returns what sets the key.
+func (r row) auth(e environ.Lookup) func(http.Header) error {
+	if len(r.needs) == 0 {
+		return nil
+	}
+	variable, key := e.First(r.needs[0]...)
+	header, scheme := r.header, r.scheme
+	if variable == "ANTHROPIC_AUTH_TOKEN" {
+		header, scheme = "Authorization", "Bearer "
+	}
+	return func(h http.Header) error {
+		h.Set(header, scheme+key)
+		return nil
+	}
+}

@@ -1,0 +1,308 @@
+// Package netrule says which hosts code inside a sandbox may connect to through the host: the lists of `network:` in an agent's
+// file, and what an operator adds to them.
+package netrule
+
+import (
+	_ "embed"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/suggest"
+)
+
+// presetPrefix begins the name of a preset.
+const presetPrefix = "registry:"
+
+// Bounds of lists.
+const (
+	MaxRules = 256
+	maxHost  = 253
+	maxLabel = 63
+)
+
+//go:embed presets.txt
+var presetText string
+
+// List is what may be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
+// 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
+type List struct {
+	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or registry:pypi and the like"`
+	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
+}
+
+// IsZero reports whether the list allows nothing.
+func (l List) IsZero() bool { return len(l.Allow) == 0 }
+
+// Equal reports whether two lists say the same in the same order.
+func (l List) Equal(o List) bool {
+	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny)
+}
+
+// Problem is something that a list may not say.
+type Problem struct {
+	Field   string // "allow[2]"
+	Message string
+	Hint    string
+}
+
+func (p Problem) Error() string {
+	if p.Hint == "" {
+		return p.Message
+	}
+	return p.Message + "; " + p.Hint
+}
+
+// Problems returns what is wrong with the list.
+func (l List) Problems() []Problem {
+	var found []Problem
+	for _, part := range []struct {
+		name  string
+		rules []string
+	}{{"allow", l.Allow}, {"deny", l.Deny}} {
+		if len(part.rules) > MaxRules {
+			found = append(found, Problem{part.name, fmt.Sprintf("%s has %d hosts, the most are %d", part.name, len(part.rules), MaxRules), ""})
+		}
+		for i, text := range part.rules {
+			if _, err := Parse(text); err != nil {
+				err.Field = fmt.Sprintf("%s[%d]", part.name, i)
+				found = append(found, *err)
+			}
+		}
+	}
+	if len(l.Deny) > 0 && len(l.Allow) == 0 {
+		found = append(found, Problem{"deny", "there is nothing to deny: nothing is allowed", "add allow"})
+	}
+	return found
+}
+
+// Rule is one entry of a list.
+type Rule struct {
+	text  string
+	hosts []pattern
+}
+
+// String returns the rule as it was written.
+func (r Rule) String() string { return r.text }
+
+// pattern matches hosts.
+type pattern struct {
+	name string // without the leading "*." of a wildcard, lower case
+	wild bool
+	port uint16 // zero is 80 and 443
+}
+
+// Match is how a rule matches a host.
+type Match struct {
+	Rule  string
+	Named bool // the rule names the port
+}
+
+// Presets returns the names of the presets, as rules write them.
+func Presets() []string {
+	var names []string
+	for name := range presets() {
+		names = append(names, presetPrefix+name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// presets reads presets.txt.
+func presets() map[string][]string {
+	out, name := map[string][]string{}, ""
+	for line := range strings.Lines(presetText) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '[':
+			name = strings.Trim(line, "[]")
+		default:
+			out[name] = append(out[name], line)
+		}
+	}
+	return out
+}
+
+// Parse reads a rule.
+func Parse(text string) (Rule, *Problem) {
+	r := Rule{text: text}
+	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
+		hosts := presets()[name]
+		if hosts == nil {
+			return r, &Problem{Message: fmt.Sprintf("unknown preset %s", quote(text)), Hint: suggest.Hint(text, Presets())}
+		}
+		for _, h := range hosts {
+			p, _ := parsePattern(h) // a test reads them all
+			r.hosts = append(r.hosts, p)
+		}
+		return r, nil
+	}
+	p, err := parsePattern(text)
+	r.hosts = []pattern{p}
+	return r, err
+}
+
+func parsePattern(text string) (p pattern, _ *Problem) {
+	refuse := func(hint string) (pattern, *Problem) {
+		return pattern{}, &Problem{Message: fmt.Sprintf("%s is not a host", quote(text)), Hint: hint}
+	}
+	if strings.Contains(text, "/") {
+		return refuse("write the name alone, without scheme and path")
+	}
+	host, port, hasPort := cutPort(text)
+	if hasPort {
+		n, err := strconv.ParseUint(port, 10, 16)
+		switch {
+		case err == nil && n > 0:
+		case presets()[port] != nil:
+			return refuse("did you mean " + presetPrefix + port + "?")
+		default:
+			return refuse("a port is a number, 1 to 65535")
+		}
+		p.port = uint16(n)
+	}
+	host, p.wild = strings.CutPrefix(host, "*.")
+	name, ok := Host(host)
+	switch _, err := netip.ParseAddr(name); {
+	case host == "*":
+		return refuse("name the hosts, or write network: {enabled: true} for all that are public")
+	case strings.ContainsFunc(host, func(r rune) bool { return r > 0x7e }):
+		return refuse("write an international name as it is resolved, xn--…")
+	case strings.Contains(host, "*"):
+		return refuse("a * stands only at the beginning, as in *.example.org")
+	case !ok:
+		return refuse("")
+	case p.wild && err == nil:
+		return refuse("an address has no names below it")
+	case p.wild && !strings.Contains(name, "."):
+		return refuse("all names below a top-level domain are too many")
+	}
+	p.name = name
+	return p, nil
+}
+
+// cutPort cuts a port off the end. An address of IPv6 has one only when it is in brackets.
+func cutPort(text string) (host, port string, ok bool) {
+	if !strings.HasPrefix(text, "[") && strings.Count(text, ":") != 1 {
+		return text, "", false
+	}
+	i := strings.LastIndex(text, ":")
+	if i < strings.LastIndex(text, "]") {
+		return text, "", false
+	}
+	return text[:i], text[i+1:], true
+}
+
+// Host returns a name or address as rules compare it: lower case, without brackets and the dot at the end. It reports whether it is
+// one.
+func Host(text string) (string, bool) {
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		inner, ok = strings.CutSuffix(inner, "]")
+		addr, err := netip.ParseAddr(inner)
+		return addr.Unmap().String(), ok && err == nil && addr.Is6() && addr.Zone() == ""
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Unmap().String(), addr.Zone() == ""
+	}
+	name := strings.ToLower(strings.TrimSuffix(text, "."))
+	if name == "" || len(name) > maxHost {
+		return name, false
+	}
+	labels := strings.Split(name, ".")
+	for _, l := range labels {
+		if l == "" || len(l) > maxLabel || l[0] == '-' || l[len(l)-1] == '-' || strings.ContainsFunc(l, func(r rune) bool { return !labelRune(r) }) {
+			return name, false
+		}
+	}
+	// What resolvers might take for an address in one of its older notations is no name.
+	last := labels[len(labels)-1]
+	return name, !(last[0] >= '0' && last[0] <= '9')
+}
+
+func labelRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_'
+}
+
+// match reports whether the rule is about a host, which is as Host returns it.
+func (r Rule) match(host string, port uint16) (named, ok bool) {
+	for _, p := range r.hosts {
+		switch {
+		case !p.about(host):
+		case p.port == port:
+			return true, true
+		case p.port == 0 && (port == 80 || port == 443):
+			return false, true
+		}
+	}
+	return false, false
+}
+
+// about reports whether the rule names a host, whatever the port.
+func (r Rule) about(host string) bool {
+	return slices.ContainsFunc(r.hosts, func(p pattern) bool { return p.about(host) })
+}
+
+func (p pattern) about(host string) bool {
+	if p.wild {
+		return strings.HasSuffix(host, "."+p.name)
+	}
+	return host == p.name
+}
+
+// denies reports whether a rule of deny is about a host and a port: one without a port is about all.
+func (r Rule) denies(host string, port uint16) bool {
+	return slices.ContainsFunc(r.hosts, func(p pattern) bool { return (p.port == 0 || p.port == port) && p.about(host) })
+}
+
+// Set is a list that was read.
+type Set struct{ allow, deny []Rule }
+
+// Compile reads a list; its first problem is the error.
+func (l List) Compile() (*Set, error) {
+	if problems := l.Problems(); problems != nil {
+		return nil, problems[0]
+	}
+	s := &Set{}
+	for _, text := range l.Allow {
+		r, _ := Parse(text)
+		s.allow = append(s.allow, r)
+	}
+	for _, text := range l.Deny {
+		r, _ := Parse(text)
+		s.deny = append(s.deny, r)
+	}
+	return s, nil
+}
+
+// Match looks for the rule by which a host, as Host returns it, may be reached. Without one, why says which rule refuses it; more
+// are further rules that allow.
+func (s *Set) Match(host string, port uint16, more ...Rule) (m Match, why string) {
+	for _, r := range s.deny {
+		if r.denies(host, port) {
+			return Match{}, "network.deny: " + r.text
+		}
+	}
+	about := false
+	for _, r := range slices.Concat(s.allow, more) {
+		if named, ok := r.match(host, port); ok {
+			return Match{Rule: r.text, Named: named}, ""
+		}
+		about = about || r.about(host)
+	}
+	if about {
+		return Match{}, fmt.Sprintf("network.allow does not name port %d of it", port)
+	}
+	return Match{}, "network.allow does not name it"
+}
+
+// quote clips a text of a file.
+func quote(text string) string {
+	const most = 60
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strconv.Quote(text)
+}

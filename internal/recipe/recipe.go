@@ -1,0 +1,73 @@
+// Package recipe says what is to be installed for a sandbox: the packages and the setup of an agent's file.
+package recipe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/netrule"
+)
+
+// Bounds of Environment.Setup.
+const (
+	maxSetupLines = 100
+	maxSetupBytes = 64 << 10
+)
+
+// Environment is what a sandbox finds installed: once for all that ask for the same with the same image and user. The zero value is
+// nothing.
+type Environment struct {
+	Pip   []string `json:"pip,omitempty"`   // packages of Python's index, with or without versions
+	Npm   []string `json:"npm,omitempty"`   // packages of npm's registry, with or without versions
+	Setup []string `json:"setup,omitempty"` // lines of shell, which run before packages are installed
+	// Network are the hosts that Setup, pip and npm reach beside the registries of the packages.
+	Network netrule.List `json:"network,omitzero"`
+}
+
+// IsZero reports whether there is nothing to install.
+func (e Environment) IsZero() bool { return len(e.Pip) == 0 && len(e.Npm) == 0 && len(e.Setup) == 0 }
+
+// Equal reports whether two environments are the same.
+func (e Environment) Equal(o Environment) bool {
+	return slices.Equal(e.Pip, o.Pip) && slices.Equal(e.Npm, o.Npm) && slices.Equal(e.Setup, o.Setup) && e.Network.Equal(o.Network)
+}
+
+// Clone returns a copy that shares nothing.
+func (e Environment) Clone() Environment {
+	return Environment{
+		Pip: slices.Clone(e.Pip), Npm: slices.Clone(e.Npm), Setup: slices.Clone(e.Setup),
+		Network: netrule.List{Allow: slices.Clone(e.Network.Allow), Deny: slices.Clone(e.Network.Deny)},
+	}
+}
+
+// Problem is something that an Environment may not say.
+type Problem struct {
+	Field   string // as files name it: "pip_packages[2]", "setup.network.allow[0]"
+	Message string
+	Hint    string
+}
+
+// Problems returns what is wrong with the environment.
+func (e Environment) Problems() []Problem {
+	found := slices.Concat(
+		packages("pip_packages", e.Pip, pip, "write a name with or without versions, as in requests>=2.31,<3"),
+		packages("npm_packages", e.Npm, npm, "write a name with or without a version, as in lodash@^4.17.0 or @types/node@20"))
+	size := 0
+	for i, line := range e.Setup {
+		size += len(line)
+		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
+			found = append(found, Problem{fmt.Sprintf("setup.run[%d]", i), "a line of setup.run is empty or holds NUL", "remove it"})
+		}
+	}
+	if len(e.Setup) > maxSetupLines || size > maxSetupBytes {
+		found = append(found, Problem{"setup.run", fmt.Sprintf("setup.run has %d lines of %d bytes, the most are %d of %d", len(e.Setup), size, maxSetupLines, maxSetupBytes), "build an image"})
+	}
+	for _, p := range e.Network.Problems() {
+		found = append(found, Problem{"setup.network." + p.Field, p.Message, p.Hint})
+	}
+	if e.IsZero() && (len(e.Network.Allow) > 0 || len(e.Network.Deny) > 0) {
+		found = append(found, Problem{"setup.network", "setup.network is for an installation, and nothing is installed", "add setup.run, pip_packages or npm_packages"})
+	}
+	return found
+}

@@ -1,0 +1,282 @@
+// Package toolrule says which of the host's tools code inside a sandbox may call, when, and how often: the value of
+// `host_tools:` in an agent's file, and the policy of an operator's.
+package toolrule
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/suggest"
+)
+
+// Rules is the value of `host_tools:`. In a file a limit of zero is refused; in a value made by Go code a zero field means
+// the default.
+type Rules struct {
+	Allow  []Rule `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
+	Limits Limits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
+	Index  string `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"what models see of the tools: full lists them all, search only how to find them; auto, the default, is full while it is short"`
+}
+
+// Rule lets tools be called. Of several rules that match a tool the exact one counts, else the first.
+type Rule struct {
+	Tool     string `json:"tool" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
+	When     string `json:"when,omitempty" jsonschema_description:"condition in CEL; a call for which it is false is refused"`
+	Ask      string `json:"ask,omitempty" jsonschema_description:"condition in CEL, or true; a call for which it is true needs somebody's approval"`
+	MaxCalls int64  `json:"max_calls,omitempty" jsonschema_description:"calls of each tool in a run"`
+}
+
+// Values of Rules.Index.
+const (
+	IndexAuto   = "auto"
+	IndexFull   = "full"
+	IndexSearch = "search"
+)
+
+// Limits bound the calls of a run. A zero field means the default.
+type Limits struct {
+	Calls      int64 `json:"calls,omitempty" jsonschema_description:"calls of a run"`
+	Concurrent int64 `json:"concurrent,omitempty" jsonschema_description:"calls at once"`
+	PerSecond  int64 `json:"per_second,omitempty" jsonschema_description:"calls a second"`
+	Seconds    int64 `json:"seconds,omitempty" jsonschema_description:"time of one call"`
+	ArgKB      int64 `json:"arg_kb,omitempty" jsonschema_description:"size of the arguments of one call in KiB"`
+	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; a larger one is a file"`
+}
+
+// Bound is a limit with what it may be.
+type Bound struct {
+	Name                 string
+	Value                *int64
+	Least, Most, Default int64
+}
+
+// Bounds returns the limits as files name them.
+func (l *Limits) Bounds() []Bound {
+	return []Bound{
+		{"calls", &l.Calls, 1, 1_000_000, 1000},
+		{"concurrent", &l.Concurrent, 1, 256, 16},
+		{"per_second", &l.PerSecond, 1, 10_000, 50},
+		{"seconds", &l.Seconds, 1, 3600, 60},
+		{"arg_kb", &l.ArgKB, 1, 1024, 1024},
+		{"result_kb", &l.ResultKB, 1, 1024, 64},
+	}
+}
+
+// WithDefaults returns the limits with the defaults filled in.
+func (l Limits) WithDefaults() Limits {
+	for _, b := range l.Bounds() {
+		*b.Value = cmp.Or(*b.Value, b.Default)
+	}
+	return l
+}
+
+// Under returns the limits, none above one that most sets.
+func (l Limits) Under(most Limits) Limits {
+	above := most.Bounds()
+	for i, b := range l.Bounds() {
+		if m := *above[i].Value; m > 0 {
+			*b.Value = min(*b.Value, m)
+		}
+	}
+	return l
+}
+
+// Problem is something that rules may not say.
+type Problem struct {
+	Field   string // dotted path below `host_tools`, "allow[2].when"
+	Message string
+	Hint    string
+}
+
+// MaxRules is how many rules a file may have.
+const MaxRules = 500
+
+// Problems lists everything that is wrong with r as far as it shows without the tools.
+func (r Rules) Problems() []Problem {
+	var found []Problem
+	add := func(field, hint, format string, args ...any) {
+		found = append(found, Problem{field, fmt.Sprintf(format, args...), hint})
+	}
+	if len(r.Allow) == 0 {
+		add("allow", "name the tools that code may call, as in allow: [orders.lookup]", "host_tools allows no tool")
+	}
+	if len(r.Allow) > MaxRules {
+		add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxRules)
+		return found
+	}
+	if known := []string{IndexAuto, IndexFull, IndexSearch}; r.Index != "" && !slices.Contains(known, r.Index) {
+		add("index", suggest.Hint(r.Index, known), "unknown index %q", clip(r.Index))
+	}
+	for _, p := range r.Limits.Problems() {
+		add("limits."+p.Field, p.Hint, "limits.%s", p.Message)
+	}
+	env := Env()
+	for i, rule := range r.Allow {
+		field := fmt.Sprintf("allow[%d]", i)
+		if message, hint := Pattern(rule.Tool).problem(); message != "" {
+			add(field+".tool", hint, "%s", message)
+		}
+		if rule.MaxCalls < 0 || rule.MaxCalls > 1_000_000 {
+			add(field+".max_calls", "", "max_calls is %d, it must be 1 to 1000000", rule.MaxCalls)
+		}
+		for _, c := range []struct{ name, text string }{{"when", rule.When}, {"ask", rule.Ask}} {
+			if c.text == "" {
+				continue
+			}
+			if _, err := env.Condition(c.text); err != nil {
+				add(field+"."+c.name, "", "%s: %v", c.name, err)
+			}
+		}
+	}
+	return found
+}
+
+// Problems lists the limits that are out of bounds.
+func (l Limits) Problems() []Problem {
+	var found []Problem
+	for _, b := range l.Bounds() {
+		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
+			found = append(found, Problem{Field: b.Name, Message: fmt.Sprintf("%s is %d, it must be %d to %d", b.Name, v, b.Least, b.Most)})
+		}
+	}
+	return found
+}
+
+// Bounds of the evaluation of a condition.
+const (
+	conditionSteps = 100_000
+	conditionTime  = 50 * time.Millisecond
+)
+
+// Env returns the environment of the conditions: args, what the call passes; tool {server, name, read_only, destructive,
+// open_world}; run {id, workflow, agent, step}; calls {total, tool}, those that the run made before.
+func Env() *expr.Env {
+	env, err := expr.New(expr.Var{Name: "args", Map: true}, expr.Var{Name: "tool", Map: true}, expr.Var{Name: "run", Map: true}, expr.Var{Name: "calls", Map: true})
+	if err != nil {
+		panic(err) // the names above are identifiers
+	}
+	return env.Within(conditionSteps, conditionTime)
+}
+
+// Condition is a compiled condition of a rule; nil has no say.
+type Condition struct{ program *expr.Program }
+
+// Compile compiles a condition; nil for none.
+func Compile(env *expr.Env, text string) (*Condition, error) {
+	if text == "" {
+		return nil, nil
+	}
+	p, err := env.Condition(text)
+	if err != nil {
+		return nil, err
+	}
+	return &Condition{p}, nil
+}
+
+// Holds evaluates the condition; otherwise is its value when there is none.
+func (c *Condition) Holds(ctx context.Context, vars map[string]any, otherwise bool) (bool, error) {
+	if c == nil {
+		return otherwise, nil
+	}
+	return c.program.EvalBool(ctx, vars)
+}
+
+// Pattern names tools: "server.tool", where a * stands for any text on its side of the dot.
+type Pattern string
+
+var (
+	serverPattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,31}$`)
+	patternPattern = regexp.MustCompile(`^[A-Za-z0-9_*-]{1,32}\.[A-Za-z0-9_*./-]{1,128}$`)
+)
+
+// ServerProblem returns what is wrong with the name of a server; empty when nothing is.
+func ServerProblem(name string) string {
+	switch {
+	case !serverPattern.MatchString(name):
+		return "a name has a letter, then letters, digits, '_' and '-', at most 32"
+	case name == "sandbox" || name == "workcell":
+		return "the name is reserved"
+	}
+	return ""
+}
+
+// Reserved reports whether a tool of that name is never offered: the sandbox's own and agents would call themselves.
+func Reserved(tool string) bool {
+	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
+}
+
+func (p Pattern) problem() (message, hint string) {
+	switch {
+	case p == "":
+		return "a rule names no tool", "as in tool: orders.lookup"
+	case !patternPattern.MatchString(string(p)):
+		return fmt.Sprintf("%q names no tool", clip(string(p))), "write server.tool, as in orders.lookup or github.get_*"
+	case Reserved(p.Tool()):
+		return fmt.Sprintf("the tool %q cannot be called from inside a sandbox", clip(p.Tool())), "remove it"
+	}
+	return "", ""
+}
+
+// Server returns the part before the dot.
+func (p Pattern) Server() string {
+	server, _, _ := strings.Cut(string(p), ".")
+	return server
+}
+
+// Tool returns the part behind the dot.
+func (p Pattern) Tool() string {
+	_, tool, _ := strings.Cut(string(p), ".")
+	return tool
+}
+
+// Exact reports whether the pattern names one tool.
+func (p Pattern) Exact() bool { return !strings.Contains(string(p), "*") }
+
+// OfServer reports whether the pattern may match tools of a server.
+func (p Pattern) OfServer(server string) bool { return glob(p.Server(), server) }
+
+// Match reports whether the pattern matches a tool.
+func (p Pattern) Match(server, tool string) bool { return p.OfServer(server) && glob(p.Tool(), tool) }
+
+// Check returns what is wrong with the pattern; nil when nothing is.
+func (p Pattern) Check() *Problem {
+	message, hint := p.problem()
+	if message == "" {
+		return nil
+	}
+	return &Problem{Message: message, Hint: hint}
+}
+
+// glob matches text against a pattern in which each * stands for any text, in time linear to both for each star.
+func glob(pattern, text string) bool {
+	head, rest, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == text
+	}
+	text, ok := strings.CutPrefix(text, head)
+	if !ok {
+		return false
+	}
+	parts := strings.Split(rest, "*")
+	for _, part := range parts[:len(parts)-1] {
+		at := strings.Index(text, part)
+		if at < 0 {
+			return false
+		}
+		text = text[at+len(part):]
+	}
+	return strings.HasSuffix(text, parts[len(parts)-1])
+}
+
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

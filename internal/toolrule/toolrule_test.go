@@ -1,0 +1,77 @@
+package toolrule_test
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/toolrule"
+)
+
+func TestPattern(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		pattern, server, tool string
+		want                  bool
+	}{
+		{"orders.lookup", "orders", "lookup", true},
+		{"orders.lookup", "orders", "lookups", false},
+		{"orders.*", "orders", "look.up", true},
+		{"*.delete_*", "github", "delete_repo", true},
+		{"*.delete_*", "github", "undelete_repo", false},
+		{"git*.get_*_by*", "github", "get_issue_by_id", true},
+		{"git*.get_*_by*", "github", "get_by", false},
+		{"a.*x*x", "a", "x", false},
+		{"a.*", "b", "a", false},
+	} {
+		if got := toolrule.Pattern(tc.pattern).Match(tc.server, tc.tool); got != tc.want {
+			t.Errorf("%s matches %s.%s: %t", tc.pattern, tc.server, tc.tool, got)
+		}
+	}
+}
+
+// A * is any text, as in a regular expression.
+func FuzzPattern(f *testing.F) {
+	f.Add("get_*_by*", "get_issue_by_id")
+	f.Add("*a*aa", "aaa")
+	f.Fuzz(func(t *testing.T, pattern, tool string) {
+		if !utf8.ValidString(pattern) || !utf8.ValidString(tool) || strings.Contains(pattern, ".") {
+			return // what a regular expression cannot say, and what is not the tool's part
+		}
+		like := regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
+		if got := toolrule.Pattern("s."+pattern).Match("s", tool); got != like.MatchString(tool) {
+			t.Errorf("%q matches %q: %t", pattern, tool, got)
+		}
+	})
+}
+
+// A condition ends, whatever it computes.
+func TestConditionsAreBounded(t *testing.T) {
+	t.Parallel()
+	items := make([]any, 1000)
+	for i := range items {
+		items[i] = int64(i)
+	}
+	c, err := toolrule.Compile(toolrule.Env(), "args.items.all(a, args.items.all(b, args.items.all(c, a + b + c >= 0)))")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Holds(context.Background(), map[string]any{"args": map[string]any{"items": items}}, true); err == nil {
+		t.Error("10^9 steps were taken")
+	}
+	if holds, err := (*toolrule.Condition)(nil).Holds(context.Background(), nil, true); err != nil || !holds {
+		t.Errorf("no condition: %t, %v", holds, err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	most := toolrule.Limits{Calls: 10, Seconds: 600}
+	got := toolrule.Limits{Calls: 500}.WithDefaults().Under(most)
+	want := toolrule.Limits{Calls: 10, Concurrent: 16, PerSecond: 50, Seconds: 60, ArgKB: 1024, ResultKB: 64}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,54 @@
+//go:build unix
+
+package patch
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// TestModes: of a mode that a patch names only executing counts; files keep their permissions, new ones and directories
+// have the umask's.
+func TestModes(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o002)) // of the process: no test may run beside
+	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine"), "old": file("x")})
+	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid, "old": 0o640} {
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wild := func(content string) *Entry {
+		return &Entry{Mode: 0o777 | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky, Content: []byte(content)}
+	}
+	was := func(e Entry) *Entry { return &e }
+	p := &Patch{Changes: []Change{
+		{From: "d/new", Path: "d/new", New: wild("x")},
+		{From: "d/plain", Path: "d/plain", New: &Entry{Mode: 0o666 | fs.ModeSetuid}},
+		{From: "d/none", Path: "d/none", New: &Entry{}},
+		{From: "link", Path: "link", Old: was(link("mine")), New: wild("x")},
+		{From: "mine", Path: "mine", Old: was(file("x")), New: wild("y")},
+		{From: "tool", Path: "tool", Old: was(script("x")), New: wild("y")},
+		{From: "old", Path: "d/moved", Old: was(file("x")), New: wild("x")},
+	}}
+	if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	mode := func(name string) fs.FileMode {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode()
+	}
+	for name, want := range map[string]fs.FileMode{
+		"d": fs.ModeDir | 0o775, "d/new": 0o775, "d/plain": 0o664, "d/none": 0o664, "link": 0o775,
+		"mine": 0o700, "tool": 0o750, "d/moved": 0o750,
+	} {
+		if got := mode(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}

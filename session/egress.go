@@ -1,0 +1,77 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/netrule"
+)
+
+// Egress lists the hosts that a sandbox reaches though it has no network; the zero value is none. See docs/network.md.
+type Egress = netrule.List
+
+// EgressGateway connects sandboxes to hosts. Package gateway/egress has one.
+type EgressGateway interface {
+	// Open must return the service by which a sandbox reaches what list allows, and what is to be called when its session has
+	// ended, which may be after the sandbox was opened again.
+	Open(sandbox string, list Egress) (svc Service, end func(), err error)
+	// Refused must return what the sandbox was refused since a time.
+	Refused(sandbox string, since time.Time) []EgressRefusal
+}
+
+// EgressRefusal is a host that was not reached, and why.
+type EgressRefusal struct {
+	Host string // with its port
+	Rule string // that refused
+	Hint string // what to do about it
+}
+
+// checkEgress checks the hosts that a request names.
+func (m *Manager) checkEgress(req Request) error {
+	problems := req.Egress.Problems()
+	switch {
+	case len(problems) > 0:
+		return fmt.Errorf("%w: network: %v", backend.ErrInvalid, problems[0])
+	case req.Egress.IsZero():
+		return nil
+	case req.Network != backend.NetworkNone:
+		return fmt.Errorf("%w: the sandbox has a network, which no list of hosts bounds", backend.ErrInvalid)
+	case m.opts.Egress == nil:
+		return fmt.Errorf("%w: hosts of the network are allowed, and there is no gateway to them: set Options.Egress", backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// openEgress serves the hosts that the sandbox was made with.
+func (s *Session) openEgress(ctx context.Context) error {
+	g, list := s.m.opts.Egress, Record{Request: s.made}.egress()
+	if list.IsZero() || g == nil {
+		return nil
+	}
+	svc, end, err := g.Open(s.id, list)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(s.ctx, end)
+	_, _, err = s.Serve(ctx, svc)
+	return err
+}
+
+// egress returns the hosts that the record's sandbox was made with.
+func (r Record) egress() Egress {
+	made, _ := decodeShape(r.Request) // of a sandbox without a record nothing is known
+	return made.Egress
+}
+
+// answerTime is how long the guest's answer about a command may have been under way, by which its times are too late.
+const answerTime = time.Second
+
+// refused returns the hosts that were refused since a command was started.
+func (s *Session) refused(since time.Time) []EgressRefusal {
+	if s.m.opts.Egress == nil {
+		return nil
+	}
+	return s.m.opts.Egress.Refused(s.id, since)
+}

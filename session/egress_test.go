@@ -1,0 +1,104 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// gate is a gateway that says what it was asked to do.
+type gate struct {
+	mu     sync.Mutex // guards events
+	events []string
+}
+
+func (g *gate) note(event string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.events = append(g.events, event)
+}
+
+func (g *gate) seen() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.events)
+}
+
+func (g *gate) Open(_ string, list session.Egress) (session.Service, func(), error) {
+	g.note("open " + strings.Join(list.Allow, " "))
+	return session.Service{
+		Name: "egress", Handle: func(context.Context, *session.ServiceConn) {},
+		Env: func(addr string) map[string]string { return map[string]string{"A_PROXY": addr, "B_PROXY": addr} },
+	}, func() { g.note("close") }, nil
+}
+
+func (g *gate) Refused(_ string, since time.Time) []session.EgressRefusal {
+	return []session.EgressRefusal{{Host: "a.example:443", Rule: time.Since(since).Round(time.Hour).String()}}
+}
+
+// TestEgress: the hosts that a sandbox reaches are part of what it was made for, whichever process has it; its commands are told the
+// way, and who runs them what was refused.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	e, g := sharing{newEngine(t)}, &gate{}
+	with := *shared()
+	with.Egress = g
+	key, req := session.UserKey("lab"), session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+
+	without := newManager(t, e, shared())
+	if _, _, err := without.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("without a gateway: %v", err)
+	}
+	first := newManager(t, e, &with)
+	for _, bad := range []session.Request{
+		{Image: "test:1", Egress: session.Egress{Allow: []string{"https://a.example"}}},
+		{Image: "test:1", Egress: req.Egress, Network: backend.NetworkBridge},
+	} {
+		if _, _, err := first.Open(t.Context(), key, bad); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	own := req
+	own.Env = map[string]string{"B_PROXY": "mine"}
+	s, _, err := first.Open(t.Context(), key, own)
+	must(t, err)
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: `echo "$A_PROXY $B_PROXY"`})
+	must(t, err)
+	if out := string(res.Stdout.Bytes()); !strings.HasPrefix(out, "127.0.0.1:") || !strings.HasSuffix(out, " mine\n") {
+		t.Errorf("the environment has %q", out)
+	}
+	if len(res.Refused) != 1 || res.Refused[0].Rule != "0s" {
+		t.Errorf("refused %+v", res.Refused)
+	}
+	other := own
+	other.Egress = session.Egress{Allow: []string{"b.example"}}
+	var conflict *session.ConflictError
+	if _, _, err := first.Open(t.Context(), key, other); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"network"}) {
+		t.Errorf("another list: %v", err)
+	}
+	must(t, first.Detach(t.Context()))
+
+	second := newManager(t, e, &with)
+	s, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
+	must(t, err)
+	if info := s.Info(); created || !slices.Equal(info.Egress.Allow, req.Egress.Allow) {
+		t.Errorf("created %v, it reaches %v", created, info.Egress)
+	}
+	must(t, s.Close(t.Context()))
+	want := []string{"open a.example", "close", "open a.example", "close"}
+	for deadline := time.Now().Add(time.Minute); !slices.Equal(g.seen(), want) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if got := g.seen(); !slices.Equal(got, want) {
+		t.Errorf("the gateway was asked to %v", got)
+	}
+}

@@ -1,0 +1,227 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/recipe"
+)
+
+// Environment is what a sandbox finds installed; the zero value is nothing. See docs/packages.md.
+type Environment = recipe.Environment
+
+// EnvironmentBuilder installs environments. Package environment has one.
+type EnvironmentBuilder interface {
+	// Recipe must return what identifies an environment for Spec.Environment, and the hosts that its installation reaches.
+	Recipe(e Environment, user string) (id string, hosts Egress)
+	// Lock must wait until no other process installs the recipe, as far as it can know.
+	Lock(ctx context.Context, id string) (unlock func(), err error)
+	// Install must install e in a sandbox that was made for that. An InstallError says which step failed.
+	Install(ctx context.Context, s *Session, e Environment) error
+	// Used must note that a sandbox has the environment; LastUsed must return when that was last, zero when it is unknown.
+	Used(id string)
+	LastUsed(id string) time.Time
+}
+
+// InstallError reports an environment that could not be installed. It wraps Reason.
+type InstallError struct {
+	Step    string          // what failed: "pip install", "npm install", "setup[0]"
+	Output  string          // its last words, cleaned
+	Refused []EgressRefusal // hosts that it did not reach
+	Reason  error           // backend.ErrInvalid where the program failed, backend.ErrTimeout, backend.ErrQuota
+}
+
+// Error returns the last words and the hosts.
+func (e *InstallError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s failed: %v", e.Step, e.Reason)
+	if e.Output != "" {
+		fmt.Fprintf(&b, "\n%s", e.Output)
+	}
+	for _, r := range e.Refused {
+		fmt.Fprintf(&b, "\nnot reached: %s (%s)", r.Host, r.Rule)
+	}
+	return b.String()
+}
+
+// Unwrap returns Reason.
+func (e *InstallError) Unwrap() error { return e.Reason }
+
+// checkEnvironment checks what a request wants to find installed.
+func (m *Manager) checkEnvironment(req Request) error {
+	problems := req.Environment.Problems()
+	switch _, keeps := m.b.(backend.EnvironmentKeeper); {
+	case len(problems) > 0:
+		return fmt.Errorf("%w: %s: %s", backend.ErrInvalid, problems[0].Field, problems[0].Message)
+	case req.Environment.IsZero():
+		return nil
+	case m.opts.Environments == nil:
+		return fmt.Errorf("%w: something is to be installed, and nothing installs it: set Options.Environments", backend.ErrUnsupported)
+	case !keeps:
+		return fmt.Errorf("%w: something is to be installed, and %s cannot keep it", backend.ErrUnsupported, m.driver)
+	case m.opts.Egress == nil:
+		return fmt.Errorf("%w: something is to be installed, and there is no gateway to registries: set Options.Egress", backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// make makes a session's sandbox. What it is to find installed is installed first when it is not there.
+func (m *Manager) make(ctx context.Context, s *Session, req Request) (backend.Info, error) {
+	spec := m.spec(s, req.OnPull)
+	if req.Environment.IsZero() {
+		return m.b.Create(ctx, spec)
+	}
+	var hosts Egress
+	spec.Environment, hosts = m.opts.Environments.Recipe(req.Environment, req.User)
+	info, err := m.b.Create(ctx, spec)
+	if errors.Is(err, backend.ErrEnvironment) {
+		info, err = m.makeFirst(ctx, spec, req, hosts)
+	}
+	if err == nil {
+		m.opts.Environments.Used(spec.Environment)
+	}
+	return info, err
+}
+
+// installTries is how often an environment is installed for one sandbox: its image may be fetched anew meanwhile.
+const installTries = 2
+
+// makeFirst makes a sandbox whose environment is to be installed, unless another process does that meanwhile.
+func (m *Manager) makeFirst(ctx context.Context, spec backend.Spec, req Request, hosts Egress) (backend.Info, error) {
+	unlock, err := m.opts.Environments.Lock(ctx, spec.Environment)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer unlock()
+	for range installTries {
+		info, err := m.b.Create(ctx, spec)
+		if !errors.Is(err, backend.ErrEnvironment) {
+			return info, err
+		}
+		if err := m.install(ctx, spec.Environment, req, hosts); err != nil {
+			return backend.Info{}, err
+		}
+	}
+	return m.b.Create(ctx, spec)
+}
+
+// install installs an environment in a sandbox of its own, which nobody else gets, and has the engine keep it. Should this process
+// die meanwhile, the sandbox is removed like all that were being made.
+func (m *Manager) install(ctx context.Context, id string, asked Request, hosts Egress) (err error) {
+	req, err := m.prepare(Request{
+		Image: asked.Image, User: asked.User, Ceiling: asked.Ceiling, OCIRuntime: asked.OCIRuntime, Pull: asked.Pull, Egress: hosts,
+	})
+	if err != nil {
+		return err
+	}
+	s := m.newSession(UserKey("environment-"+NewID()), req, sandboxPrefix+NewID())
+	rec := s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered))
+	if err := m.store.Insert(ctx, rec); err != nil {
+		return err
+	}
+	defer func() {
+		s.disconnect()
+		err = errors.Join(err, m.deleteSandbox(context.WithoutCancel(ctx), rec))
+	}()
+	spec := m.spec(s, nil)
+	spec.Environment, spec.Building, spec.Mounts = id, true, nil
+	s.building = true
+	if s.engine, err = m.b.Create(ctx, spec); err != nil {
+		return err
+	}
+	if err := s.connect(ctx, false, true); err != nil {
+		return err
+	}
+	if err := s.openEgress(ctx); err != nil {
+		return err
+	}
+	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
+		return err
+	}
+	s.disconnect()                                                             // its end is no loss
+	return m.b.(backend.EnvironmentKeeper).CommitEnvironment(ctx, s.engine.ID) // checked before
+}
+
+// imageEnv returns what the session's image declares, and by which variables programs find what is installed.
+func (s *Session) imageEnv() []string {
+	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
+	if made.Environment.IsZero() && !s.building {
+		return s.engine.ImageEnv
+	}
+	env := map[string]string{"PATH": defaultEnv("")["PATH"]}
+	for _, entry := range s.engine.ImageEnv {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			env[name] = value
+		}
+	}
+	for name, dirs := range environmentDirs() {
+		env[name] = strings.Trim(strings.Replace(dirs, "*", env[name], 1), ":")
+	}
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// environmentDirs returns where in backend.EnvironmentDir programs and modules are, by variable, with a star for what the image has
+// there: programs of packages do not go before those of the image, what a setup made does.
+func environmentDirs() map[string]string {
+	const dir = backend.EnvironmentDir
+	return map[string]string{
+		"PATH":       dir + "/bin:*:" + dir + "/python/bin:" + dir + backend.NodeModulesLink + "/.bin",
+		"PYTHONPATH": dir + "/python:*",
+		"NODE_PATH":  dir + backend.NodeModulesLink + ":*",
+	}
+}
+
+// EnvironmentInfo is an environment that the engine keeps.
+type EnvironmentInfo struct {
+	backend.Environment
+	LastUsed time.Time // by a sandbox that was made; when it was installed where nothing else is known
+	// Superseded: there is a newer one of the same recipe, for what the image's name means by now.
+	Superseded bool
+}
+
+// Environments returns the environments of this instance, oldest first.
+func (m *Manager) Environments(ctx context.Context) ([]EnvironmentInfo, error) {
+	keeper, ok := m.b.(backend.EnvironmentKeeper)
+	if !ok {
+		return nil, nil
+	}
+	list, err := keeper.Environments(ctx, m.opts.Instance)
+	if err != nil {
+		return nil, wrapError("Environments", m.driver, "", engineError(err))
+	}
+	out := make([]EnvironmentInfo, len(list))
+	newest := map[[2]string]int{}
+	for i, e := range list {
+		out[i] = EnvironmentInfo{Environment: e, LastUsed: e.Created}
+		if m.opts.Environments != nil {
+			if used := m.opts.Environments.LastUsed(e.Recipe); used.After(e.Created) {
+				out[i].LastUsed = used
+			}
+		}
+		kind := [2]string{e.Recipe, e.Image}
+		if older, ok := newest[kind]; ok {
+			out[older].Superseded, out[older].LastUsed = true, e.Created
+		}
+		newest[kind] = i
+	}
+	return out, nil
+}
+
+// RemoveEnvironment removes an environment of this instance by its name. One that a sandbox has is backend.ErrExists, and stays.
+func (m *Manager) RemoveEnvironment(ctx context.Context, name string) error {
+	keeper, ok := m.b.(backend.EnvironmentKeeper)
+	if !ok {
+		return nil
+	}
+	return wrapError("RemoveEnvironment", m.driver, "", engineError(keeper.RemoveEnvironment(ctx, m.opts.Instance, name)))
+}

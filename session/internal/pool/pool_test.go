@@ -1,0 +1,182 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/workcell-dev/workcell/session/internal/pool"
+)
+
+// works makes numbers.
+type works struct {
+	sync.Mutex               // for what a test changes or reads under way
+	takes      time.Duration // to make one
+	fails      error
+	made       []time.Time
+	last       int
+	dropped    []int
+	unfit      []int
+}
+
+func (w *works) Make(ctx context.Context, _ string) (int, error) {
+	w.Lock()
+	defer w.Unlock() // nothing else is asked of it meanwhile
+	w.made = append(w.made, time.Now())
+	select {
+	case <-time.After(w.takes):
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if w.fails != nil {
+		return 0, w.fails
+	}
+	w.last++
+	return w.last, nil
+}
+
+func (w *works) Usable(context.Context, string) func(int) bool {
+	w.Lock()
+	defer w.Unlock()
+	return func(n int) bool { return !slices.Contains(w.unfit, n) }
+}
+
+func (w *works) Drop(_ context.Context, n int) {
+	w.Lock()
+	defer w.Unlock()
+	w.dropped = append(w.dropped, n)
+}
+
+// start runs a pool of things of which it makes size; end returns what was left.
+func start(t *testing.T, w *works, size int, idle time.Duration) (p *pool.Pool[string, int], end func() []int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	p = pool.New(w, []pool.Kind[string]{{Of: "a", Size: size, Idle: idle}})
+	left := make(chan []int, 1)
+	go func() { left <- p.Run(ctx) }()
+	return p, func() []int {
+		cancel()
+		return <-left
+	}
+}
+
+// take takes one, which must be there or not.
+func take(t *testing.T, p *pool.Pool[string, int], want bool) int {
+	t.Helper()
+	n, ok := p.Take("a")
+	if ok != want {
+		t.Fatalf("Take = %d, %v, want %v", n, ok, want)
+	}
+	return n
+}
+
+// TestFill: one is made at a time, a quarter of the time; what was taken is made again, but not while more are being taken.
+func TestFill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &works{takes: time.Second}
+		p, end := start(t, w, 3, -1)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.made) != 3 || w.made[1].Sub(w.made[0]) != (1+pool.Rest)*time.Second {
+			t.Errorf("made at %v", w.made)
+		}
+		for range 3 {
+			take(t, p, true)
+			time.Sleep(pool.Quiet / 2)
+		}
+		last := time.Now()
+		take(t, p, false)
+		time.Sleep(time.Second / 2)
+		synctest.Wait()
+		if len(w.made) != 4 || w.made[3].Sub(last) != pool.Quiet {
+			t.Errorf("made %d, the next one %v after the last was taken", len(w.made), w.made[len(w.made)-1].Sub(last))
+		}
+		time.Sleep(time.Minute)
+		if left := end(); len(left) != 3 {
+			t.Errorf("%v are left", left)
+		}
+		if n, ok := p.Take("a"); ok || p.Return("a", n) {
+			t.Error("there is something in a pool that has ended")
+		}
+	})
+}
+
+// TestBusy: what is taken all the time is made all the same.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &works{}
+		p, end := start(t, w, 1, -1)
+		synctest.Wait()
+		take(t, p, true)
+		for began := time.Now(); time.Since(began) < pool.Busy+pool.Quiet; time.Sleep(pool.Quiet / 4) {
+			p.Take("a")
+		}
+		synctest.Wait()
+		if len(w.made) < 2 {
+			t.Error("nothing more was made")
+		}
+		end()
+	})
+}
+
+// TestFailures: a kind that cannot be made is tried again, ever more rarely.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &works{fails: errors.New("no engine")}
+		_, end := start(t, w, 1, -1)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := len(w.made); n < 50 || n > 70 {
+			t.Errorf("tried %d times in an hour", n)
+		}
+		w.Lock()
+		w.fails = nil
+		w.Unlock()
+		time.Sleep(pool.LongestPause)
+		if left := end(); len(left) != 1 {
+			t.Errorf("%v are left", left)
+		}
+	})
+}
+
+// TestIdle: what nobody asks for goes, and comes again after somebody did.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &works{}
+		p, end := start(t, w, 2, time.Hour)
+		time.Sleep(time.Hour + 2*pool.Check)
+		synctest.Wait()
+		if len(w.made) != 2 || len(w.dropped) != 2 {
+			t.Errorf("%d made, %v dropped", len(w.made), w.dropped)
+		}
+		take(t, p, false)
+		time.Sleep(time.Second)
+		take(t, p, true)
+		end()
+	})
+}
+
+// TestReview: what is unfit is dropped and made again; what was taken and not used comes back.
+func TestReview(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &works{}
+		p, end := start(t, w, 2, -1)
+		time.Sleep(time.Second)
+		n := take(t, p, true)
+		if !p.Return("a", n) || p.Return("a", 99) {
+			t.Error("the pool has not exactly what is missing")
+		}
+		synctest.Wait()
+		w.Lock()
+		w.unfit = []int{1}
+		w.Unlock()
+		time.Sleep(2 * pool.Check)
+		if left := end(); !slices.Equal(w.dropped, []int{1}) || !slices.Equal(left, []int{2, 3}) {
+			t.Errorf("dropped %v, left %v", w.dropped, left)
+		}
+	})
+}

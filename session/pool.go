@@ -1,0 +1,432 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/internal/pool"
+)
+
+// A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
+// its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
+// died. It becomes a session by an update of the record, to the session's key, and by a word to its guest, which takes one
+// owner in its life. What the engine's labels say of it stays as it was: see Record.identify.
+
+// NamespacePool is the namespace of the keys of sandboxes that are ready and belong to nobody yet.
+const NamespacePool = "pool"
+
+// Bounds of the pool.
+const (
+	// DefaultPoolIdle is how long what is in a pool waits for somebody to open one.
+	DefaultPoolIdle = time.Hour
+	maxPoolSize     = 1000
+	claimTimeout    = 2 * time.Second // for a guest that is ready to answer
+	warmTimeout     = 5 * time.Second // for one of the languages of a sandbox that is being made
+)
+
+// PoolSpec keeps sandboxes ready for one kind of request.
+type PoolSpec struct {
+	// Request describes them: an Open takes one whose request has the same image, user, root, limits, network and OCI runtime, all
+	// of them as they are after defaults and ceiling. Its other fields must be empty, or do not count.
+	Request Request
+	// Size is how many are ready.
+	Size int
+	// IdleTimeout: when no Open asked for one for so long they go, and the next Open that does finds none. Zero is
+	// DefaultPoolIdle, negative never.
+	IdleTimeout time.Duration
+}
+
+// pooled is a sandbox that is nobody's yet.
+type pooled struct {
+	session *Session // never given out; what it has goes to another one
+	kind    string
+}
+
+// warmPool is the manager's side of the pool: it makes and removes what package pool counts.
+type warmPool struct {
+	*pool.Pool[string, *pooled]
+	m     *Manager
+	kinds map[string]Request
+	looks singleflight.Group // at images, by kind
+
+	removing  chan struct{}         // has room for as many as are removed at once beside their users
+	discarded map[*Session]struct{} // to be removed, guarded by Manager.mu
+}
+
+// newPool returns the pool that the options ask for; nil when they ask for none.
+func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
+	if len(specs) == 0 {
+		return nil, nil
+	}
+	w := &warmPool{m: m, kinds: map[string]Request{}, removing: make(chan struct{}, 2), discarded: map[*Session]struct{}{}}
+	var kinds []pool.Kind[string]
+	for _, spec := range specs {
+		req, err := m.prepare(spec.Request)
+		switch {
+		case err != nil:
+		case spec.Size < 1 || spec.Size > maxPoolSize:
+			err = fmt.Errorf("%w: size %d, it must be 1 to %d", backend.ErrInvalid, spec.Size, maxPoolSize)
+		case req.Pull == backend.PullAlways:
+			err = fmt.Errorf("%w: an image that is pulled for every sandbox", backend.ErrInvalid)
+		case req.Prepare != nil || req.OnAdopt != nil || len(req.Env) > 0 || !req.Egress.IsZero():
+			err = fmt.Errorf("%w: what a sandbox gets when it is opened is not for one that is nobody's yet: leave out Env, Egress, Prepare and OnAdopt", backend.ErrInvalid)
+		case w.kinds[req.kind()].Image != "":
+			err = fmt.Errorf("%w: the same request twice", backend.ErrInvalid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pool of %s: %w", cleanText(spec.Request.Image), err)
+		}
+		w.kinds[req.kind()] = req
+		kinds = append(kinds, pool.Kind[string]{Of: req.kind(), Size: spec.Size, Idle: cmp.Or(spec.IdleTimeout, DefaultPoolIdle)})
+	}
+	w.Pool = pool.New(w, kinds)
+	return w, nil
+}
+
+// kind returns what a prepared request has in common with all whose sandboxes differ in nothing that is settled when they are
+// made. Variables and hosts of the network come with a session.
+func (r Request) kind() string {
+	s := r.shape()
+	s.Env, s.Egress = nil, Egress{}
+	return s.encode()
+}
+
+// run keeps the pool filled until the manager ends, and removes then what nobody took.
+func (w *warmPool) run() {
+	ctx := untraced(w.m.ctx)
+	each(closeTogether, w.Run(ctx), func(p *pooled) error {
+		w.Drop(ctx, p)
+		return nil
+	})
+}
+
+// take returns a ready sandbox for a prepared request; nil without one.
+func (w *warmPool) take(req Request) *pooled {
+	if w == nil || req.Pull == backend.PullAlways {
+		return nil
+	}
+	p, _ := w.Take(req.kind())
+	return p
+}
+
+// evict returns any ready sandbox; nil without one.
+func (w *warmPool) evict() *pooled {
+	if w == nil {
+		return nil
+	}
+	p, _ := w.Evict()
+	return p
+}
+
+// Make makes a sandbox that is nobody's yet.
+func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error) {
+	m, id := w.m, NewID()
+	if !m.occupy() {
+		return nil, pool.ErrLater
+	}
+	s := m.newSession(Key{Namespace: NamespacePool, ID: id, Name: DefaultName}, w.kinds[kind], sandboxPrefix+id)
+	defer func() {
+		if err != nil {
+			m.vacate()
+			if ctx.Err() == nil {
+				m.log.WarnContext(ctx, "cannot keep a sandbox ready", "image", s.req.Image, "error", err)
+			}
+		}
+	}()
+	if err := m.store.Insert(ctx, s.creating()); err != nil {
+		return nil, err
+	}
+	if s.engine, err = m.b.Create(ctx, m.spec(s, nil)); err != nil {
+		m.forget(s, err)
+		return nil, engineError(err)
+	}
+	if s.conn, err = m.greet(ctx, s.engine.ID, false, true); err == nil {
+		warm, cancel := context.WithTimeout(ctx, 2*warmTimeout)
+		s.warm(warm)
+		cancel()
+		err = m.store.Update(ctx, s.creating()) // with the engine's id: it is ready
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.removePooled(ctx, s))
+	}
+	return &pooled{s, kind}, nil
+}
+
+// warm runs the languages that a sandbox has, once: the first time, when a file system is new, takes up to three times as long. When the
+// sandbox is claimed its guest forgets what ran.
+func (s *Session) warm(ctx context.Context) {
+	hello := cleanHello(s.conn.Hello())
+	env := execEnv(baseEnv(hello.Workdir, s.engine.ImageEnv, nil), nil, "")
+	for _, argv := range [][]string{{"sh", "-c", ":"}, {"python3", "-c", ""}, {"node", "-e", ""}} {
+		if !slices.Contains(hello.Programs, argv[0]) {
+			continue
+		}
+		_, err := s.conn.Run(ctx, wire.RunRequest{ExecID: execPrefix + NewID(), YieldMillis: -1, KillOnCancel: true, Spawn: wire.Spawn{
+			Argv: argv, Env: env, TimeoutMillis: warmTimeout.Milliseconds(),
+		}})
+		if err != nil {
+			s.m.log.DebugContext(ctx, "cannot warm a sandbox that is kept ready", "sandbox", s.id, "program", argv[0], "error", err)
+			return
+		}
+	}
+}
+
+// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image is still what the
+// request names.
+func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
+	isImage, err := w.m.imageOf(ctx, w.kinds[kind].Image)
+	if err != nil && ctx.Err() == nil {
+		w.m.log.WarnContext(ctx, "cannot tell whether the image of the sandboxes that are ready is still the same", "error", err)
+	}
+	return func(p *pooled) bool {
+		return !ended(p.session.conn) && (err != nil || isImage(p.session.engine.ImageID))
+	}
+}
+
+// Drop removes a sandbox that nobody took, and gives its place back.
+func (w *warmPool) Drop(ctx context.Context, p *pooled) {
+	if w.m.removePooled(ctx, p.session) == nil {
+		w.m.vacate()
+		return
+	}
+	w.m.mu.Lock()
+	w.m.owed[p.session.id] = struct{}{} // it has its place until a sweep has removed it
+	w.m.mu.Unlock()
+}
+
+// giveBack returns to the pool what a flight took and did not use. The place that it had is the flight's.
+func (w *warmPool) giveBack(ctx context.Context, p *pooled) {
+	if !w.m.occupy() {
+		_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
+		return
+	}
+	if !w.Return(p.kind, p) {
+		w.Drop(ctx, p)
+	}
+}
+
+// scrap removes what a flight took and cannot use, beside it where there is a place for that. The place that it had is the flight's.
+func (w *warmPool) scrap(ctx context.Context, p *pooled) {
+	if !w.m.occupy() {
+		_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
+		return
+	}
+	w.m.wg.Go(func() {
+		w.removing <- struct{}{}
+		defer func() { <-w.removing }()
+		w.Drop(context.WithoutCancel(ctx), p)
+	})
+}
+
+// discard finishes the close of a session that began, beside its user.
+func (w *warmPool) discard(ctx context.Context, s *Session) {
+	s.cancel(errSessionClosed)
+	w.m.mu.Lock()
+	w.discarded[s] = struct{}{}
+	w.m.mu.Unlock()
+	w.m.spawn(func() {
+		w.removing <- struct{}{}
+		defer func() { <-w.removing }()
+		defer func() {
+			w.m.mu.Lock()
+			defer w.m.mu.Unlock()
+			delete(w.discarded, s)
+		}()
+		if err := w.m.finishClose(ctx, s, owner.Gone, owner.Removed); err != nil {
+			w.m.log.WarnContext(ctx, "cannot remove a sandbox that is not needed any more yet", "sandbox", s.id, "error", err)
+		}
+	})
+}
+
+// leaving returns what is closed when a discarded sandbox has gone, nil when there is none; Manager.mu is held.
+func (w *warmPool) leaving() <-chan struct{} {
+	if w != nil {
+		for s := range w.discarded {
+			return s.closing
+		}
+	}
+	return nil
+}
+
+// removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
+func (m *Manager) removePooled(ctx context.Context, s *Session) error {
+	s.disconnect()
+	err := m.deleteSandbox(context.WithoutCancel(ctx), s.recordAs(RecordCreating, m.now()))
+	if err != nil {
+		m.log.WarnContext(ctx, "cannot remove a sandbox that was ready yet", "sandbox", s.id, "error", err)
+	}
+	return err
+}
+
+// occupy takes a place for a sandbox, if there is one.
+func (m *Manager) occupy() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
+		return false
+	}
+	m.used++
+	return true
+}
+
+// vacate gives a place back.
+func (m *Manager) vacate() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used--
+}
+
+// imageOf returns what tells whether an image is that which a reference names on the engine now.
+func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) bool, err error) {
+	checker, ok := m.b.(backend.ImageChecker)
+	if !ok {
+		return func(string) bool { return true }, nil
+	}
+	now, err := checker.ImageID(ctx, ref)
+	return func(id string) bool { return id == now }, engineError(err)
+}
+
+// errStale: a sandbox that was ready cannot be handed out any more.
+var errStale = errors.New("session: a sandbox that was ready is not fit any more")
+
+// claim makes a sandbox that was ready the one of a session, as far as its guest is concerned. errStale: that does not answer, or
+// it is another's.
+func (p *pooled) claim(ctx context.Context, s *Session) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
+	defer cancel()
+	err := p.session.conn.Claim(ctx, wire.ClaimRequest{Owner: s.key.String(), OrphanMillis: s.orphanTimeout().Milliseconds()})
+	if err != nil {
+		return errors.Join(errStale, noAnswer(ctx, err))
+	}
+	return nil
+}
+
+// greet connects to a guest and greets it, within a bound.
+func (m *Manager) greet(ctx context.Context, engineID string, secondary, fresh bool) (*client.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := m.attach(ctx, engineID, secondary, fresh)
+	return conn, noAnswer(ctx, err)
+}
+
+// identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be changed: of one
+// that was ready they say that it belongs to nobody.
+func (r Record) identify(engine backend.Info) backend.Info {
+	if r.ID == engine.SessionID && isPooled(engine) {
+		engine.Key, engine.Run, engine.Created = r.Key.String(), r.Key.Run(), r.Created
+	}
+	return engine
+}
+
+// isPooled reports whether a sandbox was made for nobody, by its labels.
+func isPooled(engine backend.Info) bool {
+	key, err := ParseKey(engine.Key)
+	return err == nil && key.Namespace == NamespacePool
+}
+
+// assign makes the sandbox of a key of one that was ready, or finds that the key has one, and gives that back. errStale: the one
+// that was ready is not fit, and goes.
+func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
+	s := m.newSession(key, req, ready.session.id)
+	if err := m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
+		m.pool.giveBack(ctx, ready)
+		return nil, false, err
+	}
+	// What takes as long as the record is done beside it. A named sandbox may be there: for it the record comes first, and decides.
+	current, claimed, early := make(chan bool, 1), make(chan error, 1), key.Namespace != NamespaceUser
+	m.wg.Go(func() { current <- m.pool.isCurrent(ctx, ready) })
+	if early {
+		m.wg.Go(func() { claimed <- ready.claim(ctx, s) })
+	}
+	plain := req.Prepare == nil && req.Egress.IsZero() // then there is nothing to do before it is ready
+	reserve := func() error {
+		if !plain {
+			return m.store.Update(ctx, s.creating())
+		}
+		s.engine = ready.engineOf(s)
+		return m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+	}
+	other, err := m.reserve(ctx, s, req, reserve)
+	switch {
+	case other == nil && err == nil:
+	case !early && (other != nil || errors.Is(err, backend.ErrExists)): // record and guest are as they were
+		m.pool.giveBack(ctx, ready)
+		return other, true, engineError(err)
+	case other != nil:
+		m.pool.scrap(ctx, ready)
+		return other, true, nil
+	case errors.Is(err, backend.ErrNotFound): // somebody removed it
+		err = errStale
+	}
+	if err == nil && !early {
+		claimed <- ready.claim(ctx, s)
+	}
+	if err == nil {
+		err = <-claimed
+	}
+	if !<-current && err == nil {
+		err = errStale
+	}
+	if err == nil {
+		s.engine = ready.engineOf(s)
+		s.hold(ready.session.conn, false)
+	}
+	if err == nil && !plain {
+		err = s.prepare(ctx, req)
+	}
+	if err != nil {
+		s.disconnect()
+		m.pool.scrap(ctx, ready)
+		return nil, false, engineError(err)
+	}
+	return s, false, nil
+}
+
+// engineOf returns what the engine says of the sandbox, as that of a session.
+func (p *pooled) engineOf(s *Session) backend.Info {
+	return Record{ID: s.id, Key: s.key, Created: s.created}.identify(p.session.engine)
+}
+
+// isCurrent reports whether the image of a sandbox that was ready is still what its request names. Those who ask at once share a
+// look.
+func (w *warmPool) isCurrent(ctx context.Context, p *pooled) bool {
+	look := w.looks.DoChan(p.kind, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+		defer cancel()
+		return w.m.imageOf(ctx, p.session.req.Image)
+	})
+	select {
+	case seen := <-look:
+		isImage, _ := seen.Val.(func(string) bool)
+		return seen.Err == nil && isImage != nil && isImage(p.session.engine.ImageID)
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// recordClaimed makes the record of a sandbox from its labels. Whose one is that was ready only its guest knows; what is nobody's
+// goes.
+func (m *Manager) recordClaimed(ctx context.Context, engine backend.Info, key Key) Record {
+	if key.Namespace != NamespacePool || engine.State != backend.StateRunning {
+		return m.recordOf(engine, key)
+	}
+	health, err := m.health(ctx, engine.ID)
+	if owner, parseErr := ParseKey(health.Claimed); err == nil && parseErr == nil {
+		key = owner
+	}
+	rec := m.recordOf(engine, key)
+	if err == nil && health.Claimed == "" {
+		rec.State, rec.Expires = RecordRemoving, m.now()
+	}
+	return rec
+}

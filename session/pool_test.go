@@ -1,0 +1,377 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// pictured is an engine that knows which image a name stands for.
+type pictured struct {
+	sharing
+	id *atomic.Value
+}
+
+func newPictured(t testing.TB) pictured {
+	e := pictured{sharing{newEngine(t)}, &atomic.Value{}}
+	e.id.Store("sha256:1")
+	return e
+}
+
+func (e pictured) ImageID(context.Context, string) (string, error) { return e.id.Load().(string), nil }
+
+func (e pictured) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	info, err := e.sharing.Create(ctx, spec)
+	info.ImageID = e.id.Load().(string)
+	return info, err
+}
+
+// poolOptions keep n sandboxes for testImage ready.
+func poolOptions(n int) *session.Options {
+	o := shared()
+	o.Pool = []session.PoolSpec{{Request: testImage(), Size: n}}
+	return o
+}
+
+// pooled returns the ids of the sandboxes that are ready.
+func pooled(t testing.TB, m *session.Manager) (ids []string) {
+	t.Helper()
+	list, err := m.List(t.Context())
+	must(t, err)
+	for _, info := range list {
+		if info.State == session.StatePooled {
+			ids = append(ids, info.ID)
+		}
+	}
+	return ids
+}
+
+// awaitPool waits until n sandboxes are ready, and returns their ids.
+func awaitPool(t testing.TB, m *session.Manager, n int) (ids []string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d sandboxes are ready", n), func() bool {
+		ids = pooled(t, m)
+		return len(ids) == n
+	})
+	return ids
+}
+
+// TestPool: a sandbox that was ready becomes a session's, of which record and guest say whose it is, and another takes its place;
+// nothing is left at the end.
+func TestPool(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(2)
+	m := newManager(t, e, opts)
+	ready := awaitPool(t, m, 2)
+	key := session.WorkflowKey("run_1", "default")
+	req := testImage()
+	req.Env = map[string]string{"OWN": "yes"}
+	prepared := 0
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		prepared++
+		_, err := s.WriteFile(ctx, "file", strings.NewReader("prepared"), session.WriteFileOptions{})
+		return err
+	}
+	s, created, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	if !created || !slices.Contains(ready, s.ID()) || prepared != 1 {
+		t.Errorf("Open = %s, %v, prepared %d times; ready were %v", s.ID(), created, prepared, ready)
+	}
+	wantOutput(t, s, "cat file; echo $OWN $FROM_IMAGE", "preparedyes yes\n")
+	rec := record(t, opts.Store, s.ID())
+	if rec.Key != key || rec.State != session.RecordReady || rec.Owner != m.Owner() {
+		t.Errorf("record %+v", rec)
+	}
+	if owner, err := s.Claimed(t.Context()); err != nil || owner != key.String() {
+		t.Errorf("the guest says that it is %q's, %v", owner, err)
+	}
+	if info := s.Info(); info.Key != key || info.Run != "run_1" || info.State != session.StateReady {
+		t.Errorf("it describes itself as %+v", info)
+	}
+	if next := awaitPool(t, m, 2); slices.Contains(next, s.ID()) {
+		t.Errorf("%s is in the pool again: %v", s.ID(), next)
+	}
+	other := newManager(t, e, without(opts))
+	list, err := other.List(t.Context())
+	must(t, err)
+	if at := slices.IndexFunc(list, func(i session.Info) bool { return i.ID == s.ID() }); at < 0 || list[at].Key != key || list[at].Run != "run_1" {
+		t.Errorf("another process sees %+v", list)
+	}
+	beside, err := other.Connect(t.Context(), s.ID())
+	must(t, err)
+	wantOutput(t, beside, "cat file", "prepared")
+	if _, err := other.Connect(t.Context(), pooled(t, m)[0]); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Connect to one that is nobody's: %v, want ErrNotFound", err)
+	}
+	must(t, other.Close(t.Context()))
+	must(t, m.Close(t.Context()))
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes are left", e.count())
+	}
+}
+
+// without returns the options of another process of the instance, which has no pool.
+func without(o *session.Options) *session.Options {
+	other := *o
+	other.Pool = nil
+	return &other
+}
+
+// TestPoolKinds: what differs in anything that is settled when a sandbox is made gets none that was ready.
+func TestPoolKinds(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	m := newManager(t, e, poolOptions(1))
+	awaitPool(t, m, 1)
+	for name, change := range map[string]func(*session.Request){
+		"image":   func(r *session.Request) { r.Image = "other:1" },
+		"user":    func(r *session.Request) { r.User = "1001" },
+		"root":    func(r *session.Request) { r.Root = backend.RootWritable },
+		"limits":  func(r *session.Request) { r.Limits.PIDs = 99 },
+		"network": func(r *session.Request) { r.Network = backend.NetworkBridge },
+		"runtime": func(r *session.Request) { r.OCIRuntime = "crun" },
+		"pull":    func(r *session.Request) { r.Pull = backend.PullAlways },
+	} {
+		req := testImage()
+		change(&req)
+		ready := awaitPool(t, m, 1)
+		s, created, err := m.Open(t.Context(), session.AgentKey(name, "default"), req)
+		must(t, err)
+		if !created || slices.Contains(ready, s.ID()) {
+			t.Errorf("another %s: got %s, ready was %v", name, s.ID(), ready)
+		}
+	}
+	for name, spec := range map[string]session.PoolSpec{
+		"no size":   {Request: testImage()},
+		"no image":  {Size: 1},
+		"variables": {Request: session.Request{Image: "test:1", Env: map[string]string{"A": "b"}}, Size: 1},
+		"root user": {Request: session.Request{Image: "test:1", User: "root"}, Size: 1},
+	} {
+		if _, err := session.NewManager(e, &session.Options{Pool: []session.PoolSpec{spec}}); err == nil {
+			t.Errorf("a pool with %s", name)
+		}
+	}
+}
+
+// TestPoolPlaces: what is ready counts, and makes room for what is opened.
+func TestPoolPlaces(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(3)
+	opts.MaxSandboxes = 2
+	m := newManager(t, e, opts)
+	awaitPool(t, m, 2)
+	most := atomic.Int64{}
+	e.setHooks(func(context.Context, backend.Spec) error {
+		most.Store(max(most.Load(), int64(e.count()+1)))
+		return nil
+	}, nil, nil)
+	other := testImage()
+	other.User = "1001"
+	a, _, err := m.Open(t.Context(), session.AgentKey("a", "default"), other)
+	must(t, err)
+	b := mustOpen(t, m, session.AgentKey("b", "default"))
+	if _, _, err := m.Open(t.Context(), session.AgentKey("c", "default"), testImage()); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("a third: %v, want ErrCapacity", err)
+	}
+	if m.Used() != 2 || most.Load() > 2 {
+		t.Errorf("%d places are taken, there were up to %d sandboxes", m.Used(), most.Load())
+	}
+	must(t, a.Discard(t.Context()))
+	c := mustOpen(t, m, session.AgentKey("c", "default")) // once the other one has gone
+	must(t, errors.Join(b.Close(t.Context()), c.Close(t.Context())))
+	awaitPool(t, m, 2)
+}
+
+// TestPoolUnfit: a sandbox whose image is another one by now, or that has died, is nobody's, and goes.
+func TestPoolUnfit(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(e pictured){
+		"image":   func(e pictured) { e.id.Store("sha256:2") },
+		"killed":  func(e pictured) { e.all()[0].murder() },
+		"removed": func(e pictured) { e.remove(e.all()[0].info.ID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newPictured(t)
+			opts := poolOptions(1)
+			m := newManager(t, e, opts)
+			old := awaitPool(t, m, 1)[0]
+			spoil(e)
+			s := mustOpen(t, m, session.AgentKey("a", "default"))
+			wantOutput(t, s, "echo works", "works\n")
+			if s.ID() == old {
+				t.Errorf("got %s, which is not fit", old)
+			}
+			eventually(t, "the old one goes, beside its opener", func() bool { return record(t, opts.Store, old).State == session.RecordClosed })
+			old = awaitPool(t, m, 1)[0]
+			e.id.Store("sha256:3")
+			m.ReviewPool(t.Context())
+			eventually(t, "what nobody takes is made again", func() bool { ids := pooled(t, m); return len(ids) == 1 && ids[0] != old })
+		})
+	}
+}
+
+// TestPoolOfTheDead: what a dead process had ready goes at the next sweep, and so does what it was about to hand out.
+func TestPoolOfTheDead(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(3)
+	first := dying(t, e, opts)
+	awaitPool(t, first, 3)
+	reached := make(chan struct{})
+	req := testImage()
+	req.Prepare = func(ctx context.Context, _ *session.Session) error {
+		close(reached)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	second := newManager(t, e, without(opts))
+	second.Reap(t.Context())
+	if n := len(awaitPool(t, first, 3)); n != 3 {
+		t.Errorf("%d of a living process are left", n)
+	}
+	// The claim is recorded, and then the process is gone: its store takes nothing more.
+	key := session.WorkflowKey("run_1", "default")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go first.Open(ctx, key, req) //nolint:errcheck // it never gets anything
+	<-reached
+	claimed := ""
+	recs, err := opts.Store.List(t.Context(), session.RecordCreating)
+	must(t, err)
+	for _, rec := range recs {
+		if rec.Key == key {
+			claimed = rec.ID
+		}
+	}
+	rec := record(t, opts.Store, claimed)
+	awaitPool(t, first, 3)
+	cancel()
+	eventually(t, "it is given up", func() bool { return record(t, opts.Store, claimed).State == session.RecordClosed })
+	must(t, opts.Store.Update(t.Context(), rec))
+	first.Die()
+	second.Reap(t.Context())
+	if e.count() != 0 || record(t, opts.Store, claimed).State != session.RecordClosed {
+		t.Errorf("%d sandboxes are left; the claimed one is %s", e.count(), record(t, opts.Store, claimed).State)
+	}
+	if s := mustOpen(t, second, key); s.ID() == claimed {
+		t.Error("the sandbox of a claim that was never finished was handed out")
+	}
+}
+
+// TestPoolAdopted: who opens a key that has a sandbox leaves what is ready alone; a sandbox that came from a pool is adopted as any.
+func TestPoolAdopted(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(1)
+	first := dying(t, e, opts)
+	awaitPool(t, first, 1)
+	key := session.WorkflowKey("run_1", "default")
+	s := mustOpen(t, first, key)
+	output(t, s, "echo kept > file")
+	awaitPool(t, first, 1)
+	first.Die()
+	second := newManager(t, e, opts)
+	second.Reap(t.Context())
+	awaitPool(t, second, 1)
+	third := newManager(t, e, without(opts))
+	adopted := reopen(t, second, key, testImage(), s.ID())
+	wantOutput(t, adopted, "cat file", "kept\n")
+	ready := awaitPool(t, second, 1)
+	named := session.UserKey("lab")
+	lab := mustOpen(t, third, named)
+	output(t, lab, "echo kept > file")
+	must(t, third.Detach(t.Context()))
+	reopen(t, second, named, testImage(), lab.ID())
+	if now := pooled(t, second); !slices.Equal(now, ready) {
+		t.Errorf("ready are %v, were %v", now, ready)
+	}
+}
+
+// TestPoolStoreLost: without records the guest says whose a sandbox is.
+func TestPoolStoreLost(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(1)
+	first := newManager(t, e, opts)
+	awaitPool(t, first, 1)
+	key := session.UserKey("lab")
+	s := mustOpen(t, first, key)
+	output(t, s, "echo kept > file")
+	must(t, first.Detach(t.Context()))
+	nobodys, err := e.Create(t.Context(), backend.Spec{ID: "sbx_" + session.NewID(), Instance: opts.Instance, Key: "pool:x:default", Created: time.Now()})
+	must(t, err)
+	later := time.Now().Add(time.Hour)
+	lost := shared()
+	second := newManager(t, e, lost)
+	second.SetClock(func() time.Time { return later })
+	second.Reap(t.Context())
+	if rec := record(t, lost.Store, s.ID()); rec.Key != key {
+		t.Errorf("record %+v", rec)
+	}
+	if rec := record(t, lost.Store, nobodys.SessionID); rec.State != session.RecordRemoving && rec.State != session.RecordClosed {
+		t.Errorf("record of one that is nobody's: %+v", rec)
+	}
+	second.Reap(t.Context())
+	if e.count() != 1 {
+		t.Errorf("%d sandboxes are left, want the one that has an owner", e.count())
+	}
+	again, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
+	if err != nil || created || again.ID() != s.ID() {
+		t.Fatalf("Open = %v, %v, want the old sandbox", created, err)
+	}
+	wantOutput(t, again, "cat file", "kept\n")
+}
+
+// TestPoolRace: many who open at once, and a manager that ends among them, get a sandbox each and leave none.
+func TestPoolRace(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	m := newManager(t, e, poolOptions(4))
+	awaitPool(t, m, 4)
+	var ids sync.Map
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			ctx := t.Context()
+			if i%4 == 3 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Millisecond)
+				defer cancel()
+			}
+			s, _, err := m.Open(ctx, session.AgentKey(fmt.Sprintf("run_%d", i), "default"), testImage())
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			if _, taken := ids.LoadOrStore(s.ID(), i); taken {
+				t.Errorf("%s was handed out twice", s.ID())
+			}
+			if i%2 == 0 {
+				if err := s.Discard(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	must(t, m.Close(t.Context()))
+	if e.count() != 0 || m.Used() != 0 {
+		t.Errorf("%d sandboxes and %d places are left", e.count(), m.Used())
+	}
+}

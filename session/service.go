@@ -1,0 +1,423 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Times of services.
+const (
+	connWait     = 30 * time.Second      // how long a connection waits for this process, over a broken link too
+	grantLinger  = 30 * time.Second      // how long a grant outlives the last process of its command
+	refusedPause = 10 * time.Millisecond // after a connection that no grant is for: the guest passes on none of those
+	// maxExtension is the most that one message adds to a deadline, maxExtended what all of them do.
+	maxExtension = wire.MaxExtension * time.Millisecond
+	maxExtended  = 24 * time.Hour
+)
+
+// Service is something of the host that commands of a sandbox may connect to.
+type Service struct {
+	// Name is "tools", a Unix socket for commands that are granted it, or "model" or "egress", a TCP port of the sandbox's
+	// loopback that every process of the sandbox can reach.
+	Name string
+	// MaxConns bounds the connections that are open at once, 1 to 128. Zero is 128. A command has 16 at most.
+	MaxConns int
+	// Handle serves a connection, in a goroutine of its own. Its context ends with the command, Serve's stop, or the
+	// session; the connection is closed when it returns. Of a TCP port, whose commands are not known, it has the values of the
+	// call that started the session's latest command: its trace and its record.
+	Handle func(context.Context, *ServiceConn)
+	// Env returns variables of every command that this process starts while it serves, from the address to connect to. Those
+	// of Request.Env and of the command go before them. May be nil.
+	Env func(addr string) map[string]string
+}
+
+// ServiceConn is a connection of a command.
+type ServiceConn struct {
+	net.Conn
+	ConnID string
+	// ExecID, Program and Grant are known of connections to "tools" alone: the command that the connecting process belongs
+	// to, the name of that process, which it chose itself, and the Value of the command's ServiceGrant.
+	ExecID, Program string
+	Grant           any
+	Span            trace.SpanContext // of the call that started the command
+
+	peer *client.Peer // the same as Conn
+}
+
+// CloseWrite ends the direction to the command.
+func (c *ServiceConn) CloseWrite() error { return c.peer.CloseWrite() }
+
+// ServiceGrant permits a command to connect to the service Name. Value is for the service's Handle.
+type ServiceGrant struct {
+	Name  string
+	Value any
+}
+
+// grant is what a command may connect to, until nothing of it is left.
+type grant struct {
+	services []ServiceGrant
+	span     trace.SpanContext
+	ctx      context.Context // the command's life as far as its connections go
+	end      context.CancelFunc
+}
+
+// Serve has this process answer the connections to a service until stop is called or the session closes, over broken links
+// too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or "HOST:PORT".
+// Another process that serves the same name takes it over for good. A connection does not count as use of the session, as the
+// command that makes it does.
+//
+// Which command a connection belongs to is known from the kernel of the sandbox. The sandbox is the boundary: of commands
+// that share one, a hostile one can pass for another.
+func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop func(), err error) {
+	defer func() { err = wrapError("Serve", s.m.driver, s.id, err) }()
+	if err := svc.check(); err != nil {
+		return "", nil, err
+	}
+	if err := s.guestKnows(wire.OpListen); err != nil {
+		return "", nil, err
+	}
+	if err := s.addService(svc.Name); err != nil {
+		return "", nil, err
+	}
+	v := &serviceServer{s: s, svc: svc, ended: make(chan struct{}), slots: make(chan struct{}, svc.maxConns())}
+	own, cancel := context.WithCancel(s.ctx)
+	v.ctx = own
+	var l *client.Listener
+	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) (err error) {
+		l, err = v.listen(ctx, conn)
+		return err
+	})
+	if err == nil && !s.background(func() { v.run(l) }) {
+		_ = l.Close() // it only gives the service up
+		err = errSessionClosed
+	}
+	if err != nil {
+		cancel()
+		s.dropService(svc.Name)
+		return "", nil, err
+	}
+	if svc.Env != nil {
+		s.serviceEnv(svc.Name, svc.Env(l.Address()))
+	}
+	return l.Address(), func() { cancel(); <-v.ended }, nil
+}
+
+// check returns what is wrong with a service.
+func (svc Service) check() error {
+	switch {
+	case wire.ServiceNetworks()[svc.Name] == "":
+		return fmt.Errorf("%w: there is no service %q", backend.ErrInvalid, cleanText(svc.Name))
+	case svc.MaxConns < 0 || svc.MaxConns > wire.MaxConns:
+		return fmt.Errorf("%w: service %s: %d connections at once, it must be 1 to %d", backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
+	case svc.Handle == nil:
+		return fmt.Errorf("%w: service %s has no Handle", backend.ErrInvalid, svc.Name)
+	}
+	return nil
+}
+
+func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
+
+// guestKnows returns why the sandbox's guest cannot be sent a request: an older Workcell made the sandbox.
+func (s *Session) guestKnows(op wire.Op) error {
+	if slices.Contains(s.hello.Ops, op) {
+		return nil
+	}
+	return fmt.Errorf("%w: the sandbox was opened by an older Workcell; close it", backend.ErrUnsupported)
+}
+
+// background runs f as a goroutine of the connection, unless the session has closed.
+func (s *Session) background(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.wg.Go(f)
+	return true
+}
+
+// addService keeps a name from being served twice.
+func (s *Session) addService(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.services[name] != nil {
+		return fmt.Errorf("%w: service %s is served already", backend.ErrExists, name)
+	}
+	if s.services == nil {
+		s.services = map[string]map[string]string{}
+	}
+	s.services[name] = map[string]string{}
+	return nil
+}
+
+// serviceEnv sets the variables of a service that is served.
+func (s *Session) serviceEnv(name string, env map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.services[name] != nil {
+		s.services[name] = env
+	}
+}
+
+func (s *Session) dropService(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.services, name)
+}
+
+// serviceServer serves a service.
+type serviceServer struct {
+	s     *Session
+	svc   Service
+	ctx   context.Context // ends with Serve's stop and the session
+	ended chan struct{}   // closed by run
+	slots chan struct{}   // held by open connections: the guest keeps count, but is not trusted to
+}
+
+func (v *serviceServer) listen(ctx context.Context, conn *client.Conn) (*client.Listener, error) {
+	return conn.Listen(ctx, wire.ListenRequest{Name: v.svc.Name, MaxConns: v.svc.maxConns(), WaitMillis: connWait.Milliseconds()})
+}
+
+// run serves until the service is stopped or taken over, or the guest breaks the protocol.
+func (v *serviceServer) run(l *client.Listener) {
+	defer close(v.ended)
+	defer v.s.dropService(v.svc.Name)
+	for l != nil {
+		err := v.serve(l)
+		_ = l.Close() // it has ended, this waits for its goroutines
+		if v.ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, client.ErrConnLost) {
+			v.s.m.log.Warn("service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", cleanText(err.Error()))
+			return
+		}
+		l = v.relisten()
+	}
+}
+
+// serve accepts until the listener ends.
+func (v *serviceServer) serve(l *client.Listener) error {
+	for {
+		peer, err := l.Accept(v.ctx)
+		if err != nil {
+			return err
+		}
+		if !v.take(peer) {
+			_ = peer.Close() // it is refused
+			pause(v.ctx, refusedPause)
+		}
+	}
+}
+
+// relisten listens on a new connection to the guest; nil when there is none any more.
+func (v *serviceServer) relisten() *client.Listener {
+	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
+		conn, err := v.s.connection(v.ctx)
+		if err == nil {
+			var l *client.Listener
+			if l, err = v.listen(v.ctx, conn); err == nil {
+				return l
+			}
+		}
+		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !pause(v.ctx, interval) {
+			return nil
+		}
+	}
+}
+
+// take serves a connection, and reports whether it may be served.
+func (v *serviceServer) take(peer *client.Peer) bool {
+	c := &ServiceConn{Conn: peer, peer: peer, ConnID: peer.ConnID, ExecID: peer.ExecID, Program: peer.Program}
+	life := context.Background()
+	if c.ExecID != "" {
+		g, value, ok := v.s.granted(c.ExecID, v.svc.Name)
+		if !ok {
+			return false
+		}
+		c.Grant, c.Span, life = value, g.span, g.ctx
+	}
+	select {
+	case v.slots <- struct{}{}:
+	default:
+		return false
+	}
+	go func() {
+		defer func() { <-v.slots }()
+		v.handle(life, c)
+	}()
+	return true
+}
+
+// handle calls the service's Handle with a context that ends with the service and with life.
+func (v *serviceServer) handle(life context.Context, c *ServiceConn) {
+	ctx := context.Background()
+	if c.ExecID == "" {
+		ctx = v.s.latestCall()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)()
+	defer context.AfterFunc(life, cancel)()
+	var closing sync.WaitGroup
+	closing.Add(1)
+	stop := context.AfterFunc(ctx, func() { defer closing.Done(); _ = c.Close() }) // frees a Handle that reads or writes
+	v.svc.Handle(ctx, c)
+	if stop() {
+		closing.Done()
+	}
+	closing.Wait()
+	_ = c.Close() // it is over; a second time is no error
+}
+
+// latestCall returns a context with the values of the call that started the latest command, which never ends.
+func (s *Session) latestCall() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.latest == nil {
+		return context.Background()
+	}
+	return s.latest
+}
+
+// grant permits a command that is about to be started to connect to services. The caller calls settle when the call that
+// starts it has returned.
+func (s *Session) grant(execID string, services []ServiceGrant, span trace.SpanContext) (settle func(), err error) {
+	if len(services) == 0 {
+		return func() {}, nil
+	}
+	if err := s.guestKnows(wire.OpListen); err != nil {
+		return nil, err
+	}
+	g := &grant{services: slices.Clone(services), span: span}
+	g.ctx, g.end = context.WithCancel(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.grants == nil {
+		s.grants = map[string]*grant{}
+	}
+	s.grants[execID] = g
+	return func() {
+		if !s.background(func() { s.outlive(execID, g) }) {
+			g.end()
+		}
+	}, nil
+}
+
+// granted returns the grant of a command, and its value for a service.
+func (s *Session) granted(execID, service string) (*grant, any, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.grants[execID]
+	if g == nil {
+		return nil, nil, false
+	}
+	i := slices.IndexFunc(g.services, func(sg ServiceGrant) bool { return sg.Name == service })
+	if i < 0 {
+		return nil, nil, false
+	}
+	return g, g.services[i].Value, true
+}
+
+// outlive ends a grant when nothing is left of its command.
+func (s *Session) outlive(execID string, g *grant) {
+	defer g.end()
+	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
+		conn, err := s.connection(s.ctx)
+		if err == nil {
+			_, err = conn.Wait(s.ctx, wire.WaitRequest{ExecID: execID, WaitMillis: -1, Tree: true})
+		}
+		var refused *wire.Error
+		if err == nil || errors.As(err, &refused) || errors.Is(err, client.ErrProtocol) || errors.Is(err, backend.ErrLost) {
+			break // it has ended, or never began
+		}
+		if !pause(s.ctx, interval) {
+			break
+		}
+	}
+	g.end()
+	pause(s.ctx, grantLinger)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.grants, execID)
+}
+
+// serviceNames returns the names of what is granted.
+func serviceNames(grants []ServiceGrant) []string {
+	var names []string
+	for _, g := range grants {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// ExtendExec gives a running command more time, at most 24 hours over all. A command without a timeout, and one that has
+// ended, stay as they are.
+func (s *Session) ExtendExec(ctx context.Context, execID string, by time.Duration) (err error) {
+	defer func() { err = wrapError("ExtendExec", s.m.driver, s.id, err) }()
+	if by <= 0 {
+		return fmt.Errorf("%w: an extension of %v", backend.ErrInvalid, by)
+	}
+	if err := s.guestKnows(wire.OpDeadline); err != nil {
+		return err
+	}
+	if err := validExecID(execID); err != nil {
+		return err
+	}
+	for by > 0 && err == nil {
+		step := min(max(by, time.Millisecond), maxExtension)
+		by -= step
+		s.waitLonger(execID, step) // before the guest, which may do it and not be heard
+		_, err = ask(ctx, s, false, answerMargin, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+			return conn.Extend(ctx, wire.DeadlineRequest{ExecID: execID, AddMillis: step.Milliseconds()})
+		})
+	}
+	return err
+}
+
+// patience ends a call that the guest should have answered long ago.
+type patience struct {
+	due   time.Time
+	timer *time.Timer
+}
+
+// patient bounds the call that waits for a command, by limit and what ExtendExec adds to it.
+func (s *Session) patient(ctx context.Context, execID string, limit time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p := &patience{due: time.Now().Add(limit), timer: time.AfterFunc(limit, func() { cancel(errNoAnswer) })}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waits == nil {
+		s.waits = map[string]*patience{}
+	}
+	s.waits[execID] = p
+	return ctx, func() {
+		p.timer.Stop()
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.waits, execID)
+	}
+}
+
+// waitLonger has the call that waits for a command wait longer.
+func (s *Session) waitLonger(execID string, by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.waits[execID]; p != nil {
+		p.due = p.due.Add(by)
+		p.timer.Reset(time.Until(p.due))
+	}
+}

@@ -1,0 +1,156 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sessiontest"
+)
+
+// TestService runs on processes what the conformance suite runs on every engine.
+func TestService(t *testing.T) {
+	t.Parallel()
+	e, opts := sharing{newEngine(t)}, shared()
+	s := mustOpen(t, newManager(t, e, opts), session.WorkflowKey("run_1", "default"))
+	sessiontest.Service(t, s, func() *session.Session {
+		v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
+		must(t, err)
+		return v
+	})
+}
+
+// python is a command that connects to an address, sends a word, and prints what comes back.
+func python(addr, word string) session.ExecRequest {
+	return session.ExecRequest{Argv: []string{"python3", "-c", `
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect("\0" + sys.argv[1][1:])
+s.sendall(sys.argv[2].encode()); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr, word},
+		Services: []session.ServiceGrant{{Name: "tools", Value: "granted"}}}
+}
+
+// TestServiceSurvivesBrokenLink: connections end with the link, and those that come afterwards are served as before.
+func TestServiceSurvivesBrokenLink(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	s := mustOpen(t, newManager(t, e, nil), session.WorkflowKey("run_1", "default"))
+	began, ended := make(chan bool, 1), make(chan error, 1)
+	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(_ context.Context, c *session.ServiceConn) {
+		word := make([]byte, 4)
+		if _, err := io.ReadFull(c, word); err != nil || c.Grant != "granted" {
+			t.Errorf("%q, %v, grant %v", word, err, c.Grant)
+		}
+		if string(word) != "stay" {
+			_, _ = c.Write(word)
+			return
+		}
+		began <- true
+		for {
+			if _, err := c.Read(word); !errors.Is(err, io.EOF) {
+				ended <- err
+				return
+			}
+			if _, err := c.Write(word); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}})
+	must(t, err)
+	defer stop()
+	req := python(addr, "stay")
+	req.Background = true
+	run(t, s, req)
+	<-began
+	for range 3 {
+		e.all()[0].process().cut()
+		_, err := s.ListExecs(t.Context()) // which reaches the sandbox again
+		must(t, err)
+		wantStdout(t, run(t, s, python(addr, "next")), "next\n")
+	}
+	if err := <-ended; err == nil {
+		t.Error("a connection outlived its link")
+	}
+}
+
+// TestServiceEndsWithSession: nothing of a service is left when the session has closed.
+func TestServiceEndsWithSession(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+	ended := make(chan bool)
+	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(ctx context.Context, c *session.ServiceConn) {
+		<-ctx.Done()
+		_, _ = io.Copy(io.Discard, c)
+		close(ended)
+	}})
+	must(t, err)
+	req := python(addr, "stay")
+	req.Background = true
+	run(t, s, req)
+	must(t, s.Close(t.Context()))
+	stop()
+	select {
+	case <-ended:
+	default: // it was never accepted
+	}
+	if _, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(context.Context, *session.ServiceConn) {}}); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("a service of a closed session: %v", err)
+	}
+	if err := s.ExtendExec(t.Context(), "x", 1); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("more time in a closed session: %v", err)
+	}
+}
+
+// TestServiceOfOldGuest: a sandbox that an older Workcell made says what to do, and its other commands run.
+func TestServiceOfOldGuest(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
+	s.BecomeOld()
+	_, _, serve := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(context.Context, *session.ServiceConn) {}})
+	_, exec := s.Exec(t.Context(), python("@workcell-tools", "x"))
+	for _, err := range []error{serve, exec, s.ExtendExec(t.Context(), "x", 1)} {
+		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "older Workcell; close it") {
+			t.Errorf("got %v", err)
+		}
+	}
+	wantOutput(t, s, "echo here", "here\n")
+}
+
+// TestExtendedPatience: the call that waits for a command waits as much longer as the command may run.
+func TestExtendedPatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(session.Session)
+		ctx, release := s.Patient(t.Context(), "x", time.Minute)
+		other, releaseOther := s.Patient(t.Context(), "y", time.Minute)
+		time.Sleep(50 * time.Second)
+		s.WaitLonger("x", time.Minute)
+		s.WaitLonger("z", time.Minute)
+		time.Sleep(69 * time.Second)
+		if ctx.Err() != nil || !errors.Is(context.Cause(other), backend.ErrUnavailable) {
+			t.Errorf("before the end: %v; not extended: %v", context.Cause(ctx), context.Cause(other))
+		}
+		time.Sleep(2 * time.Second)
+		if !errors.Is(context.Cause(ctx), backend.ErrUnavailable) {
+			t.Errorf("behind the end: %v", context.Cause(ctx))
+		}
+		release()
+		releaseOther()
+		s.WaitLonger("x", time.Minute)
+	})
+}
+
+func wantStdout(t *testing.T, res session.ExecResult, want string) {
+	t.Helper()
+	if got := string(res.Stdout.Bytes()); got != want {
+		t.Errorf("got %q, want %q; %s", got, want, res.Stderr.Bytes())
+	}
+}

@@ -1,0 +1,89 @@
+package sessiontest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Pool checks what an engine could make of sandboxes that were made in advance: they become sessions without the engine, the
+// guest's own word is what remains of it when the stream breaks or the store is lost, and nothing of them is left. req is for a
+// sandbox that has a shell.
+func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
+	const size = 3
+	store := session.NewMemoryStore()
+	m, err := session.NewManager(b, &session.Options{
+		Instance: instance, Store: store, Pool: []session.PoolSpec{{Request: req, Size: size}},
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	ready := fullPool(t, m, size)
+	ids := make([]string, size)
+	var wg sync.WaitGroup
+	for i := range size {
+		wg.Go(func() {
+			s, created, err := m.Open(t.Context(), session.AgentKey(fmt.Sprintf("run_%d", i), session.DefaultName), req)
+			if err != nil || !created {
+				t.Errorf("Open: %v, %v", created, err)
+				return
+			}
+			ids[i] = s.ID()
+			// As in one that was made for it: nothing is there, and what is written is.
+			if got := output(t, s, "ls -A; echo own > file; cat file"); got != "own\n" {
+				t.Errorf("%s: output %q", s.ID(), got)
+			}
+			if execs, err := s.ListExecs(t.Context()); err != nil || len(execs) != 1 {
+				t.Errorf("commands %+v, %v, want the one", execs, err)
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(ids)
+	slices.Sort(ready)
+	if !slices.Equal(ids, ready) {
+		t.Errorf("opened %v, ready were %v", ids, ready)
+	}
+	next := fullPool(t, m, size)
+	for _, id := range next {
+		if slices.Contains(ids, id) {
+			t.Errorf("%s is ready again", id)
+		}
+	}
+	other, err := session.NewManager(b, &session.Options{Instance: instance, Store: store})
+	must(t, err)
+	t.Cleanup(func() { must(t, other.Close(context.Background())) })
+	must(t, other.Sweep(t.Context()))
+	beside, err := other.Connect(t.Context(), ids[0])
+	must(t, err)
+	output(t, beside, "cat file")
+	if beside.Key().Namespace != session.NamespaceAgent {
+		t.Errorf("to another process it is %s", beside.Key())
+	}
+	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might
+	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)
+	must(t, err)
+	output(t, s, "true")
+	must(t, s.Close(t.Context()))
+}
+
+// fullPool waits until n sandboxes are ready, and returns their ids.
+func fullPool(t *testing.T, m *session.Manager, n int) (ids []string) {
+	t.Helper()
+	eventually(t, "the pool is full", func() bool {
+		list, err := m.List(t.Context())
+		must(t, err)
+		ids = nil
+		for _, info := range list {
+			if info.State == session.StatePooled {
+				ids = append(ids, info.ID)
+			}
+		}
+		return len(ids) == n
+	})
+	return ids
+}

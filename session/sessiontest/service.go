@@ -1,0 +1,378 @@
+package sessiontest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Service checks connections of commands to services of the host. The sandbox of s must have Python 3; connect returns a
+// session of another process on it.
+func Service(t *testing.T, s *session.Session, connect func() *session.Session) {
+	t.Run("refused", func(t *testing.T) { serviceRefused(t, s) })
+	served := serve(t, s, 0)
+	t.Run("commands", func(t *testing.T) {
+		runCases(t, s, []sessionCase{
+			{"grant", served.grants}, {"no grant", served.ungranted}, {"grandchild", served.grandchild}, {"many", served.many},
+			{"half-close", served.halfClose}, {"back-pressure", served.bytes}, {"end of the command", served.commandEnds},
+			{"flood", served.flood}, {"deadline", extendExec},
+		})
+	})
+	t.Run("model", func(t *testing.T) { model(t, s) })
+	t.Run("take-over", func(t *testing.T) { served.takeOver(t, s, connect()) })
+}
+
+// connectTools is the beginning of a program that connects to the tools.
+const connectTools = `
+import os, select, socket, sys
+def connect():
+	s = socket.socket(socket.AF_UNIX)
+	s.connect("\0" + os.environ["WORKCELL_TOOLS"][1:])
+	return s
+def rest(s):
+	s.shutdown(socket.SHUT_WR)
+	return s.makefile().read()
+`
+
+// tools is a service of a test, which has a handler for each command by its grant.
+type tools struct {
+	addr string
+	stop func()
+}
+
+type handler func(context.Context, *session.ServiceConn)
+
+// serve serves tools until the test's end.
+func serve(t *testing.T, s *session.Session, most int) *tools {
+	t.Helper()
+	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", MaxConns: most, Handle: func(ctx context.Context, c *session.ServiceConn) {
+		if handle, ok := c.Grant.(handler); ok {
+			handle(ctx, c)
+			return
+		}
+		t.Errorf("a connection with the grant %v", c.Grant)
+	}})
+	must(t, err)
+	t.Cleanup(stop)
+	return &tools{addr, stop}
+}
+
+// program is a request to run a Python program that may connect to handle.
+func (s *tools) program(text string, handle handler) session.ExecRequest {
+	return session.ExecRequest{Argv: []string{"python3", "-c", connectTools + text}, Env: map[string]string{"WORKCELL_TOOLS": s.addr},
+		Services: []session.ServiceGrant{{Name: "tools", Value: handle}}}
+}
+
+// call runs a program that must succeed, and returns its output.
+func (s *tools) call(t *testing.T, on *session.Session, text string, handle handler) string {
+	t.Helper()
+	res := run(t, on, s.program(text, handle))
+	if res.Status != session.ExecCompleted || res.ExitCode != 0 {
+		t.Errorf("%+v, stderr %s", res.ExecStatus, res.Stderr.Bytes())
+	}
+	return strings.TrimSpace(string(res.Stdout.Bytes()))
+}
+
+// echo sends back what comes.
+func echo(_ context.Context, c *session.ServiceConn) {
+	if _, err := io.Copy(c, c); err == nil {
+		_ = c.CloseWrite() // a command that is gone needs no end
+	}
+}
+
+func serviceRefused(t *testing.T, s *session.Session) {
+	for name, svc := range map[string]session.Service{
+		"no name":      {Handle: echo},
+		"unknown name": {Name: "doors", Handle: echo},
+		"no handler":   {Name: "tools"},
+		"negative":     {Name: "tools", MaxConns: -1, Handle: echo},
+		"too many":     {Name: "tools", MaxConns: 129, Handle: echo},
+	} {
+		if _, _, err := s.Serve(t.Context(), svc); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo})
+	must(t, err)
+	if _, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo}); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("a second service of the name: %v", err)
+	}
+	stop()
+	stop()
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "true", Services: []session.ServiceGrant{{Name: "doors"}}}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a grant for what there is not: %v", err)
+	}
+}
+
+// grants: each command's connections come with its own grant.
+func (s *tools) grants(t *testing.T, on *session.Session) {
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			var seen session.ServiceConn
+			word := fmt.Sprintf("word %d", i)
+			req := s.program(`s = connect(); s.sendall(b"hello"); print(rest(s))`, func(_ context.Context, c *session.ServiceConn) {
+				seen = *c
+				b, err := io.ReadAll(c)
+				if string(b) != "hello" || err != nil {
+					t.Errorf("got %q, %v", b, err)
+				}
+				_, _ = io.WriteString(c, word)
+			})
+			res := run(t, on, req)
+			if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != word {
+				t.Errorf("got %q of %s's, %s", got, word, res.Stderr.Bytes())
+			}
+			if seen.ExecID != res.ExecID || !strings.HasPrefix(seen.Program, "python3") || len(seen.ConnID) != 16 {
+				t.Errorf("connection %s of %s, a %q; the command is %s", seen.ConnID, seen.ExecID, seen.Program, res.ExecID)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// ungranted: a command without a grant reaches nothing.
+func (s *tools) ungranted(t *testing.T, on *session.Session) {
+	req := s.program(`
+try: print(repr(connect().recv(1)))
+except ConnectionError as e: print(repr(b""))`, nil)
+	req.Services = nil
+	if res := run(t, on, req); strings.TrimSpace(string(res.Stdout.Bytes())) != `b''` {
+		t.Errorf("%q, %s", res.Stdout.Bytes(), res.Stderr.Bytes())
+	}
+}
+
+// grandchild: a process that left its command's session, parents and environment behind is still the command's.
+func (s *tools) grandchild(t *testing.T, on *session.Session) {
+	from := make(chan string, 1)
+	req := s.program(`
+r, w = os.pipe()
+if os.fork() == 0:
+	os.setsid()
+	if os.fork() == 0:
+		address = os.environ["WORKCELL_TOOLS"]
+		os.environ.clear()
+		os.environ["WORKCELL_TOOLS"] = address
+		s = connect(); s.sendall(b"x"); rest(s)
+	os._exit(0)
+os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *session.ServiceConn) {
+		from <- c.ExecID
+		echo(ctx, c)
+	})
+	res := run(t, on, req)
+	if got := <-from; got != res.ExecID || res.ExitCode != 0 {
+		t.Errorf("the connection is of %s, the command is %s, %s", got, res.ExecID, res.Stderr.Bytes())
+	}
+}
+
+// many: two commands have the 16 connections each that a command may have, all open at once, and not one more.
+func (s *tools) many(t *testing.T, on *session.Session) {
+	var open, all sync.WaitGroup
+	open.Add(32)
+	for range 2 {
+		all.Go(func() {
+			got := s.call(t, on, `
+all = [connect() for i in range(16)]
+for i, s in enumerate(all): s.sendall(b"%d" % i)
+for s in all: s.recv(1)
+try: more = connect().recv(1)
+except ConnectionError: more = b""
+print(*(rest(s) for s in all), repr(more), sep=",")`, func(_ context.Context, c *session.ServiceConn) {
+				open.Done()
+				open.Wait()
+				_, _ = io.WriteString(c, ".")
+				echo(t.Context(), c)
+			})
+			if want := `0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,b''`; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// halfClose: the host ends its direction first, and the other one goes on.
+func (s *tools) halfClose(t *testing.T, on *session.Session) {
+	late := make(chan string, 1)
+	got := s.call(t, on, `s = connect(); print(s.makefile().read()); s.sendall(b"late"); s.close()`, func(_ context.Context, c *session.ServiceConn) {
+		_, _ = io.WriteString(c, "early")
+		if err := c.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		b, err := io.ReadAll(c)
+		if err != nil {
+			t.Error(err)
+		}
+		late <- string(b)
+	})
+	if host := <-late; got != "early" || host != "late" {
+		t.Errorf("the command got %q, the host %q", got, host)
+	}
+}
+
+// bytes: 64 MiB go each way at once and arrive as they were. A host that does not read holds the command back.
+func (s *tools) bytes(t *testing.T, on *session.Session) {
+	data := noise(64 << 20)
+	held := make(chan struct{})
+	got := s.call(t, on, `
+import hashlib, threading
+s = connect(); s.sendall(b"h"); sent = 0; s.setblocking(False)
+while select.select([], [s], [], 1)[1]: sent += s.send(bytes(65536))
+go = connect(); go.sendall(b"g")
+s.setblocking(True); s.shutdown(socket.SHUT_WR); s.recv(1)
+print(sent < 8 << 20)
+s = connect(); s.sendall(b"t"); h = hashlib.sha256()
+def send():
+	for i in range(64): s.sendall(b"x" * (1 << 20))
+	s.shutdown(socket.SHUT_WR)
+sender = threading.Thread(target=send); sender.start()
+while True:
+	data = s.recv(1 << 20)
+	if not data: break
+	h.update(data)
+sender.join(); print(h.hexdigest())`, func(_ context.Context, c *session.ServiceConn) {
+		what := make([]byte, 1)
+		_, _ = c.Read(what)
+		switch what[0] {
+		case 'h': // hold the command back until it has noticed
+			<-held
+			_, _ = io.Copy(io.Discard, c)
+		case 'g':
+			close(held)
+		case 't':
+			transfer(t, c, data)
+		}
+	})
+	if want := fmt.Sprintf("True\n%x", sha256.Sum256(data)); got != want {
+		t.Errorf("the command got %s, want %s", got, want)
+	}
+}
+
+// transfer sends data while it reads 64 MiB.
+func transfer(t *testing.T, c *session.ServiceConn, data []byte) {
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		if _, err := io.Copy(c, bytes.NewReader(data)); err != nil {
+			t.Errorf("sending: %v", err)
+		}
+		_ = c.CloseWrite() // the copy says what is wrong
+	})
+	if n, err := io.Copy(io.Discard, c); n != 64<<20 || err != nil {
+		t.Errorf("%d bytes came: %v", n, err)
+	}
+	sending.Wait()
+}
+
+// commandEnds: with a command, its connections end and their contexts do.
+func (s *tools) commandEnds(t *testing.T, on *session.Session) {
+	began, ended := make(chan bool), make(chan error, 1)
+	req := s.program("s = connect(); s.sendall(b'x'); s.recv(1)", func(ctx context.Context, c *session.ServiceConn) {
+		_, _ = c.Read(make([]byte, 1))
+		close(began)
+		<-ctx.Done()
+		var err error
+		for err == nil { // it is closed beside this
+			_, err = c.Write([]byte("x"))
+		}
+		ended <- err
+	})
+	req.Background = true
+	res := run(t, on, req)
+	<-began
+	_, err := on.KillExec(t.Context(), res.ExecID, "")
+	must(t, err)
+	<-ended
+}
+
+// flood: a command that does nothing but connect keeps no other one from its service.
+func (s *tools) flood(t *testing.T, on *session.Session) {
+	req := s.program(`
+while True:
+	try: connect().close()
+	except ConnectionError: pass`, echo)
+	req.Background = true
+	flooding := run(t, on, req)
+	for range 5 {
+		if got := s.call(t, on, `s = connect(); s.sendall(b"hello"); print(rest(s))`, echo); got != "hello" {
+			t.Errorf("beside a flood got %q", got)
+		}
+	}
+	_, err := on.KillExec(t.Context(), flooding.ExecID, "")
+	must(t, err)
+}
+
+// extendExec: a command that gets more time outlives its timeout, by that time and no more.
+func extendExec(t *testing.T, s *session.Session) {
+	const limit = 2 * time.Second
+	for _, test := range []struct {
+		command string
+		by      time.Duration
+		want    session.ExecState
+	}{
+		{"sleep 4", 90 * time.Second, session.ExecCompleted},
+		{"sleep 600", time.Second, session.ExecTimedOut},
+	} {
+		begun := run(t, s, session.ExecRequest{Command: test.command, Timeout: limit, Background: true})
+		must(t, s.ExtendExec(t.Context(), begun.ExecID, test.by))
+		res, err := s.WaitExec(t.Context(), begun.ExecID, -1)
+		if err != nil || res.Status != test.want || res.Duration < limit+time.Second {
+			t.Errorf("%s: %+v, %v", test.command, res.ExecStatus, err)
+		}
+	}
+	if err := s.ExtendExec(t.Context(), "nobody", time.Second); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("more time for nobody: %v", err)
+	}
+	if err := s.ExtendExec(t.Context(), "nobody", 0); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("no time: %v", err)
+	}
+}
+
+// model: the service on TCP is every process's, and its connections are nobody's.
+func model(t *testing.T, s *session.Session) {
+	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "model", Handle: func(ctx context.Context, c *session.ServiceConn) {
+		if c.ExecID != "" || c.Grant != nil {
+			t.Errorf("a connection over TCP is of %s", c.ExecID)
+		}
+		echo(ctx, c)
+	}})
+	must(t, err)
+	defer stop()
+	res := run(t, s, session.ExecRequest{Argv: []string{"python3", "-c", `
+import socket, sys
+host, port = sys.argv[1].split(":")
+s = socket.create_connection((host, int(port)))
+s.sendall(b"hello"); s.shutdown(socket.SHUT_WR); print(s.makefile().read())`, addr}})
+	if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != "hello" {
+		t.Errorf("got %q, %s", got, res.Stderr.Bytes())
+	}
+}
+
+// takeOver: another process takes the tools over. It knows nothing of the commands of the first one, which gets them back by
+// serving again.
+func (s *tools) takeOver(t *testing.T, on, other *session.Session) {
+	taken := serve(t, other, 0)
+	const hello = `
+try:
+	s = connect(); s.sendall(b"hello"); print(rest(s))
+except ConnectionError: print("")`
+	if got := s.call(t, on, hello, echo); got != "" {
+		t.Errorf("a command of the first process got %q", got)
+	}
+	if got := taken.call(t, other, hello, echo); got != "hello" {
+		t.Errorf("a command of the second process got %q", got)
+	}
+	s.stop() // the name is free when it returns
+	if got := serve(t, on, 0).call(t, on, hello, echo); got != "hello" {
+		t.Errorf("a command of the first process, which serves again, got %q", got)
+	}
+}

@@ -1,0 +1,49 @@
+//go:build linux
+
+package session_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestStreamStarted: with the id that it is given, a streamed command can be ended from outside, and Stream returns how it ended.
+func TestStreamStarted(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	s, _, err := m.Open(t.Context(), session.UserKey("stream"), session.Request{Image: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	begun := make(chan struct{})
+	output := onFirst{do: func() { close(begun) }}
+	killed := make(chan error, 1)
+	go func() {
+		<-begun
+		_, err := s.KillExec(t.Context(), id, "")
+		killed <- err
+	}()
+	res, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo begun; sleep 1000"}, session.Streams{
+		Stdout: &output, Started: func(execID string) { id = execID },
+	})
+	if err != nil || res.Status != session.ExecKilled || res.ExecID != id {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := <-killed; err != nil {
+		t.Error(err)
+	}
+}
+
+// onFirst calls do when something is written.
+type onFirst struct {
+	once sync.Once
+	do   func()
+}
+
+func (o *onFirst) Write(p []byte) (int, error) {
+	o.once.Do(o.do)
+	return len(p), nil
+}

@@ -1,0 +1,360 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/api"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// placeholderModel stands in Genkit for the model of an agent in mode executor, whose requests go through the model proxy
+// and not through a plugin of Genkit's.
+const placeholderModel = pluginName + "/executor"
+
+// newPlaceholder returns that model. It is reached when nothing runs the coding agent in its place.
+func newPlaceholder() api.Action {
+	opts := &ai.ModelOptions{Label: "coding agent in a sandbox", Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
+	m, _ := ai.NewModel(placeholderModel, opts, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+		return nil, fmt.Errorf("tools: %w: %s stands for the coding agent of `sandbox: {mode: executor}` and answers nothing itself", backend.ErrInvalid, placeholderModel)
+	}).(api.Action)
+	return m
+}
+
+// agentOfExecutor returns the coding agent that an executor runs.
+func agentOfExecutor(cfg *frontmatter.Executor) agents.Agent {
+	return agents.Of(cfg.Command, cfg.Argv, cfg.Events)
+}
+
+// executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of its own.
+func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
+	a := agentOfExecutor(cfg)
+	return cmp.Or(t.executorImages[cfg.Command], t.executorImages[a.Name], a.Image)
+}
+
+// execution is a run of an Agent in mode executor.
+type execution struct {
+	agent   string
+	file    string // of the agent
+	model   string // "provider/name"
+	turns   int    // at most
+	watch   *watcher
+	result  *executor.Result // nil until there is one
+	metered model.Usage
+}
+
+type executionKey struct{} // holds the *execution of an agent's run
+
+// executorHooks run a coding agent in the place of the model.
+func (b *binding) executorHooks() *ai.Hooks {
+	return &ai.Hooks{WrapGenerate: b.wrapGenerate, WrapModel: b.execute}
+}
+
+// execute answers a request by having the coding agent do what the last message says.
+func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext) (*ai.ModelResponse, error) {
+	x, ok := ctx.Value(executionKey{}).(*execution)
+	if !ok { // a prompt that is not run as an Agent
+		x = &execution{watch: &watcher{}}
+		x.model, _ = ctx.Value(modelKey{}).(string)
+	}
+	res, err := b.runExecutor(ctx, x, p)
+	if err != nil {
+		return nil, err
+	}
+	answer := res.Text
+	if len(res.Data) > 0 {
+		answer = string(res.Data)
+	}
+	return &ai.ModelResponse{
+		Request: p.Request, Message: ai.NewModelTextMessage(answer), FinishReason: ai.FinishReasonStop, Raw: res,
+		Usage: &ai.GenerationUsage{
+			InputTokens: int(x.metered.InputTokens), OutputTokens: int(x.metered.OutputTokens), TotalTokens: int(x.metered.InputTokens + x.metered.OutputTokens),
+			CachedContentTokens: int(x.metered.CacheReadTokens), ThoughtsTokens: int(x.metered.ReasoningTokens),
+		},
+	}, nil
+}
+
+// runExecutor opens the sandbox, lets the coding agent reach its model and the host's tools, and runs it.
+func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
+	cfg := b.cfg.Executor
+	agent := agentOfExecutor(cfg)
+	task, err := taskOf(p.Request, agent.WholeModel, x.model)
+	if err != nil {
+		return nil, err
+	}
+	task.MaxTurns, task.Web, task.Args = cmp.Or(int(cfg.MaxTurns), x.turns), cfg.Web, cfg.Args
+	skills, closeSkills, err := b.loadSkills(ctx, x.file)
+	if err != nil {
+		return nil, err
+	}
+	defer closeSkills()
+	leave, err := b.takeTurn(ctx, x.agent)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	s, err := b.sandbox(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	asks, err := b.askModel(ctx, s, x)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, asks.close()) }()
+	o := &executor.Options{
+		Agent: x.agent, Models: asks.endpoints,
+		Resume: executor.Resume(cmp.Or(cfg.Resume, frontmatter.ResumeStep)),
+		Before: cfg.Before, After: cfg.After, Skills: skills,
+		Timeout: time.Duration(cfg.TimeoutSeconds) * time.Second, Stall: time.Duration(cfg.StallSeconds) * time.Second,
+		OverBudget: asks.spent(), OnEvent: x.watch.coding(ctx, p.Callback),
+	}
+	if path, visit := hosttools.StepFromContext(ctx); path != "" {
+		o.Step = fmt.Sprintf("%s %s %d %s", b.run(ctx).ID, path, visit, x.agent)
+	} else if o.Resume == executor.ResumeStep { // each run is a task of its own
+		o.Resume = executor.ResumeNever
+	}
+	grant, err := b.grantExecutor(ctx, s, o, asks)
+	if err != nil {
+		return nil, err
+	}
+	if notice := b.box.versions.Differs(ctx, s, agent); notice != "" {
+		b.box.log.WarnContext(ctx, notice, "image", s.Info().Image)
+		o.OnEvent(executor.Event{Kind: executor.KindNotice, Text: notice})
+	}
+	res, err := executor.Run(ctx, s, agent.Driver, task, o)
+	b.handed(ctx, grant, session.ExecResult{ExecStatus: res.Exit})
+	err = errors.Join(err, asks.end()) // its usage is final then
+	x.result, x.metered = &res, asks.usage()
+	x.watch.did(res.Turns, x.metered)
+	if err == nil {
+		err = ended(&res)
+	}
+	return &res, err
+}
+
+// ended returns the error of a coding agent that ended without an answer.
+func ended(res *executor.Result) error {
+	err := res.Err()
+	if errors.Is(err, executor.ErrMaxTurns) {
+		return fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)
+	}
+	return err
+}
+
+// grantExecutor lets the coding agent call what its agent may of the host's tools.
+func (b *binding) grantExecutor(ctx context.Context, s *session.Session, o *executor.Options, asks *asking) (*hostGrant, error) {
+	var req session.ExecRequest
+	o.Grant = func(ctx context.Context, r *session.ExecRequest) {
+		asks.under(trace.SpanContextFromContext(ctx))
+		r.Services, r.EnvBefore = req.Services, req.EnvBefore
+	}
+	if b.hosts == nil {
+		return nil, nil
+	}
+	o.HostTools = true
+	return b.hosts.grant(ctx, s, &req)
+}
+
+// taskOf returns the task that a request is: its last message, before which the ones that came earlier are quoted.
+func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, err error) {
+	var system, earlier []string
+	for i, m := range req.Messages {
+		for _, part := range m.Content {
+			if !part.IsText() && !part.IsReasoning() {
+				return t, fmt.Errorf("tools: %w: a message holds what is no text, which a coding agent is not given", backend.ErrUnsupported)
+			}
+		}
+		switch text := m.Text(); {
+		case m.Role == ai.RoleSystem:
+			system = append(system, text)
+		case i == len(req.Messages)-1:
+			t.Prompt = text
+		default:
+			earlier = append(earlier, fmt.Sprintf("<%s>\n%s\n</%[1]s>", m.Role, text))
+		}
+	}
+	if len(earlier) > 0 {
+		t.Prompt = "What was said before:\n" + strings.Join(earlier, "\n") + "\n\n" + t.Prompt
+	}
+	t.System, t.Model = strings.Join(system, "\n\n"), model
+	if !whole {
+		_, t.Model, _ = strings.Cut(model, "/")
+	}
+	if req.Output != nil && req.Output.Schema != nil {
+		t.Schema, err = json.Marshal(req.Output.Schema)
+	}
+	return t, err
+}
+
+// loadSkills reads the skills of an agent's file, from the directories that patterns match beside it: skills/* when there is no
+// pattern, which may match nothing. They can be installed until they are closed.
+func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, closeSkills func(), err error) {
+	patterns := b.cfg.Executor.Skills
+	if file == "" {
+		if len(patterns) > 0 {
+			return nil, nil, fmt.Errorf("tools: %w: executor.skills are relative to an agent's file, and this one has none", backend.ErrUnsupported)
+		}
+		return nil, func() {}, nil
+	}
+	dir, err := os.OpenRoot(filepath.Dir(file)) // links out of it are not followed
+	if errors.Is(err, fs.ErrNotExist) && len(patterns) == 0 {
+		return nil, func() {}, nil // the file is not one of this machine's
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("tools: %w", err)
+	}
+	closeSkills = func() { _ = dir.Close() } // only read from
+	if skills, err = b.skillsIn(ctx, dir.FS(), patterns, file); err != nil {
+		closeSkills()
+		return nil, nil, err
+	}
+	return skills, closeSkills, nil
+}
+
+func (b *binding) skillsIn(ctx context.Context, root fs.FS, patterns []string, file string) (skills []skill.Skill, err error) {
+	dirs, err := skill.Find(root, patterns)
+	if err != nil {
+		return nil, fmt.Errorf("tools: %w: executor.skills beside %s: %v", backend.ErrInvalid, file, err)
+	}
+	for _, dir := range dirs {
+		s, diagnostics, err := skill.Load(root, dir)
+		if err != nil {
+			return nil, fmt.Errorf("tools: %w", err)
+		}
+		for _, d := range diagnostics {
+			b.box.log.WarnContext(ctx, "a skill is not as the standard wants it", "skill", dir, "problem", d)
+		}
+		skills = append(skills, s)
+	}
+	return skills, nil
+}
+
+// turn is a coding agent's home in a sandbox, which one run at a time may have.
+type turn struct {
+	key   session.Key
+	agent string
+}
+
+// takeTurn waits until no other run has the home of a coding agent, and returns what ends this run's turn.
+func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err error) {
+	t, mine := turn{b.run(ctx).Key(b.name(ctx)), agent}, make(chan struct{})
+	for {
+		b.box.mu.Lock()
+		other := b.box.turns[t]
+		if other == nil {
+			b.box.turns[t] = mine
+		}
+		b.box.mu.Unlock()
+		if other == nil {
+			return func() {
+				b.box.mu.Lock()
+				defer b.box.mu.Unlock()
+				delete(b.box.turns, t)
+				close(mine)
+			}, nil
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("tools: waiting for another run of the coding agent in the sandbox: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// asking is how a program in a sandbox asks its model during one run. That of a program without a model has no lease.
+type asking struct {
+	at        *model.Attachment
+	lease     *model.Lease
+	endpoints map[executor.Dialect]executor.Endpoint
+}
+
+// askModel lets what runs in a sandbox ask its model. Programs of command custom need none.
+func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution) (*asking, error) {
+	cfg, models := b.cfg.Executor, b.box.models
+	if x.model == "" && cfg.Command == "custom" {
+		return &asking{}, nil
+	}
+	if models == nil {
+		return nil, fmt.Errorf("tools: %w: mode executor needs a model proxy: set Plugin.Models", backend.ErrInvalid)
+	}
+	at, err := models.Attach(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("tools: %w", err)
+	}
+	provider, name, _ := strings.Cut(x.model, "/")
+	lease, err := models.Issue(model.Grant{
+		Provider: provider, Models: []string{name}, Web: cfg.Web,
+		Budget:    model.Budget{USD: cfg.Budget.USD, OutputTokens: cfg.Budget.OutputTokens},
+		SandboxID: s.ID(), Run: b.run(ctx).ID, Agent: x.agent, Span: trace.SpanContextFromContext(ctx),
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("tools: %w", err), at.Close())
+	}
+	a := &asking{at: at, lease: lease, endpoints: map[executor.Dialect]executor.Endpoint{}}
+	for _, d := range models.Dialects(provider) {
+		url := at.BaseURL(provider)
+		if d == model.OpenAIChat || d == model.OpenAIResponses {
+			url += "/v1"
+		}
+		a.endpoints[executor.Dialect(d)] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
+	}
+	return a, nil
+}
+
+// spent returns what is closed when the budget is used up.
+func (a *asking) spent() <-chan struct{} {
+	if a.lease == nil {
+		return nil
+	}
+	return a.lease.Spent()
+}
+
+// under has the requests be children of a span.
+func (a *asking) under(span trace.SpanContext) {
+	if a.lease != nil {
+		a.lease.Under(span)
+	}
+}
+
+// end ends the right to ask.
+func (a *asking) end() error {
+	if a.lease == nil {
+		return nil
+	}
+	return a.lease.Close()
+}
+
+// usage returns what was used.
+func (a *asking) usage() model.Usage {
+	if a.lease == nil {
+		return model.Usage{}
+	}
+	return a.lease.Usage()
+}
+
+// close ends all of it.
+func (a *asking) close() error {
+	if a.at == nil {
+		return nil
+	}
+	return errors.Join(a.end(), a.at.Close())
+}

@@ -1,0 +1,154 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// hostCalls is what a binding's commands may call on the host. Nil lets them call nothing.
+type hostCalls struct {
+	set  *hosttools.Set
+	name string // of interpreters that may call them
+
+	mu       sync.Mutex            // guards what follows
+	declared map[string]bool       // by sandbox id
+	running  map[string]*hostGrant // by exec id, of commands that were handed back while they ran
+}
+
+// hostCalls freezes what an agent's code may call.
+func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (*hostCalls, error) {
+	switch {
+	case cfg.HostTools == nil:
+		return nil, nil
+	case t.hosts == nil:
+		return nil, fmt.Errorf("tools: %w: host_tools name tools of the host, and there are none: set Plugin.HostTools, or name a file with --host-tools", backend.ErrInvalid)
+	}
+	agent, _ := ctx.Value(agentKey{}).(string)
+	set, err := t.hosts.Set(ctx, hosttools.Grant{
+		Rules: *cfg.HostTools, Approver: hosttools.ApproverFromContext(ctx),
+		Caller: hosttools.Caller{Run: run.ID, Agent: agent},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tools: %w", err)
+	}
+	return &hostCalls{set: set, name: session.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
+}
+
+// grant lets the command of req call tools of the host. The caller calls handed when the command was handed back.
+func (h *hostCalls) grant(ctx context.Context, s *session.Session, req *session.ExecRequest) (*hostGrant, error) {
+	if h == nil {
+		return nil, nil
+	}
+	at, err := hosttools.Attach(ctx, s)
+	if err == nil {
+		err = h.declare(ctx, at, s.ID())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &hostGrant{at: at, access: at.Grant(ctx, h.set, req)}, nil
+}
+
+// declare writes the declarations into a sandbox once.
+func (h *hostCalls) declare(ctx context.Context, at *hosttools.Attachment, id string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.declared[id] {
+		return nil
+	}
+	if err := at.Declare(ctx, h.set); err != nil {
+		fail := *toolspec.ErrorOf(err)
+		fail.Message = "cannot write down the host's tools in the sandbox: " + fail.Message
+		return &fail
+	}
+	h.declared[id] = true
+	return nil
+}
+
+// endHostCalls ends the calls that are under way, when the run of the agent ends.
+func (b *binding) endHostCalls(ctx context.Context) {
+	if b.hosts == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := b.hosts.set.Close(ctx); err != nil {
+		b.box.log.ErrorContext(ctx, "host tools that an agent's code called do not end", "error", err)
+	}
+	b.hosts.mu.Lock()
+	defer b.hosts.mu.Unlock()
+	for _, g := range b.hosts.running {
+		b.sweep(ctx, g)
+	}
+}
+
+// index returns what a model is told of the tools; empty when there are none.
+func (h *hostCalls) index() string {
+	if h == nil {
+		return ""
+	}
+	return h.set.Index()
+}
+
+// hostGrant is the access of one command.
+type hostGrant struct {
+	at     *hosttools.Attachment
+	access *hosttools.Access
+}
+
+// handed returns the calls of a command that was handed back, nil when it could make none. What the calls of one that has ended
+// left is removed; the others are remembered.
+func (b *binding) handed(ctx context.Context, g *hostGrant, res session.ExecResult) *hosttools.Counts {
+	if g == nil {
+		return nil
+	}
+	b.hosts.mu.Lock()
+	if res.Done() {
+		delete(b.hosts.running, res.ExecID)
+	} else {
+		b.hosts.running[res.ExecID] = g
+	}
+	b.hosts.mu.Unlock()
+	if res.Done() && !res.Leaked {
+		b.sweep(ctx, g)
+	}
+	counts := g.access.Counts()
+	return &counts
+}
+
+// granted returns the access of a command that ran when it was handed back.
+func (b *binding) granted(execID string) *hostGrant {
+	if b.hosts == nil {
+		return nil
+	}
+	b.hosts.mu.Lock()
+	defer b.hosts.mu.Unlock()
+	return b.hosts.running[execID]
+}
+
+func (b *binding) sweep(ctx context.Context, g *hostGrant) {
+	if err := g.at.Sweep(ctx, g.access); err != nil {
+		b.box.log.WarnContext(ctx, "cannot remove the results of host tools", "error", err)
+	}
+}
+
+// hostWords tells a model how code gets at the tools of the host, and which there are.
+func (b *binding) hostWords() string {
+	index := b.hosts.index()
+	if index == "" {
+		return ""
+	}
+	how := map[string]string{
+		"python": "`from workcell import tools`, then tools.server.name(argument=value); a failure raises ToolError",
+		"node":   "`await tools.server.name({argument: value})`, tools is global; a failure throws",
+		"bash":   "`tools call server.name '{\"argument\": value}'`; a failure exits non-zero",
+	}[cmp.Or(string(b.cfg.Runtime), "python")]
+	return "Code can call tools of the host: " + how + ". They are:\n" + index
+}

@@ -1,0 +1,51 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// GenkitSource returns tools of the program, which Genkit knows by these names, as the server "app" of host tools. Their spans
+// are part of the caller's.
+func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
+	list := make([]hosttools.Tool, len(names))
+	for i, name := range names {
+		t := genkit.LookupTool(g, name)
+		if t == nil {
+			return nil, fmt.Errorf("tools: there is no tool %q", name)
+		}
+		def := t.Definition()
+		list[i] = hosttools.Tool{
+			// Genkit does not say what a tool does: it is taken for the worst.
+			Definition: hosttools.Definition{Name: name, Description: def.Description, Destructive: true, Network: true, Input: def.InputSchema, Output: def.OutputSchema},
+			Handle:     func(ctx context.Context, c hosttools.Call) (hosttools.Result, error) { return runGenkit(ctx, t, c) },
+		}
+	}
+	return hosttools.Static(hosttools.AppServer, list...), nil
+}
+
+func runGenkit(ctx context.Context, t ai.Tool, c hosttools.Call) (res hosttools.Result, err error) {
+	out, err := t.RunRawMultipart(ctx, c.Args)
+	if interrupted, _ := ai.IsToolInterruptError(err); interrupted {
+		return res, toolspec.Failf(toolspec.CodeToolFailed, "%s needs an answer that code cannot give", t.Name())
+	}
+	if err != nil {
+		return res, err
+	}
+	for _, p := range out.Content {
+		if p.IsText() {
+			res.Text += p.Text
+		}
+	}
+	if out.Output != nil {
+		res.Data, err = json.Marshal(out.Output)
+	}
+	return res, err
+}

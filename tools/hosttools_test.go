@@ -1,0 +1,60 @@
+package tools_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// Tools of the program are tools of the host as they stand.
+func TestGenkitSource(t *testing.T) {
+	t.Parallel()
+	g := genkit.Init(t.Context())
+	type order struct {
+		ID string `json:"id"`
+	}
+	genkit.DefineTool(g, "lookup", "Finds an order.", func(_ *ai.ToolContext, in order) (map[string]any, error) {
+		return map[string]any{"order": in.ID}, nil
+	})
+	genkit.DefineTool(g, "asks", "Asks first.", func(tc *ai.ToolContext, _ order) (string, error) {
+		return "", tc.Interrupt(&ai.InterruptOptions{})
+	})
+	if _, err := tools.GenkitSource(g, "lokup"); err == nil {
+		t.Error("a tool that there is not is accepted")
+	}
+	source, err := tools.GenkitSource(g, "lookup", "asks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := hosttools.New(&hosttools.Options{Log: slog.New(slog.DiscardHandler)}, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := r.Set(t.Context(), hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.*"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(name, args string) hosttools.Reply {
+		return set.Access(hosttools.Command{}).Call(t.Context(), "ex1", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(args)})
+	}
+	if got := call("app_lookup", `{"id":"42"}`); string(got.Data) != `{"order":"42"}` {
+		t.Errorf("%s, %v", got.Data, got.Error)
+	}
+	if got := call("app_lookup", `{"id":42}`); got.Error == nil || got.Error.Code != "invalid_argument" {
+		t.Errorf("%s, %v", got.Data, got.Error)
+	}
+	if got := call("app_asks", `{"id":"42"}`); got.Error == nil || got.Error.Code != "tool_failed" || !strings.Contains(got.Error.Message, "code cannot give") {
+		t.Errorf("%s, %v", got.Data, got.Error)
+	}
+	if err := set.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,103 @@
+package tools
+
+import (
+	"context"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
+)
+
+// Notices of interpreters.
+const (
+	lostNotice = "[workcell: the variables of earlier programs are lost: the interpreter was ended and starts anew]\n"
+	keptNotice = "[workcell: the program was interrupted; the interpreter keeps its variables]\n"
+)
+
+// interpret runs a program in an interpreter of the sandbox.
+func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, err error) {
+	if fail := programGiven(in); fail != nil {
+		return out, fail
+	}
+	s, err := b.sandbox(ctx, in.SandboxID)
+	if err != nil {
+		return out, err
+	}
+	yield := b.yield(ctx, in)
+	head, tail := excerpt(b.streamChars)
+	req := interpreter.Request{Language: in.Interpreter, Code: in.Code, Exec: session.ExecRequest{
+		Timeout: time.Duration(in.TimeoutSeconds) * time.Second, Yield: yield, Background: yield == 0, HeadBytes: head, TailBytes: tail,
+	}}
+	if b.hosts != nil { // what it may call is the agent's alone, and so is the interpreter
+		req.Name = b.hosts.name
+	}
+	host, err := b.hosts.grant(ctx, s, &req.Exec)
+	if err != nil {
+		return out, err
+	}
+	res, err := interpreter.Run(ctx, s, req)
+	if !res.Started {
+		b.handed(ctx, host, session.ExecResult{}) // the interpreter has one already
+	}
+	if err != nil {
+		return out, err
+	}
+	b.track(s, res.ExecResult)
+	out = newExecOutput(res.ExecResult, s.Info())
+	switch {
+	case !res.Done():
+		b.mu.Lock()
+		b.programs[res.ExecID] = true
+		b.mu.Unlock()
+	case res.Lost:
+		out.Stderr = withNotice(out.Stderr, lostNotice)
+	case res.Status == session.ExecTimedOut || res.Status == session.ExecKilled:
+		out.Stderr = withNotice(out.Stderr, keptNotice)
+	}
+	b.showValue(ctx, &out, res.Value)
+	return out, nil
+}
+
+func programGiven(in execInput) *toolspec.Error {
+	const how = "Pass interpreter (python or node) and code, and beside them only timeout_seconds and yield_ms."
+	switch {
+	case in.Interpreter == "":
+		return toolspec.Failf(toolspec.CodeInvalid, "code is given without interpreter").WithRemediation(how)
+	case in.Code == "":
+		return toolspec.Failf(toolspec.CodeInvalid, "interpreter is given without code").WithRemediation(how)
+	case len(in.Cmd) > 0 || in.Command != "" || in.Cwd != "" || len(in.Env) > 0 || in.Stdin != nil || in.Stream:
+		return toolspec.Failf(toolspec.CodeInvalid, "interpreter does not go together with cmd, command, cwd, env, stdin and stream").WithRemediation(how)
+	}
+	return nil
+}
+
+// programEnded adds the value of a program that was handed back while it ran, if the command was one.
+func (b *binding) programEnded(ctx context.Context, s *session.Session, out *execOutput) error {
+	b.mu.Lock()
+	program := b.programs[out.ExecID]
+	delete(b.programs, out.ExecID)
+	b.mu.Unlock()
+	if !program {
+		return nil
+	}
+	value, err := interpreter.Take(ctx, s, out.ExecID)
+	b.showValue(ctx, out, value)
+	return err
+}
+
+// showValue adds a value to an answer, with the images that models are shown.
+func (b *binding) showValue(ctx context.Context, out *execOutput, v interpreter.Value) {
+	head, tail := excerpt(b.streamChars)
+	if out.Value = v.Text; len(v.Text) > head+tail {
+		out.Value = show(session.Output{Head: []byte(v.Text[:head]), Tail: []byte(v.Text[len(v.Text)-tail:]), Omitted: int64(len(v.Text) - head - tail), Total: int64(len(v.Text))}, "the value", false).text
+	}
+	for _, data := range v.Images {
+		media, width, height := imageType(data)
+		if media == "" || len(data) > maxImage || width > maxSide || height > maxSide || !b.box.seesImages(ctx) {
+			out.Stderr = withNotice(out.Stderr, "[workcell: an image is left out: you cannot be shown it, or it is too large]\n")
+			continue
+		}
+		out.Pictures = append(out.Pictures, toolspec.Image{MediaType: media, Data: data})
+	}
+}
