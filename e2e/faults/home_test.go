@@ -5,6 +5,7 @@ package faults
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,19 +34,41 @@ func TestKilledOnTheWayHome(t *testing.T) {
 				on(t, []string{"local"}, func(t *testing.T, h *host) {
 					dir := t.TempDir()
 					must(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o600))
-					p := h.start(t, "run", workflow(t, makes), "--workspace", dir)
-					run := filepath.Join(h.state, "runs", "run_*")
-					for late := time.Now().Add(patience); !moment(run); time.Sleep(time.Millisecond) {
+					args := []string{"run", workflow(t, makes), "--workspace", dir}
+					for late := time.Now().Add(patience); !h.killedAt(t, moment, args...); {
 						if time.Now().After(late) {
-							t.Fatalf("that moment did not come:\n%s", p.text())
+							t.Fatal("that moment did not come")
 						}
 					}
-					p.kill()
 					faultOf("SIGKILL of a run, on the way home", h.engine).inject(1)
-					h.isHome(t, end, there("made.zip")(run))
+					h.isHome(t, end)
 				})
 			})
 		}
+	}
+}
+
+// killedAt starts a run and kills it at a moment, and reports whether it did. Moments are short: a busy machine may be
+// past one before it has been seen, and then the run ends by itself.
+func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...string) bool {
+	t.Helper()
+	before, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*")) // the pattern is well formed
+	p := h.start(t, args...)
+	for {
+		select {
+		case <-p.ended:
+			t.Logf("it was not seen:\n%s", p.text())
+			return false
+		default:
+		}
+		now, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*"))
+		for _, run := range now {
+			if !slices.Contains(before, run) && moment(run) {
+				p.kill()
+				return true
+			}
+		}
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 
@@ -59,11 +82,11 @@ func there(pattern string) func(run string) bool {
 
 // isHome ends the latest run, which was killed, in one of two ways. What it made must be kept then, unless it is given up
 // before that was written.
-func (h *host) isHome(t *testing.T, end string, written bool) {
+func (h *host) isHome(t *testing.T, end string) {
 	t.Helper()
 	r := h.latest(t)
 	own := filepath.Join(h.state, "runs", r.ID)
-	traced := there("trace.jsonl")(own)
+	written, traced := there("made.zip")(own), there("trace.jsonl")(own)
 	t.Logf("the killed run is %s, written: %v", r.State, written)
 	if r.State == "interrupted" {
 		h.ok(t, "runs", end, r.ID)

@@ -14,8 +14,9 @@ import (
 
 // works makes numbers.
 type works struct {
-	sync.Mutex               // for what a test changes or reads under way
-	takes      time.Duration // to make one
+	takes time.Duration // to make one
+
+	sync.Mutex // guards what is below; synctest.Wait orders nothing that comes after it
 	fails      error
 	made       []time.Time
 	last       int
@@ -25,13 +26,15 @@ type works struct {
 
 func (w *works) Make(ctx context.Context, _ string) (int, error) {
 	w.Lock()
-	defer w.Unlock() // nothing else is asked of it meanwhile
 	w.made = append(w.made, time.Now())
+	w.Unlock()
 	select {
 	case <-time.After(w.takes):
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	w.Lock()
+	defer w.Unlock()
 	if w.fails != nil {
 		return 0, w.fails
 	}
@@ -49,6 +52,13 @@ func (w *works) Drop(_ context.Context, n int) {
 	w.Lock()
 	defer w.Unlock()
 	w.dropped = append(w.dropped, n)
+}
+
+// record returns when things were made, and what was dropped.
+func (w *works) record() (made []time.Time, dropped []int) {
+	w.Lock()
+	defer w.Unlock()
+	return slices.Clone(w.made), slices.Clone(w.dropped)
 }
 
 // start runs a pool of things of which it makes size; end returns what was left.
@@ -81,8 +91,8 @@ func TestFill(t *testing.T) {
 		p, end := start(t, w, 3, -1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(w.made) != 3 || w.made[1].Sub(w.made[0]) != (1+pool.Rest)*time.Second {
-			t.Errorf("made at %v", w.made)
+		if made, _ := w.record(); len(made) != 3 || made[1].Sub(made[0]) != (1+pool.Rest)*time.Second {
+			t.Errorf("made at %v", made)
 		}
 		for range 3 {
 			take(t, p, true)
@@ -92,8 +102,8 @@ func TestFill(t *testing.T) {
 		take(t, p, false)
 		time.Sleep(time.Second / 2)
 		synctest.Wait()
-		if len(w.made) != 4 || w.made[3].Sub(last) != pool.Quiet {
-			t.Errorf("made %d, the next one %v after the last was taken", len(w.made), w.made[len(w.made)-1].Sub(last))
+		if made, _ := w.record(); len(made) != 4 || made[3].Sub(last) != pool.Quiet {
+			t.Errorf("made %d, the next one %v after the last was taken", len(made), made[len(made)-1].Sub(last))
 		}
 		time.Sleep(time.Minute)
 		if left := end(); len(left) != 3 {
@@ -116,7 +126,7 @@ func TestBusy(t *testing.T) {
 			p.Take("a")
 		}
 		synctest.Wait()
-		if len(w.made) < 2 {
+		if made, _ := w.record(); len(made) < 2 {
 			t.Error("nothing more was made")
 		}
 		end()
@@ -130,8 +140,8 @@ func TestFailures(t *testing.T) {
 		_, end := start(t, w, 1, -1)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := len(w.made); n < 50 || n > 70 {
-			t.Errorf("tried %d times in an hour", n)
+		if made, _ := w.record(); len(made) < 50 || len(made) > 70 {
+			t.Errorf("tried %d times in an hour", len(made))
 		}
 		w.Lock()
 		w.fails = nil
@@ -150,8 +160,8 @@ func TestIdle(t *testing.T) {
 		p, end := start(t, w, 2, time.Hour)
 		time.Sleep(time.Hour + 2*pool.Check)
 		synctest.Wait()
-		if len(w.made) != 2 || len(w.dropped) != 2 {
-			t.Errorf("%d made, %v dropped", len(w.made), w.dropped)
+		if made, dropped := w.record(); len(made) != 2 || len(dropped) != 2 {
+			t.Errorf("%d made, %v dropped", len(made), dropped)
 		}
 		take(t, p, false)
 		time.Sleep(time.Second)
