@@ -145,7 +145,7 @@ lanes() {
   lane "packages" packages "${alone[@]}"
   lane "containerd driver" binary backend/containerd
   lane "conformance" binary e2e/conformance
-  lane "other systems" hack/cross.sh
+  lane "other systems" nice hack/cross.sh
   finished
 }
 
@@ -199,8 +199,8 @@ binary() {
 }
 
 packages() {
-  # The time includes that spent waiting for a place.
-  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 80m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
+  # The time includes that spent waiting for a place. Compilers give way to tests.
+  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 80m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
     grep -a --line-buffered -v '\[no test files\]'
 }
 

@@ -134,12 +134,16 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	}
 	key := r.scope().Key(session.DefaultName)
 	list, err := r.manager.List(ctx) // a run that was resumed behind its last step with a sandbox
-	if err != nil || !slices.ContainsFunc(list, func(i session.Info) bool { return i.Key == key }) {
+	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else it is half removed
+	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
 	req := r.sandboxRequest("")
 	req.Mode = session.OpenAsIs
-	box, _, err = r.manager.Open(ctx, key, req)
+	box, created, err := r.manager.Open(ctx, key, req)
+	if created { // it was lost
+		return nil, err
+	}
 	return box, err
 }
 

@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,15 +21,22 @@ steps:
 `
 
 // TestKilledOnTheWayHome kills a run at each point at which what it made comes home: the copy of the workspace is taken, the
-// archive is half written, it is there, and the end is recorded. Resumed or given up, nothing is lost that was made, and
-// nothing is left of what only a run under way needs.
+// archive is half written, it is there, the sandbox is being removed, and the end is recorded. Resumed or given up, nothing is
+// lost that was made, and nothing is left of what only a run under way needs.
 func TestKilledOnTheWayHome(t *testing.T) {
 	for _, end := range []string{"resume", "cancel"} {
 		for name, moment := range map[string]func(run string) bool{
 			"copied":       there("base.zip"),
 			"half written": there("made.zip-*"),
 			"written":      there("made.zip"),
-			"ended":        func(run string) bool { return there("made.zip")(run) && !there("base.zip")(run) },
+			"closing": func(run string) bool {
+				if !there("made.zip")(run) {
+					return false
+				}
+				time.Sleep(rand.N(30 * time.Millisecond)) // into the removal of the sandbox
+				return true
+			},
+			"ended": func(run string) bool { return there("made.zip")(run) && !there("base.zip")(run) },
 		} {
 			t.Run(end+" when "+name, func(t *testing.T) {
 				on(t, []string{"local"}, func(t *testing.T, h *host) {

@@ -152,6 +152,26 @@ func TestDialCloseDelivers(t *testing.T) {
 	}
 }
 
+// TestDialClosed: what came before Close and nobody read is not read after it, nor is the end.
+func TestDialClosed(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	d := dialPort(t, c, port(t, func(conn *net.TCPConn) {
+		if _, err := io.WriteString(conn, "xy"); err != nil {
+			t.Error(err)
+		}
+	}))
+	if _, err := io.ReadFull(d, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := d.Read(make([]byte, 1)); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Read = %d, %v after Close", n, err)
+	}
+}
+
 // Nothing but the loopback is reached, however it is written.
 func TestDialRefuses(t *testing.T) {
 	t.Parallel()

@@ -39,6 +39,9 @@ type peerConn struct {
 func (c *peerConn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
+	if c.closed.Load() { // what came before, and nobody read, is nobody's
+		return 0, net.ErrClosed
+	}
 	if len(p) == 0 {
 		return 0, nil
 	}
