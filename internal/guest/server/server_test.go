@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"go.uber.org/goleak"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // newServer makes a guest inside the test's process, for one host at a time over net.Pipe.
 func newServer(t testing.TB) (*server.Server, string) {
