@@ -105,10 +105,14 @@ func TestHostileMultiplexer(t *testing.T) {
 		"data beyond limit": muxHeader(0, wire.MuxData, 0, 1, 1<<20+1),
 	} {
 		c, err := client.New(testContext(t), fakeGuest(goodHello, func(rw net.Conn, _ *wire.LinkReader, gen uint32) {
-			go func() { _, _ = io.Copy(io.Discard, rw) }()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = io.Copy(io.Discard, rw)
+			}()
 			b, _ := wire.AppendChunk(nil, gen, frame)
 			_, _ = rw.Write(b)
-			time.Sleep(time.Second)
+			<-ended
 		}), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -170,7 +170,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 		if _, err := st.Write(tc.send); err != nil {
 			t.Fatal(err)
 		}
-		_ = st.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = st.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		f, err := wire.ReadFrame(st, nil)
 		var e wire.Error
 		if err != nil || f.Kind != wire.KindError || wire.Decode(f.Head, nil, &e) != nil || e.Code != tc.want {
