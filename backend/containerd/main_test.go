@@ -62,7 +62,7 @@ func runTests(m *testing.M) int {
 		return code
 	}
 	left, err := leftovers(context.Background(), instance)
-	for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); len(left) > 0 && time.Now().Before(deadline); {
 		time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
 		left, err = leftovers(context.Background(), instance)
 	}
