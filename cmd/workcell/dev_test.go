@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -18,19 +20,18 @@ import (
 	"time"
 )
 
-// freePort returns a port that was free a moment ago.
+// freePort returns a port that was free a moment ago, of those that no system hands out by itself: what else runs has others.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := strconv.Itoa(20_000 + rand.IntN(10_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
@@ -52,7 +53,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test failed
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 7 agent(s)"); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 7 agent(s)"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not serve:\n%s", stderr.String())
 		}
