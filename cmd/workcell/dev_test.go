@@ -6,33 +6,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-)
 
-// freePort returns a port that was free a moment ago, of those that no system hands out by itself: what else runs has others.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		port := strconv.Itoa(20_000 + rand.IntN(10_000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return port
-		}
-	}
-}
+	"github.com/workcell-dev/workcell/internal/porttest"
+)
 
 // TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
 func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
@@ -42,7 +27,11 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	telemetry := newTelemetryServer(t)
-	port := freePort(t)
+	ports, err := porttest.Loopback(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := ports[0]
 	cmd := workcell(t, "dev", filepath.Join(examples, "agents"), filepath.Join(examples, "workflows/debug-and-fix.yaml"),
 		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
 	cmd.Env = append(testEnviron(t), "GENKIT_REFLECTION_PORT="+port, "GENKIT_TELEMETRY_SERVER="+telemetry.url)
