@@ -11,7 +11,7 @@ import (
 
 // Bounds of the reaper.
 const (
-	reapTogether  = 8               // sessions that are looked at side by side
+	reapTogether  = 8                // sessions that are looked at side by side
 	healthTimeout = 15 * time.Second // for a guest to report whether it is busy
 )
 

@@ -38,7 +38,7 @@ const (
 	idle       = 30 * time.Minute
 	startTime  = 30 * time.Second
 	probeTime  = 15 * time.Second // more than the drivers' GRACE
-	maxResult  = 96 << 20        // of a result: eight images in base64
+	maxResult  = 96 << 20         // of a result: eight images in base64
 	maxExecID  = 256
 	unanswered = 69 // exit code of workcell-guest interpret when no interpreter answers, or it ended
 )
