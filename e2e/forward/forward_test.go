@@ -333,11 +333,17 @@ func TestOutlives(t *testing.T) {
 		if _, err := c.Write([]byte("x")); err == nil {
 			t.Error("a write into a sandbox that was removed")
 		}
-		if late, err := net.Dial("tcp", f.Addrs()[0].String()); err == nil { // it may be reset so soon
-			defer late.Close()
-		}
-		if err := <-served; !errors.Is(err, backend.ErrLost) {
-			t.Errorf("Serve: %v", err)
+		for over := false; !over; {
+			if late, err := net.Dial("tcp", f.Addrs()[0].String()); err == nil { // it may be reset so soon
+				defer late.Close()
+			}
+			select {
+			case err := <-served:
+				if over = true; !errors.Is(err, backend.ErrLost) {
+					t.Errorf("Serve: %v", err)
+				}
+			case <-time.After(time.Second): // once more, for an engine that is slow to know
+			}
 		}
 
 		s, _, err := x.m.Open(t.Context(), session.UserKey("other"), session.Request{Image: pythonImage})
