@@ -26,7 +26,7 @@ import (
 const (
 	defaultTimeout = 30 * time.Minute
 	defaultStall   = 5 * time.Minute
-	defaultStart   = 30 * time.Second
+	defaultStart   = 2 * time.Minute
 
 	// killTime is how long the end of a tree may take: TERM, 5 s, KILL, by the guest.
 	killTime  = 30 * time.Second
@@ -58,7 +58,7 @@ type Options struct {
 	Skills        []skill.Skill // are installed for the CLI
 	Timeout       time.Duration // up to session.MaxExecTimeout; zero is 30 minutes
 	Stall         time.Duration // without an event; zero is 5 minutes
-	Start         time.Duration // to the first event, which says that the CLI began; zero is 30 seconds
+	Start         time.Duration // to the first event, which says that the CLI began; zero is two minutes
 
 	// OverBudget ends the CLI when it is closed.
 	OverBudget <-chan struct{}

@@ -13,10 +13,10 @@ import (
 // Bounds of the work on a connection.
 const (
 	dialTimeout    = 20 * time.Second       // engine's stream and the guest's hello
-	verifyTimeout  = 5 * time.Second        // to learn what became of a sandbox whose stream broke
+	verifyTimeout  = 10 * time.Second       // to learn what became of a sandbox whose stream broke
 	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
 	redialLongest  = 5 * time.Second        // and at most
-	settleTime     = 2 * time.Second        // how late an engine may be to see that a sandbox ended
+	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
 	settlePause    = 50 * time.Millisecond  // between tries in that time
 	connectionGone = "the connection to the sandbox broke, the outcome is unknown"
 )

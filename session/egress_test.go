@@ -95,7 +95,7 @@ func TestEgress(t *testing.T) {
 	}
 	must(t, s.Close(t.Context()))
 	want := []string{"open a.example", "close", "open a.example", "close"}
-	for deadline := time.Now().Add(time.Minute); !slices.Equal(g.seen(), want) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Minute); !slices.Equal(g.seen(), want) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if got := g.seen(); !slices.Equal(got, want) {

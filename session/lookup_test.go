@@ -143,7 +143,7 @@ func TestLost(t *testing.T) {
 			output(t, s, "echo old > file")
 			running := make(chan error, 1)
 			go func() {
-				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 5"})
+				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "while [ -e file ]; do sleep 0.05; done"})
 				running <- err
 			}()
 			eventually(t, "a command runs", func() bool { return s.Active() == 1 })
@@ -220,7 +220,7 @@ func TestReconnect(t *testing.T) {
 	}
 	running := make(chan error, 1)
 	go func() {
-		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo ran >> once; sleep 5"})
+		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo ran >> once; sleep 1000"})
 		running <- err
 	}()
 	eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), "once"); return err == nil })
@@ -230,7 +230,7 @@ func TestReconnect(t *testing.T) {
 	}
 	wantOutput(t, s, "cat once", "ran\n")
 	go func() {
-		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 5"}, session.Streams{})
+		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 1000"}, session.Streams{})
 		running <- err
 	}()
 	eventually(t, "a streamed command runs", func() bool { _, err := s.StatFile(t.Context(), "streamed"); return err == nil })

@@ -9,9 +9,8 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/workcell-dev/workcell/internal/guest/server"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
 // guestEnv turns the test binary into a guest: its value is the work directory, descriptor 3 the attached stream and
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // serveGuest is a guest until its attached stream ends.

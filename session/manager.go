@@ -23,7 +23,7 @@ import (
 )
 
 // storeTimeout bounds bookkeeping that must not depend on a caller's context.
-const storeTimeout = 10 * time.Second
+const storeTimeout = 30 * time.Second
 
 // lifetimes are how long what is left of a sandbox stays.
 var lifetimes = owner.Lifetimes()

@@ -30,8 +30,8 @@ const (
 	// DefaultPoolIdle is how long what is in a pool waits for somebody to open one.
 	DefaultPoolIdle = time.Hour
 	maxPoolSize     = 1000
-	claimTimeout    = 2 * time.Second // for a guest that is ready to answer
-	warmTimeout     = 5 * time.Second // for one of the languages of a sandbox that is being made
+	claimTimeout    = 10 * time.Second // for a guest that is ready to answer
+	warmTimeout     = 5 * time.Second  // for one of the languages of a sandbox that is being made
 )
 
 // PoolSpec keeps sandboxes ready for one kind of request.

@@ -11,8 +11,8 @@ import (
 
 // Bounds of the reaper.
 const (
-	reapTogether  = 8               // sessions that are looked at side by side
-	healthTimeout = 5 * time.Second // for a guest to report whether it is busy
+	reapTogether  = 8                // sessions that are looked at side by side
+	healthTimeout = 15 * time.Second // for a guest to report whether it is busy
 )
 
 // reapLoop looks for idle sessions until the manager ends.

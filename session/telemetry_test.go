@@ -41,7 +41,7 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	res, err := s.Exec(ctx, session.ExecRequest{Command: "cat; exit 3", StdinOpen: true, Background: true})
 	must(t, err)
 	must(t, s.WriteExec(ctx, res.ExecID, []byte("input"), true))
-	_, err = s.WaitExec(ctx, res.ExecID, 20*time.Second)
+	_, err = s.WaitExec(ctx, res.ExecID, -1)
 	must(t, err)
 	_, err = s.ReadExec(ctx, session.ReadExecRequest{ExecID: res.ExecID})
 	must(t, err)

@@ -321,13 +321,13 @@ func TestAbortedAgent(t *testing.T) {
 	r := newRig(t)
 	r.chat("worker", codeMode(), nil,
 		call("sandbox_exec", obj{"command": "sleep 1000 & echo $! >> theirs; exec sleep 1000", "yield_ms": 200}),
-		call("sandbox_exec", obj{"command": "setsid sleep 1000 & echo $! >> theirs; echo $$ >> theirs; echo > ready; sleep 1000", "yield_ms": 600_000}),
+		call("sandbox_exec", obj{"command": "until [ -s theirs ]; do sleep 0.05; done; setsid sleep 1000 & echo $! >> theirs; echo $$ >> theirs; echo > ready; sleep 1000", "yield_ms": 600_000}),
 		say("never"))
 	boss, _ := r.chat("boss", codeMode(), []ai.Middleware{middlewarex.Agents{Async: true, Agents: []aix.AgentRef{{Name: "worker"}}}},
 		call("sandbox_exec", obj{"command": "echo $$ > mine; exec sleep 1000", "yield_ms": 200}),
 		call("delegate_to_worker", obj{"task": "Work.", "background": true}),
 		func(req *ai.ModelRequest) ([]*ai.Part, error) {
-			return call("sandbox_exec", obj{"command": "while [ ! -e ready ]; do sleep 0.05; done; echo " + task(req)})(req)
+			return call("sandbox_exec", obj{"command": "while ! [ -e ready -a -s mine ]; do sleep 0.05; done; echo " + task(req)})(req)
 		},
 		func(req *ai.ModelRequest) ([]*ai.Part, error) {
 			outs := outputsOf(req)

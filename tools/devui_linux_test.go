@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/porttest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -25,15 +26,13 @@ import (
 // real sandbox.
 func TestDevUI(t *testing.T) {
 	t.Chdir(t.TempDir()) // the server leaves a file in the directory
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := porttest.Loopback(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	_, port, _ := net.SplitHostPort(address)
-	l.Close()
+	address := "127.0.0.1:" + ports[0]
 	t.Setenv("GENKIT_ENV", "dev")
-	t.Setenv("GENKIT_REFLECTION_PORT", port)
+	t.Setenv("GENKIT_REFLECTION_PORT", ports[0])
 
 	b, err := local.New(t.Context(), &local.Options{StateDir: filepath.Join(t.TempDir(), "state"), Cold: true})
 	if err != nil {

@@ -228,14 +228,14 @@ func TestWaitReturnsTheOutput(t *testing.T) {
 		}
 		return m
 	}
-	got := set.ok("sandbox_exec_wait", obj{"exec_id": begun["exec_id"], "timeout_seconds": 60})
+	got := set.ok("sandbox_exec_wait", obj{"exec_id": begun["exec_id"], "timeout_seconds": 300})
 	if got["done"] != true || got["exit_code"] != 3.0 || !strings.HasSuffix(str(got["stdout"]), "line 20000\nthe end\n") || got["output_path"] == nil {
 		t.Fatalf("%v", got)
 	}
 	if diff := cmp.Diff(comparable(want), comparable(got)); diff != "" {
 		t.Errorf("(-sandbox_exec +sandbox_exec_wait):\n%s", diff)
 	}
-	slow := set.ok("sandbox_exec", obj{"command": "echo begun; sleep 60"})
+	slow := set.ok("sandbox_exec", obj{"command": "echo begun; sleep 1000", "timeout_seconds": 1000})
 	if slow["status"] != "running" {
 		t.Errorf("the agent's yield_ms: %v", slow)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
 // guestEnv names the file that holds the guest for all tests of this process.
@@ -39,7 +40,7 @@ func run(m *testing.M) int {
 	code := m.Run()
 	if code == 0 {
 		idle()
-		err := goleak.Find(
+		err := leaktest.Find(
 			goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"), // Genkit never stops asking for signals
 			goleak.IgnoreTopFunction("github.com/mbleigh/raymond/lexer.(*Lexer).produce"), // left behind by a template that cannot be read
 		)

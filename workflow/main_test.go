@@ -9,15 +9,15 @@ import (
 
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.uber.org/goleak"
 
+	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
 func TestMain(m *testing.M) {
 	// Genkit sets a global provider of its own at the first span unless there is one.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // agents answers the calls of agents in a test.

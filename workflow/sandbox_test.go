@@ -30,7 +30,7 @@ func newManager(t *testing.T) *session.Manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		errs := []error{m.Close(ctx)}
 		retained, err := engine.List(ctx, backend.Filter{Instance: m.Instance()})

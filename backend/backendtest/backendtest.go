@@ -40,7 +40,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen at some time. Machines that run tests may be very busy.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // Harness describes a driver and its engine to the suite. Fields are required unless their comment says otherwise.
 type Harness struct {

@@ -83,7 +83,7 @@ func (s *suite) spawn(t *testing.T, role string, spec backend.Spec) *child {
 	must(t, err)
 	defer w.Close() //nolint:errcheck // the child has its own
 	c := &child{words: bufio.NewScanner(r), done: make(chan struct{})}
-	c.cmd = exec.Command(exe, "-test.run=^"+s.root.Name()+"$", "-test.count=1", "-test.timeout=5m")
+	c.cmd = exec.Command(exe, "-test.run=^"+s.root.Name()+"$", "-test.count=1", "-test.timeout=15m")
 	c.cmd.Env = append(os.Environ(), childEnv+"="+string(text))
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.ExtraFiles = []*os.File{w}
@@ -120,6 +120,9 @@ func (c *child) hear(t *testing.T) word {
 	return w
 }
 
+// orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is reached.
+const orphanTimeout = 8 * time.Second
+
 // childOwner makes a sandbox, starts a command in it and waits for its death.
 func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
@@ -144,14 +147,14 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 // childOrphan makes a sandbox that is to end some time after this process and after a command that outlives it.
 func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
-	spec.OrphanTimeout, spec.Ephemeral = time.Second, true
+	spec.OrphanTimeout, spec.Ephemeral = orphanTimeout, true
 	info, err := s.b.Create(context.Background(), spec)
 	if err != nil {
 		tell(word{Error: err.Error()})
 		return
 	}
 	rw, err := s.b.Dial(context.Background(), info.ID)
-	long := command("/bin/sh", "-c", "sleep 5; echo kept > done")
+	long := command("/bin/sh", "-c", fmt.Sprintf("sleep %d; echo kept > done", 2*orphanTimeout/time.Second))
 	long.YieldMillis = 0
 	request(t, Connect(t, rw, err), long)
 	tell(word{ID: info.ID})

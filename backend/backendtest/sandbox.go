@@ -42,7 +42,7 @@ func (s *suite) nothingLeft(t testing.TB, instance string) {
 	defer cancel()
 	var left []string
 	var err error
-	for end := time.Now().Add(patience / 2); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		left, err = s.h.Leftovers(ctx, instance)
 		if err == nil && len(left) == 0 {
 			return

@@ -127,7 +127,7 @@ func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string
 func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, time.Second })
+	b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, 5*time.Second })
 	info := backendtest.Create(t, newBackend(t, nil), newSpec())
 	conn := backendtest.Dial(t, b, info.ID)
 	p.on(silence(""))
@@ -154,7 +154,7 @@ func TestEngineFallsSilent(t *testing.T) {
 
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -16,11 +16,11 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"go.uber.org/goleak"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
 const (
@@ -62,7 +62,7 @@ func runTests(m *testing.M) int {
 		return code
 	}
 	left, err := leftovers(context.Background(), instance)
-	for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); len(left) > 0 && time.Now().Before(deadline); {
 		time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
 		left, err = leftovers(context.Background(), instance)
 	}
@@ -71,7 +71,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "left behind:", left, err)
 		return 1
 	}
-	if err := goleak.Find(); err != nil {
+	if err := leaktest.Find(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

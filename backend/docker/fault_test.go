@@ -16,7 +16,7 @@ import (
 
 // prompt is what a caller may have to wait for the news that the engine is gone; the bound promised is 5 s, and the
 // machine that runs the tests may be busy.
-const prompt = 30 * time.Second
+const prompt = 90 * time.Second
 
 // TestEngineSilent has an engine that takes connections and answers nothing, from the beginning.
 func TestEngineSilent(t *testing.T) {
@@ -42,7 +42,7 @@ func TestEngineSilent(t *testing.T) {
 func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, time.Second })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 5*time.Second })
 	info := backendtest.Create(t, b, newSpec())
 	var silent atomic.Bool
 	p.on(func(*http.Request) bool { return !silent.Load() })
@@ -88,7 +88,7 @@ func TestEngineFallsSilent(t *testing.T) {
 func TestEngineFallsSilentInCreate(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, time.Second })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 5*time.Second })
 	var silent atomic.Bool
 	p.on(func(r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/start") {
@@ -116,10 +116,10 @@ func TestEngineFallsSilentInCreate(t *testing.T) {
 func TestEngineSlow(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 2*time.Second })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 5*time.Second })
 	p.on(func(r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/start") {
-			time.Sleep(5 * time.Second)
+			time.Sleep(8 * time.Second)
 		}
 		return true
 	})
@@ -129,7 +129,7 @@ func TestEngineSlow(t *testing.T) {
 func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 3*time.Second })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 10*time.Second })
 	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/containers/json") }) // pings go through
 	if _, err := b.List(t.Context(), backend.Filter{}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("List: %v, want ErrUnavailable", err)

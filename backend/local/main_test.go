@@ -136,7 +136,7 @@ func vanish(dir, id string) error {
 	_, nonce, _ := strings.Cut(id, "@")
 	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + local.GroupPrefix(dir) + nonce)
 	for _, g := range groups {
-		for end := time.Now().Add(30 * time.Second); err == nil; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(3 * time.Minute); err == nil; time.Sleep(10 * time.Millisecond) {
 			if err = os.Remove(g); err == nil {
 				break
 			}

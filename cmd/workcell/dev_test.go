@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -16,22 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// freePort returns a port that was free a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
+	"github.com/workcell-dev/workcell/internal/porttest"
+)
 
 // TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
 func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
@@ -41,7 +27,11 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	telemetry := newTelemetryServer(t)
-	port := freePort(t)
+	ports, err := porttest.Loopback(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := ports[0]
 	cmd := workcell(t, "dev", filepath.Join(examples, "agents"), filepath.Join(examples, "workflows/debug-and-fix.yaml"),
 		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
 	cmd.Env = append(testEnviron(t), "GENKIT_REFLECTION_PORT="+port, "GENKIT_TELEMETRY_SERVER="+telemetry.url)
@@ -52,7 +42,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test failed
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 7 agent(s)"); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 7 agent(s)"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not serve:\n%s", stderr.String())
 		}

@@ -199,8 +199,8 @@ func TestEngineThatHangs(t *testing.T) {
 				if err == nil || cmd.ProcessState.ExitCode() != exitUnavailable {
 					t.Errorf("%v, want exit code %d\n%s", err, exitUnavailable, out)
 				}
-				// What is promised is 6 s; the rest is for a busy machine.
-				if took := time.Since(began); took > 20*time.Second {
+				// What is promised is 6 s; the rest is for a busy machine. A call of an engine may take two minutes.
+				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %s", took)
 				}
 				if !strings.Contains(string(out), "gives no proper answer") || !strings.Contains(strings.ToLower(string(out)), "start docker") {

@@ -83,7 +83,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	}
 	go func() { r.done <- r.cmd.Wait() }()
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if run := r.runID(); run != "" {
 			if r.command("sessions", "exec", run, "--", "cat", "state").Run() == nil {
 				return r
@@ -113,7 +113,7 @@ func (r *running) ends(code int) {
 		if got != code {
 			r.t.Errorf("exit code %d, want %d; standard error:\n%s", got, code, r.stderr.String())
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		r.t.Fatalf("the run does not end:\n%s", r.stderr.String())
 	}
 }

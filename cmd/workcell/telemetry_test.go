@@ -334,7 +334,7 @@ steps:
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		kept, _ = filepath.Glob(filepath.Join(state, "runs", "run_*", runtrace.FileName))
 		if len(kept) == 1 {
-			if raw, _ := os.ReadFile(kept[0]); bytes.Contains(raw, []byte(`"session.Exec"`)) {
+			if raw, _ := os.ReadFile(kept[0]); bytes.Contains(raw, []byte(`"workflow.step`)) { // which ends behind all that is in it
 				break
 			}
 		}

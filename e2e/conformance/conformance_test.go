@@ -27,7 +27,7 @@ import (
 const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
 
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // engine opens backends of one installation.
 type engine struct {

@@ -81,7 +81,7 @@ func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
 // the last thing that a connection leaves.
 func (d *desk) ended(n int) tracetest.SpanStubs {
 	d.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); strings.Count(d.log.String(), "decision=") < n; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); strings.Count(d.log.String(), "decision=") < n; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			d.t.Fatalf("%d connections did not end: %s", n, d.log)
 		}

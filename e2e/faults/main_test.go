@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
 // images makes the official images be those that `make images` builds.
@@ -63,10 +63,7 @@ func runTests(m *testing.M) (int, error) {
 	code := m.Run()
 	err = errors.Join(book.print(os.Stdout), os.RemoveAll(dir))
 	if code == 0 && err == nil {
-		deadline := time.Now().Add(patience)
-		for err = goleak.Find(); err != nil && time.Now().Before(deadline); err = goleak.Find() {
-			time.Sleep(100 * time.Millisecond)
-		}
+		err = leaktest.Find()
 	}
 	return code, err
 }

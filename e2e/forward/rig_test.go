@@ -115,7 +115,7 @@ serve(echo)
 
 func (x *box) sh(script string) string {
 	x.t.Helper()
-	res, err := x.Exec(x.t.Context(), session.ExecRequest{Command: script})
+	res, err := x.Exec(x.t.Context(), session.ExecRequest{Command: script, Timeout: 5 * time.Minute})
 	must(x.t, err)
 	return fmt.Sprintf("%d: %s%s", res.ExitCode, res.Stdout.Bytes(), res.Stderr.Bytes())
 }

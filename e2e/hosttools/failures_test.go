@@ -3,6 +3,7 @@ package hosttools
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -192,26 +193,37 @@ func TestApproval(t *testing.T) {
 		rules := allow("orders.lookup")
 		rules.Allow = append(rules.Allow, toolrule.Rule{Tool: "orders.refund", Ask: `args.id != "1"`})
 		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
+			second, takes := string(r.Args) == `{"id":"2"}`, time.Duration(0)
 			mu.Lock()
 			asked = append(asked, string(r.Args))
+			if second {
+				takes = wait
+			}
 			mu.Unlock()
 			select {
-			case <-time.After(wait):
+			case <-time.After(takes):
 			case <-ctx.Done():
 				return hosttools.Decision{}, ctx.Err()
 			}
-			return hosttools.Decision{Allow: string(r.Args) == `{"id":"2"}`}, nil
+			return hosttools.Decision{Allow: second}, nil
 		})
 		d := newDesk(t, m, rules, approver, orders(nil))
+		questions := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(asked)
+		}
 		// A busy machine may need more than the timeout before the program asks at all.
-		for timeout := 2 * time.Second; timeout < patience; timeout *= 2 {
+		for timeout := 8 * time.Second; timeout < patience; timeout *= 2 {
+			mu.Lock()
 			wait = timeout + time.Second
+			mu.Unlock()
 			res := d.python(session.ExecRequest{Timeout: timeout}, `
 from workcell import tools, ToolDenied
 print(tools.orders.refund(id="1"), tools.orders.refund(id="2"))
 try: tools.orders.refund(id="3")
 except ToolDenied as e: print(e.code)`)
-			if len(asked) == 0 && res.Status == session.ExecTimedOut {
+			if len(questions()) == 0 && res.Status == session.ExecTimedOut {
 				continue
 			}
 			if got := string(res.Stdout.Bytes()); got != "refunded refunded\npermission_denied\n" {
@@ -219,7 +231,7 @@ except ToolDenied as e: print(e.code)`)
 			}
 			break
 		}
-		if got := fmt.Sprint(asked); got != `[{"id":"2"} {"id":"3"}]` {
+		if got := fmt.Sprint(questions()); got != `[{"id":"2"} {"id":"3"}]` {
 			t.Errorf("asked about %s", got)
 		}
 	})

@@ -35,7 +35,7 @@ import ctypes, json, os, select, signal, socket, struct, sys, threading, time
 def connect():
     s = socket.socket(socket.AF_UNIX)
     s.connect("\0" + os.environ["WORKCELL_TOOLS"][1:])
-    s.settimeout(20)
+    s.settimeout(60)
     return s
 def request(n, method, **params):
     if method not in ("ping", "initialize"): params["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
@@ -153,7 +153,9 @@ while time.monotonic() < end:
         try: sent, lines[s] = sent + 1, lines[s][s.send(lines[s]):]
         except OSError: pass
     time.sleep(.1)
-waiting = sum(bool(select.select([s], [], [], 0)[0]) for s in links)
+def answers(): return sum(bool(select.select([s], [], [], 0)[0]) for s in links)
+while answers() < len(links) and time.monotonic() < end + 60: time.sleep(.1)
+waiting = answers()
 show(links=len(links), waiting=waiting)`, func(t *testing.T, n numbers) {
 		if n["waiting"] != execConns {
 			t.Errorf("answers wait on %v of %v connections", n["waiting"], n["links"])
@@ -257,7 +259,7 @@ for pid in children: os.kill(pid, signal.SIGKILL)`, func(t *testing.T, n numbers
 const (
 	maxGrowth   = 64 << 20 * shadow
 	maxSlowdown = 10
-	slack       = 250 * time.Millisecond // what runs beside this on a test's machine comes and goes
+	slack       = time.Second // what runs beside this on a test's machine comes and goes
 )
 
 // Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's memory is
@@ -359,7 +361,7 @@ while len(took) < 20 or not os.path.exists("/workspace/stop"):
     tools.orders.lookup(id="1")
     took.append(time.perf_counter() - began)
     time.sleep(.005)
-print(sorted(took)[len(took) // 2], len(took))`}, Background: true}
+print(sorted(took)[len(took) // 2], len(took))`}, Background: true, Timeout: 5 * patience}
 	n.at.Grant(ctx, n.set, &req)
 	res, err := n.s.Exec(ctx, req)
 	must(n.t, err)
@@ -586,7 +588,7 @@ if traced: os.waitpid(victim, 0)
 own = {call(connect(), "orders_refund"), call(connect(), "orders_lookup", id="1")} == {"refunded", "not_found"}
 if got >= 0:
     s = socket.socket(fileno=got)
-    s.settimeout(20)
+    s.settimeout(60)
     if traced: # nobody else reads
         try: stolen = call(s, "orders_lookup", id="1") != "not_found"
         except OSError: pass
@@ -619,10 +621,10 @@ door.bind("\0door")
 door.listen()
 giver, _ = door.accept()
 s = socket.socket(fileno=struct.unpack("i", giver.recvmsg(1, 64)[1][0][2])[0])
-s.settimeout(20)
+s.settimeout(60)
 alive = sum(call(s, "orders_refund") == "refunded" for _ in range(5))
 giver.send(b"x") # it ends now
-end = time.monotonic() + 20
+end = time.monotonic() + 60
 try:
     while time.monotonic() < end:
         call(s, "orders_refund")

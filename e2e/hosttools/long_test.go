@@ -58,7 +58,7 @@ print(tools.orders.refund(id="long"), tools.orders.lookup(id="1")["total"])`)
 from workcell import tools
 import time
 tools.orders.refund(id="short"); time.sleep(600)`)
-		if most := execTimeout + deadHost + patience/4; res.Status != session.ExecTimedOut || res.Duration > most {
+		if most := execTimeout + deadHost + 30*time.Second; res.Status != session.ExecTimedOut || res.Duration > most {
 			t.Errorf("%s after %v, it may last %v", res.Status, res.Duration, most)
 		}
 	})

@@ -27,7 +27,7 @@ import (
 const pythonImage = "workcell/python:3.11" // `make images` builds it
 
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 type obj = map[string]any
 

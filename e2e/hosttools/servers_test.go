@@ -184,7 +184,7 @@ func TestServerEnds(t *testing.T) {
 import time
 from workcell import tools, ToolError
 print(tools.memory.read_graph())
-for _ in range(100):
+for _ in range(500):
     try: print(tools.everything.echo(message="2") == "Echo: 2"); break
     except ToolError as e: assert e.code in ("unavailable", "tool_failed"), e; time.sleep(0.2)`)
 	})
@@ -249,7 +249,7 @@ except ToolError as e: print(e.code, e)`)
 		d.prints("12.5\n", `
 import time
 from workcell import tools, ToolError
-for _ in range(100):
+for _ in range(500):
     try: print(tools.shop.lookup(id="1")["total"]); break
     except ToolError as e: assert e.code in ("unavailable", "tool_failed"), e; time.sleep(0.2)`)
 		d.secretStays()
@@ -355,7 +355,7 @@ func TestServersThatMisbehave(t *testing.T) {
 	for _, engine := range enginetest.Names() {
 		t.Run(engine, func(t *testing.T) {
 			w := newWatched(t, manager(t, engine),
-				rude(t, "calm", "")+rude(t, "dying", "")+rude(t, "hanging", ", timeout_seconds: 5")+rude(t, "large", "")+rude(t, "flooding", ""),
+				rude(t, "calm", "")+rude(t, "dying", "")+rude(t, "hanging", ", timeout_seconds: 15")+rude(t, "large", "")+rude(t, "flooding", ""),
 				"calm.*", "dying.*", "hanging.*", "large.*", "flooding.*")
 			for _, tt := range []struct{ tool, want string }{
 				{"calm.chat", "chatted"}, {"calm.complain", "tool_failed"}, {"dying.die", "tool_failed"}, {"hanging.hang", "timeout"},
@@ -415,6 +415,7 @@ for name in ("added", "behave"):
 			if time.Now().After(deadline) {
 				t.Fatal("the next run has the tools of before")
 			}
+			time.Sleep(50 * time.Millisecond)
 		}
 		next.prints("added\nnot_found behave\n", `
 from workcell import tools, ToolError

@@ -29,7 +29,7 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 	docker, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
 	must(t, err)
 	t.Cleanup(func() { must(t, docker.Close()) })
-	containerd, err := ctrd.New("/run/containerd/containerd.sock", ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(20*time.Second))
+	containerd, err := ctrd.New("/run/containerd/containerd.sock", ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(2*time.Minute))
 	must(t, err)
 	t.Cleanup(func() { must(t, containerd.Close()) })
 	if namespace != "workcell" {
@@ -194,7 +194,7 @@ func cachedLayer(t *testing.T, im Image) string {
 // removeNamespace removes a namespace with all that a test put into it.
 func removeNamespace(t *testing.T, client *ctrd.Client, namespace string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), namespace), time.Minute)
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), namespace), 5*time.Minute)
 	defer cancel()
 	list, err := client.ListImages(ctx)
 	if err != nil {

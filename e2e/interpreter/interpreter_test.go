@@ -162,7 +162,7 @@ func TestNewHost(t *testing.T) {
 func TestHandedBack(t *testing.T) {
 	on(t, interpreter.Python, pythonImage, func(d *desk) {
 		res, err := interpreter.Run(d.t.Context(), d.s, interpreter.Request{
-			Language: d.lang, Code: "import time\ntime.sleep(1)\nprint('late')\n'value'", Exec: session.ExecRequest{Background: true},
+			Language: d.lang, Code: "import time\ntime.sleep(5)\nprint('late')\n'value'", Exec: session.ExecRequest{Background: true},
 		})
 		must(d.t, err)
 		if res.Done() {
@@ -232,7 +232,7 @@ func TestTool(t *testing.T) {
 		if images != 1 || out["value"] != "'drawn 21'" || out["stdout"] != "here it is\n" {
 			t.Errorf("%v, %d images", out, images)
 		}
-		slow := program("import time\ntime.sleep(2)\nx + 2")
+		slow := program("import time\ntime.sleep(5)\nx + 2")
 		slow["yield_ms"] = 0
 		out, _ = exec("sandbox_exec", slow)
 		if out["status"] != "running" {

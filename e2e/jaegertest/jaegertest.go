@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,11 +16,12 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
+	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
 const (
-	attempts = 3                // a port that was free may be taken meanwhile
-	patience = 20 * time.Second // until it is ready
+	attempts = 3               // a port that was free may be taken meanwhile
+	patience = 3 * time.Minute // until it is ready
 )
 
 // Jaeger is a running instance; the test's end ends it.
@@ -63,14 +63,14 @@ func build(t testing.TB, root string) string {
 func start(t testing.TB, binary, config string) (*Jaeger, error) {
 	t.Helper()
 	names := []string{"JAEGER_OTLP_GRPC_PORT", "JAEGER_OTLP_HTTP_PORT", "JAEGER_QUERY_PORT", "JAEGER_QUERY_GRPC_PORT", "JAEGER_HEALTH_PORT"}
-	ports, err := freePorts(len(names))
+	ports, err := porttest.Loopback(len(names))
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(binary, "--config", config)
 	cmd.Env = os.Environ()
 	for i, n := range names {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", n, ports[i]))
+		cmd.Env = append(cmd.Env, n+"="+ports[i])
 	}
 	var log lockedBuffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -92,18 +92,18 @@ func start(t testing.TB, binary, config string) (*Jaeger, error) {
 	}
 	t.Cleanup(stop)
 	return &Jaeger{
-		OTLPGRPC: fmt.Sprintf("127.0.0.1:%d", ports[0]),
-		OTLPHTTP: fmt.Sprintf("127.0.0.1:%d", ports[1]),
-		API:      &jaegerapi.Client{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[2])},
+		OTLPGRPC: "127.0.0.1:" + ports[0],
+		OTLPHTTP: "127.0.0.1:" + ports[1],
+		API:      &jaegerapi.Client{URL: "http://127.0.0.1:" + ports[2]},
 	}, nil
 }
 
-func ready(port int, ended <-chan struct{}) error {
+func ready(port string, ended <-chan struct{}) error {
 	deadline := time.After(patience)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/status", port))
+		resp, err := http.Get("http://127.0.0.1:" + port + "/status")
 		if err == nil {
 			_ = resp.Body.Close() // nothing was read of it
 			if resp.StatusCode == http.StatusOK {
@@ -147,24 +147,6 @@ func (j *Jaeger) WaitTrace(ctx context.Context, t testing.TB, id string, complet
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("free port: %w", err)
-		}
-		// Held until all are chosen, so that none comes twice.
-		defer ln.Close()
-		addr, ok := ln.Addr().(*net.TCPAddr)
-		if !ok {
-			return nil, fmt.Errorf("free port: odd address %v", ln.Addr())
-		}
-		ports = append(ports, addr.Port)
-	}
-	return ports, nil
 }
 
 // lockedBuffer is written by the process while the test reads it.

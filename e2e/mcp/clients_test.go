@@ -32,7 +32,7 @@ func runClient(t *testing.T, dir string, env []string, name string, args ...stri
 	cmd.Env = append(os.Environ(), "PWD="+dir, "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home, "XDG_STATE_HOME="+home, "XDG_CACHE_HOME="+home, "TMPDIR="+t.TempDir(),
 		"NO_COLOR=1", "CI=1", "WORKCELL_BACKEND=docker", "OTEL_SDK_DISABLED=true")
 	cmd.Env = append(cmd.Env, env...)
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = time.Minute
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()

@@ -317,7 +317,7 @@ func containers(t *testing.T, state string) string {
 	if id == "" {
 		return ""
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		out := listContainers(t, id)
 		if out == "" || time.Now().After(deadline) {
 			return out

@@ -59,7 +59,7 @@ func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 // R5: who sends slowly, or does not read, is cut off, and others are served meanwhile.
 func TestR5SlowClients(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, &mcpserver.HTTPOptions{BodyTimeout: time.Second, WriteTimeout: time.Second})
+	addr := inProcess(t, &mcpserver.HTTPOptions{BodyTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second})
 	slow := map[string]string{
 		"body":   "POST /mcp HTTP/1.1\r\nHost: " + addr + "\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
 		"header": "POST /mcp HTTP/1.1\r\nHost: " + addr + "\r\nX-Slow: ",

@@ -31,6 +31,7 @@ func TestNoKeyInside(t *testing.T) {
 				break
 			}
 			must(t, t.Context().Err())
+			time.Sleep(20 * time.Millisecond)
 		}
 		t.Run("memory", func(t *testing.T) {
 			lease, key := inMemory(t, d.lease.Key())

@@ -85,12 +85,16 @@ func TestStolenLease(t *testing.T) {
 		}
 		// It is asking while the run ends, and goes on afterwards.
 		res, err := d.s.Exec(t.Context(), session.ExecRequest{
-			Argv:  []string{"python3", "-uc", inside + "import time\nwhile True: print(ask(BODY)[0]); time.sleep(.01)", d.lease.Key(), d.at.BaseURL("anthropic")},
+			Argv:  []string{"python3", "-uc", inside + "import time\nwhile True:\n  try: print(ask(BODY)[0]); time.sleep(.01)\n  except OSError: pass # it was cut short", d.lease.Key(), d.at.BaseURL("anthropic")},
 			Yield: time.Millisecond,
 		})
 		must(t, err)
+		d.hold.Store(true)
+		<-d.held // it has asked, and waits: of none it is in doubt whether it came to the provider
 		must(t, d.lease.Close())
 		asked := len(d.mock.Requests())
+		d.hold.Store(false)
+		close(d.release)
 		if out := d.python(d.lease, "anthropic", once); out != "401\n" {
 			t.Errorf("after the run: %s", out)
 		}

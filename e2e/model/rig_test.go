@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -49,6 +50,9 @@ type desk struct {
 	lease *model.Lease
 	spans *tracetest.InMemoryExporter
 	log   *lockedBuffer
+
+	hold          atomic.Bool // requests that come
+	held, release chan struct{}
 }
 
 // models are the names that leases of a desk are for.
@@ -57,12 +61,16 @@ func models() []string { return []string{"small"} }
 func newDesk(t *testing.T, engine string) *desk {
 	t.Helper()
 	b := enginetest.Driver(t, engine)
-	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}, held: make(chan struct{}, 16), release: make(chan struct{})}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
 	logger := slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
 		if r.Header.Get("X-Api-Key") != canary && r.Header.Get("X-Goog-Api-Key") != canary && r.Header.Get("Authorization") != "Bearer "+canary {
 			return llmmock.Answer{Status: http.StatusUnauthorized, Text: "that is not my key"}
+		}
+		if d.hold.Load() {
+			d.held <- struct{}{}
+			<-d.release
 		}
 		return llmmock.Answer{Text: "six times seven is 42"}
 	})

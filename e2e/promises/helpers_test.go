@@ -303,7 +303,7 @@ func refuses(t *testing.T, what string, cfg tools.Sandbox) {
 
 // patience is how long a test waits for what must happen. The machine of the tests may be very busy; what hangs still
 // fails, because whatever a test holds up on purpose lasts for ten minutes.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // eventually waits for what something else is about to do.
 func eventually(t testing.TB, what string, ok func() bool) {
@@ -389,7 +389,7 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 	cmd := exec.CommandContext(t.Context(), bin, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "WORKCELL_STATE_DIR=" + state, "WORKCELL_REAPER=off", hostCanary + "=seen"}, env...)
 	cmd.Env = append(append(w.engine.environ(), "WORKCELL_BACKEND="+w.name), cmd.Env...)
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = time.Minute
 	return cmd
 }
 

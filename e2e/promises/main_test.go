@@ -25,11 +25,11 @@ import (
 
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -91,10 +91,7 @@ func runTests(m *testing.M) (code int, err error) {
 	code = m.Run()
 	err = w.end(context.Background())
 	if code == 0 && err == nil {
-		deadline := time.Now().Add(patience)
-		for err = goleak.Find(); err != nil && time.Now().Before(deadline); err = goleak.Find() {
-			time.Sleep(100 * time.Millisecond)
-		}
+		err = leaktest.Find()
 	}
 	return code, err
 }

@@ -113,7 +113,7 @@ type walker struct {
 }
 
 func newWalker(t *testing.T) *walker {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // a command that hangs
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute) // a command that hangs
 	t.Cleanup(cancel)
 	home := t.TempDir()
 	w := &walker{dir: filepath.Join(home, "workcell"), output: filepath.Join(t.TempDir(), "output"), model: &gemini{t: t}}
@@ -210,7 +210,7 @@ func (w *walker) kill(t *testing.T) {
 	}
 	select {
 	case <-asked:
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Error("the second agent asks nothing")
 	}
 	_, _ = cmd.Process.Kill(), cmd.Wait() // which says that it was killed

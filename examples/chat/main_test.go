@@ -224,7 +224,7 @@ func TestUsers(t *testing.T) {
 // TestEnd: after a signal nobody else is served, and a turn under way is answered when it ends in time, else cancelled; a
 // second signal ends the program at once. The conversation's files are there in each case.
 func TestEnd(t *testing.T) {
-	asked := make(chan string)
+	asked := make(chan string, 16)
 	state, model := filepath.Join(t.TempDir(), "state"), provider(t, asked)
 	t.Cleanup(func() { removeAll(t, state, 1) })
 	cmd, url := start(t, state, model)
@@ -245,7 +245,11 @@ func TestEnd(t *testing.T) {
 			}
 			answered <- err
 		}()
-		<-asked
+		for of := range asked { // also of the turns before
+			if of == command {
+				break
+			}
+		}
 		return answered
 	}
 	end := func(signals int) error {

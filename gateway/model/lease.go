@@ -21,8 +21,8 @@ const defaultConcurrent = 8
 
 // What requests of a lease share.
 const (
-	slotWait   = 30 * time.Second // how long a request waits for others
-	bodiesSize = 2 * maxBody      // of all that are under way together: the host has them in memory
+	slotWait   = 5 * time.Minute // how long a request waits for others, which may take as long as a model does
+	bodiesSize = 2 * maxBody     // of all that are under way together: the host has them in memory
 )
 
 // Grant is what a lease is for.

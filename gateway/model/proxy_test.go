@@ -500,12 +500,18 @@ func TestCutAnswer(t *testing.T) {
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
+	two := make(chan struct{})
+	both := sync.OnceFunc(func() { close(two) })
 	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
-		}
+		n := now.Add(1)
 		defer now.Add(-1)
-		time.Sleep(time.Millisecond) // has the others come meanwhile
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		if n == 2 {
+			both()
+		}
+		<-two
+		time.Sleep(time.Millisecond) // has a third one come meanwhile
 		return llmmock.Answer{Text: "x"}
 	})
 	l := rig.issue(model.Grant{Provider: "anthropic", MaxConcurrent: 2})

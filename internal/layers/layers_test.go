@@ -98,6 +98,8 @@ func layers() []layer {
 		{dir: "executor/skill", may: []string{"session", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
 		{dir: "internal/layers"},
+		{dir: "internal/porttest", only: []string{}},
+		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 
 		// Durable state: one file for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},

@@ -24,7 +24,7 @@ import (
 const applicationID = 0x5743656c
 
 // busyTimeout is how long a statement waits for another process's transaction. Transactions here take milliseconds.
-const busyTimeout = 10 * time.Second
+const busyTimeout = 30 * time.Second
 
 // Errors. What they wrap has the details, for people.
 var (

@@ -37,8 +37,8 @@ const (
 	// idle is how long an interpreter lives without a call, as the drivers have it.
 	idle       = 30 * time.Minute
 	startTime  = 30 * time.Second
-	probeTime  = 5 * time.Second // more than the drivers' GRACE
-	maxResult  = 96 << 20        // of a result: eight images in base64
+	probeTime  = 15 * time.Second // more than the drivers' GRACE
+	maxResult  = 96 << 20         // of a result: eight images in base64
 	maxExecID  = 256
 	unanswered = 69 // exit code of workcell-guest interpret when no interpreter answers, or it ended
 )

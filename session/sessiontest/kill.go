@@ -57,7 +57,7 @@ func yielding(t *testing.T, s *session.Session) {
 	if out := string(res.Stdout.Bytes()); res.Status != session.ExecRunning || out != "one\n" && out != "" {
 		t.Fatalf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
 	}
-	first, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	first, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	if err != nil || len(first.Chunks) != 1 || first.Chunks[0].Seq != 1 || string(first.Chunks[0].Data) != "one\n" || first.Done {
 		t.Errorf("first read: %+v, %v", first, err)
 	}
@@ -109,7 +109,7 @@ func killing(t *testing.T, s *session.Session) {
 	if res.Status != session.ExecRunning {
 		t.Errorf("background: %+v", res.ExecStatus)
 	}
-	_, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	_, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	must(t, err)
 	status, err := s.KillExec(t.Context(), res.ExecID, "")
 	if err != nil || status.Status != session.ExecKilled {
@@ -122,7 +122,7 @@ func killing(t *testing.T, s *session.Session) {
 		t.Errorf("killing an ended command: %+v, %v", again, err)
 	}
 	res = run(t, s, session.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
-	_, err = s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	_, err = s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: time.Minute})
 	must(t, err)
 	_, err = s.KillExec(t.Context(), res.ExecID, "INT")
 	must(t, err)

@@ -313,13 +313,13 @@ while True:
 
 // extendExec: a command that gets more time outlives its timeout, by that time and no more.
 func extendExec(t *testing.T, s *session.Session) {
-	const limit = 2 * time.Second
+	const limit = 8 * time.Second // in which it must have been extended
 	for _, test := range []struct {
 		command string
 		by      time.Duration
 		want    session.ExecState
 	}{
-		{"sleep 4", 90 * time.Second, session.ExecCompleted},
+		{"sleep 10", 90 * time.Second, session.ExecCompleted},
 		{"sleep 600", time.Second, session.ExecTimedOut},
 	} {
 		begun := run(t, s, session.ExecRequest{Command: test.command, Timeout: limit, Background: true})

@@ -14,9 +14,9 @@ import (
 
 const (
 	// patience is how long what must happen may take; machines that run tests may be very busy.
-	patience = 30 * time.Second
+	patience = 3 * time.Minute
 	// timeout is that of commands which must reach it, and must have done something before.
-	timeout = 3 * time.Second
+	timeout = 8 * time.Second
 )
 
 // sessionCase is one check of a session that it shares with others.

@@ -22,7 +22,7 @@ import (
 
 const (
 	// guestWait is how long a guest that was just started may take to listen.
-	guestWait = 10 * time.Second
+	guestWait = 30 * time.Second
 	// pollFirst and pollLongest are the pauses between two looks at a guest that was just started.
 	pollFirst, pollLongest = time.Millisecond, 50 * time.Millisecond
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"go.uber.org/goleak"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
 // binary is the guest, built from the sources that are tested.
@@ -34,9 +34,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	if code == 0 {
+		if err := leaktest.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	return code
 }

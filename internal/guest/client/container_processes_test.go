@@ -81,6 +81,10 @@ func TestContainerNoRoomForProcesses(t *testing.T) {
 	bomb.Argv = []string{"python3", "-c", forker}
 	bomb.YieldMillis = 1500
 	mustRun(t, c, bomb)
+	eventually(t, "there is no room", func() bool {
+		_, err := c.Run(testContext(t), sh("true"))
+		return launchOf(err) == "no_resources"
+	})
 	launch := map[string]int{}
 	for range 50 {
 		if _, err := c.Run(testContext(t), sh("true")); err != nil {

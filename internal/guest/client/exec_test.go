@@ -257,11 +257,14 @@ func TestYieldReadWait(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	ctx := testContext(t)
-	req := sh("echo one; echo two >&2; sleep 0.4; echo three; exit 5")
-	req.YieldMillis = 150
+	req := sh("echo one; echo two >&2; until [ -e go ]; do sleep 0.05; done; echo three; exit 5")
+	req.YieldMillis = 3000 // in which it must have begun
 	res, err := c.Run(ctx, req)
 	if err != nil || res.State != wire.ExecRunning || string(res.Stdout.Head) != "one\n" {
 		t.Fatalf("got %v, %v", brief(res), err)
+	}
+	if _, err := put(t, c, "go", nil); err != nil {
+		t.Fatal(err)
 	}
 	var text strings.Builder
 	var since int64

@@ -105,10 +105,11 @@ func TestHostileMultiplexer(t *testing.T) {
 		"data beyond limit": muxHeader(0, wire.MuxData, 0, 1, 1<<20+1),
 	} {
 		c, err := client.New(testContext(t), fakeGuest(goodHello, func(rw net.Conn, _ *wire.LinkReader, gen uint32) {
-			go func() { _, _ = io.Copy(io.Discard, rw) }()
+			var read sync.WaitGroup
+			read.Go(func() { _, _ = io.Copy(io.Discard, rw) })
 			b, _ := wire.AppendChunk(nil, gen, frame)
 			_, _ = rw.Write(b)
-			time.Sleep(time.Second)
+			read.Wait()
 		}), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

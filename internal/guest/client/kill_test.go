@@ -216,13 +216,16 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	id := sleepName(t)
-	req := sh("(sleep 0.6; echo late; exec sleep " + id + ") & echo early")
+	req := sh("(until [ -e go ]; do sleep 0.05; done; echo late; exec sleep " + id + ") & echo early")
 	res := mustRun(t, c, req)
 	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" {
 		t.Errorf("got %v", brief(res))
 	}
 	// The child runs on, and what it writes does not end it.
 	ctx := testContext(t)
+	if _, err := put(t, c, "go", nil); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "late output is recorded", func() bool {
 		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
 		return err == nil && strings.HasSuffix(joined(r.Chunks), "late\n")

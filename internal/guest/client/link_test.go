@@ -41,7 +41,7 @@ func TestHello(t *testing.T) {
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	g, first := start(t)
-	recorded := sh("sleep 1; echo kept")
+	recorded := sh("until [ -e go ]; do sleep 0.05; done; echo kept")
 	recorded.YieldMillis, recorded.KillOnCancel = 0, true
 	mustRun(t, first, recorded)
 	id := sleepName(t)
@@ -52,12 +52,16 @@ func TestTakeover(t *testing.T) {
 	}()
 	waiting := make(chan error, 1)
 	go func() {
-		req := sh("sleep 1; echo also kept")
+		req := sh("until [ -e go ]; do sleep 0.05; done; echo also kept")
 		req.KillOnCancel = true
 		_, err := first.Run(context.Background(), req)
 		waiting <- err
 	}()
 	eventually(t, "the attached exec runs", func() bool { return sleepers(t, id) > 0 })
+	eventually(t, "all of them run", func() bool {
+		list, err := first.Execs(testContext(t))
+		return err == nil && len(list) == 3
+	})
 
 	second := dial(t, g)
 	for _, ended := range []chan error{attached, waiting} {
@@ -71,6 +75,9 @@ func TestTakeover(t *testing.T) {
 	}
 	if _, err := first.Run(context.Background(), sh("true")); !errors.Is(err, client.ErrSuperseded) {
 		t.Errorf("a new call of the first host: %v", err)
+	}
+	if _, err := put(t, second, "go", nil); err != nil {
+		t.Fatal(err)
 	}
 	st, err := second.Wait(testContext(t), wire.WaitRequest{ExecID: recorded.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
@@ -181,7 +188,7 @@ func TestLease(t *testing.T) {
 	_ = c.Close()
 	eventually(t, "the lease ends the command", func() bool { return sleepers(t, id) == 0 })
 	c = dial(t, g)
-	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 10_000})
+	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecKilled {
 		t.Errorf("got %+v, %v", st, err)
 	}
@@ -280,7 +287,7 @@ func TestCancelThenClose(t *testing.T) {
 		}
 		other := dial(t, g)
 		// A request that was given up before the guest saw it never became a command.
-		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 20_000})
+		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 		if codeOf(err) != wire.CodeNotFound && (err != nil || st.State != wire.ExecKilled) {
 			t.Errorf("got %+v, %v", st, err)
 		}

@@ -122,7 +122,7 @@ func start(cmd *exec.Cmd) (*pipe, error) {
 		return nil, err
 	}
 	// A file that was just written can be busy while another test forks.
-	for range 50 {
+	for range 3000 {
 		if err = cmd.Start(); !errors.Is(err, errBusy) {
 			break
 		}

@@ -50,7 +50,7 @@ func (r runtime) docker(env []string) []string {
 // run returns what the program prints.
 func (r runtime) run(t *testing.T, program string, env ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	cmd := r.command(ctx, program, env...)
 	var stderr bytes.Buffer
@@ -156,7 +156,8 @@ func TestPythonTimeout(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	got := python(t, h).run(t, `from workcell import *
-`+fails(`tools.orders.slow(_timeout=0.5)`, "ToolTimeout")+`
+tools.orders.lookup() # it is connected
+`+fails(`tools.orders.slow(_timeout=2)`, "ToolTimeout")+`
 print(tools.orders.lookup(id=1))`)
 	if want := "ToolTimeout\n{'id': 1}"; got != want {
 		t.Errorf("printed\n%s\nwant\n%s", got, want)
@@ -186,7 +187,7 @@ print(e.outcome_unknown, tools.flaky.write(id=4))`, "TRACEPARENT=00-aa-bb-01")
 func TestPythonHostGone(t *testing.T) {
 	t.Parallel()
 	got := python(t, newHost(t)).run(t, `from workcell import *
-`+fails(`tools.flaky.leave(_timeout=1)`, "ToolUnavailable")+`
+`+fails(`tools.flaky.leave(_timeout=5)`, "ToolUnavailable")+`
 print(e.outcome_unknown, e.retryable)`)
 	if want := "ToolUnavailable\nTrue False"; got != want {
 		t.Errorf("printed\n%s\nwant\n%s", got, want)

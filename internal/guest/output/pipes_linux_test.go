@@ -41,7 +41,7 @@ func TestDrainOfOnePipe(t *testing.T) {
 			if !leaked {
 				t.Errorf("pipe %d is held, and said not to be", held)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("pipe %d is held, and waited for", held)
 		}
 		if err := writers[held].Close(); err != nil {

@@ -19,7 +19,7 @@ func TestOrphanTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const timeout = 200 * time.Millisecond
+	const timeout = 2 * time.Second // in which its host must have come
 	ended := make(chan struct{})
 	s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Orphaned: func() { close(ended) }})
 	if err != nil {
@@ -39,8 +39,8 @@ func TestOrphanTimeout(t *testing.T) {
 		}
 	}
 	sh("first", "sleep 0.1", -1)
-	time.Sleep(2 * timeout) // long enough for a guest that does not see its host
-	sh("second", "sleep 0.6; touch done", 0)
+	time.Sleep(timeout * 3 / 2) // long enough for a guest that does not see its host
+	sh("second", "sleep 3; touch done", 0)
 	select {
 	case <-ended:
 		t.Error("it ended under its host")

@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"go.uber.org/goleak"
+	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // newServer makes a guest inside the test's process, for one host at a time over net.Pipe.
 func newServer(t testing.TB) (*server.Server, string) {
@@ -170,7 +170,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 		if _, err := st.Write(tc.send); err != nil {
 			t.Fatal(err)
 		}
-		_ = st.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = st.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		f, err := wire.ReadFrame(st, nil)
 		var e wire.Error
 		if err != nil || f.Kind != wire.KindError || wire.Decode(f.Head, nil, &e) != nil || e.Code != tc.want {

@@ -144,7 +144,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 		return images.Docker(c), c.Close, nil
 	case "containerd":
 		_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
-		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(10*time.Second))
+		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(time.Minute))
 		if err != nil {
 			return nil, nil, err
 		}
