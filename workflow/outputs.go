@@ -133,7 +133,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 		return box, nil
 	}
 	key := r.scope().Key(session.DefaultName)
-	list, err := r.manager.List(ctx) // a run that was resumed behind its last step with a sandbox
+	list, err := r.manager.List(ctx)                                                           // a run that was resumed behind its last step with a sandbox
 	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else it is half removed
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
