@@ -17,7 +17,7 @@ type line struct {
 	Type    string
 	Subtype string
 	Session string `json:"session_id"`
-	Parent  string `json:"parent_tool_use_id"` // of what a subagent says
+	Parent  string `json:"parent_tool_use_id"` // of what a sub-agent says
 	Event   streamEvent
 	Message struct{ Content json.RawMessage }
 	Failure bool `json:"is_api_error_message"` // the message is the CLI's own, about an answer that did not come
@@ -95,7 +95,7 @@ func (p *parser) delta(e streamEvent) []executor.Event {
 	return nil
 }
 
-// message returns the tools that a message calls, and its text unless that came as deltas. What a subagent says is no answer.
+// message returns the tools that a message calls, and its text unless that came as deltas. What a sub-agent says is no answer.
 func (p *parser) message(l line) []executor.Event {
 	var events []executor.Event
 	p.failed = l.Failure
