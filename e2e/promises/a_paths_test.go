@@ -240,9 +240,10 @@ func TestA7DeleteRace(t *testing.T) {
 		b.background(t, "swap.py", dir+"/tree/d", dir+"/tree/dl", dir+"/tree/d/e", dir+"/tree/el", dir+"/tree", dir+"/treel")
 		gone := 0
 		for i := range 60 {
-			// Made elsewhere and put in place whole: the commands themselves would follow the links.
-			b.sh(t, "cd "+dir+" && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+" made/dl && ln -s "+out+
-				"/a made/el && ln -s "+out+" link && until rm -rf tree treel && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
+			// Made elsewhere and put in place whole: the commands themselves would follow the links. And made anew by each
+			// try: rm -f passes over a directory that has just become a link, so that only the first mv may succeed.
+			b.sh(t, "cd "+dir+" && until rm -rf tree treel made link && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+
+				" made/dl && ln -s "+out+"/a made/el && ln -s "+out+" link && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
 			for _, path := range []string{"/tree/d", "/tree", "/treel"} {
 				switch out := b.call(t, toolspec.ToolFSDelete, obj{"path": dir + path, "recursive": true}); code(out) {
 				case "":
