@@ -78,7 +78,7 @@ type Options struct {
 	// CallTimeout bounds one call of containerd's API, pulls excluded; 0 means 2 minutes.
 	CallTimeout time.Duration
 	// Patience is how long containerd may answer nothing, not even a question for its version, before a call fails
-	// with ErrUnavailable; 0 means 5 s.
+	// with ErrUnavailable; 0 means 10 s.
 	Patience time.Duration
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration

@@ -61,7 +61,7 @@ type Options struct {
 	// CallTimeout bounds one call of the engine's API, pulls excluded; 0 means 2 minutes.
 	CallTimeout time.Duration
 	// Patience is how long the engine may answer nothing, not even a ping, before a call fails with ErrUnavailable;
-	// 0 means 5 s.
+	// 0 means 10 s.
 	Patience time.Duration
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration

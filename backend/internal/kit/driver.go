@@ -240,7 +240,7 @@ func Times(call, patience, pull *time.Duration) {
 	for _, t := range []struct {
 		bound  *time.Duration
 		normal time.Duration
-	}{{call, 2 * time.Minute}, {patience, 5 * time.Second}, {pull, 30 * time.Minute}} {
+	}{{call, 2 * time.Minute}, {patience, 10 * time.Second}, {pull, 30 * time.Minute}} {
 		if *t.bound <= 0 {
 			*t.bound = t.normal
 		}
