@@ -27,7 +27,7 @@ import (
 )
 
 // doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
-const doctorTimeout = 5 * time.Second
+const doctorTimeout = 15 * time.Second
 
 // verdict returns how a check ended.
 type verdict string

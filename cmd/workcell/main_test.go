@@ -199,7 +199,7 @@ func TestEngineThatHangs(t *testing.T) {
 				if err == nil || cmd.ProcessState.ExitCode() != exitUnavailable {
 					t.Errorf("%v, want exit code %d\n%s", err, exitUnavailable, out)
 				}
-				// What is promised is 6 s; the rest is for a busy machine. A call of an engine may take two minutes.
+				// An engine is given up after 8 s; the rest is for a busy machine. A call of an engine may take two minutes.
 				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %s", took)
 				}

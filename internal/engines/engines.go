@@ -31,9 +31,9 @@ const (
 	Local      = "local"
 )
 
-// patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
-// 5 s.
-const patience = 4 * time.Second
+// patience is how long an engine may say nothing before it is given up. Docker on a machine that is busy beyond measure needs
+// seconds for a ping.
+const patience = 8 * time.Second
 
 // Set is the engines that an environment leads to.
 type Set struct {
