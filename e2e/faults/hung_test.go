@@ -108,7 +108,7 @@ func storm(t *testing.T, p *proxy, l *library, w weather, random *rand.Rand, f *
 		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
 		p.set(w)
 		f.inject(1)
-		time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
+		time.Sleep(time.Duration(500+random.IntN(6500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
 		p.set(fair)
 	})
 	kept.check(t, f)

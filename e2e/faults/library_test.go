@@ -62,7 +62,7 @@ func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 		l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
 		must(t, err)
 		p := newProxy(t, l, host.Scheme, cmp.Or(host.Path, host.Host))
-		driver, err := docker.New(t.Context(), &docker.Options{Host: "tcp://" + l.Addr().String(), Patience: 2 * time.Second})
+		driver, err := docker.New(t.Context(), &docker.Options{Host: "tcp://" + l.Addr().String(), Patience: 4 * time.Second})
 		must(t, err)
 		return p, driver
 	}
@@ -72,7 +72,7 @@ func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	must(t, err)
 	p := newProxy(t, l, "unix", containerdAddress())
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	driver, err := openDriver(t.Context(), engine, l.Addr().String(), containerd.DefaultStateDir, 2*time.Second)
+	driver, err := openDriver(t.Context(), engine, l.Addr().String(), containerd.DefaultStateDir, 4*time.Second)
 	must(t, err)
 	return p, driver
 }
