@@ -88,8 +88,8 @@ func TestExecArguments(t *testing.T) {
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
-	out := set.ok("sandbox_exec", obj{"command": "echo before; sleep 60 & wait", "timeout_seconds": 1})
-	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(str(out["stderr"]), "after 1 seconds, its timeout") {
+	out := set.ok("sandbox_exec", obj{"command": "echo before; sleep 60 & wait", "timeout_seconds": 4})
+	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(str(out["stderr"]), "after 4 seconds, its timeout") {
 		t.Errorf("%v", out)
 	}
 }
@@ -182,7 +182,7 @@ func TestBackgroundExec(t *testing.T) {
 func TestYieldAndKill(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
-	out := set.ok("sandbox_exec", obj{"command": "echo up; sleep 100", "yield_ms": 300})
+	out := set.ok("sandbox_exec", obj{"command": "echo up; sleep 100", "yield_ms": 3000})
 	if out["status"] != "running" || out["stdout"] != "up\n" {
 		t.Fatalf("%v", out)
 	}
@@ -195,9 +195,10 @@ func TestYieldAndKill(t *testing.T) {
 	if again := set.ok("sandbox_exec_kill", obj{"exec_id": out["exec_id"]}); again["status"] != "killed" {
 		t.Errorf("a second kill: %v", again)
 	}
-	const deaf = `trap 'exit 7' INT; while :; do sleep 0.05; done`
+	const deaf = `trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done`
 	for signal, code := range map[string]float64{"int": 7, " 2 ": 7, "9": 137, "31": 159} {
-		id := set.ok("sandbox_exec", obj{"command": deaf, "yield_ms": 300})["exec_id"]
+		id := set.ok("sandbox_exec", obj{"command": deaf, "yield_ms": 1})["exec_id"]
+		eventually(t, "it has its trap", func() bool { return len(items(set.ok("sandbox_exec_read", obj{"exec_id": id})["chunks"])) > 0 })
 		for _, bad := range []string{"BANANA", "0", "32", "-9"} {
 			set.fails(toolspec.CodeInvalid, "sandbox_exec_kill", obj{"exec_id": id, "signal": bad})
 		}

@@ -196,22 +196,27 @@ func TestSetupEnvironment(t *testing.T) {
 		second := *d
 		second.m = d.manager()
 		defer func() { must(t, second.m.Close(context.Background())) }()
+		desks := []*desk{d, &second}
+		var opened [4]*session.Session
 		var wg sync.WaitGroup
-		for i := range 4 {
+		for i := range opened {
 			wg.Go(func() {
-				desk := []*desk{d, &second}[i%2]
-				s, err := desk.tryWith(image, e)
-				if err != nil {
+				var err error
+				if opened[i], err = desks[i%2].tryWith(image, e); err != nil {
 					t.Error(err)
-					return
-				}
-				desk.prints(s, "tool && ls -A /workspace | wc -l", "hello from a tool\n0\n")
-				if res, _ := desk.sh(s, fetch); res.ExitCode == 0 {
-					t.Error("a command reaches a host of the setup")
 				}
 			})
 		}
 		wg.Wait()
+		for i, s := range opened {
+			if s == nil {
+				continue
+			}
+			desks[i%2].prints(s, "tool && ls -A /workspace | wc -l", "hello from a tool\n0\n")
+			if res, _ := desks[i%2].sh(s, fetch); res.ExitCode == 0 {
+				t.Error("a command reaches a host of the setup")
+			}
+		}
 		if n := r.fetched.Load(); n != 1 {
 			t.Errorf("the tool was fetched %d times", n)
 		}

@@ -105,11 +105,11 @@ func TestTimeout(t *testing.T) {
 		t.Run(lang, func(t *testing.T) {
 			on(t, lang, image, func(d *desk) {
 				d.want("x = 7; x", "", "", "7")
-				if res := d.run(loops()[lang][0], time.Second); res.Status != session.ExecTimedOut || res.Lost {
+				if res := d.run(loops()[lang][0], 4*time.Second); res.Status != session.ExecTimedOut || res.Lost {
 					d.t.Errorf("%+v", res)
 				}
 				d.want("x", "", "", "7")
-				if res := d.run(loops()[lang][1], time.Second); res.Status != session.ExecTimedOut || !res.Lost {
+				if res := d.run(loops()[lang][1], 4*time.Second); res.Status != session.ExecTimedOut || !res.Lost {
 					d.t.Errorf("deaf: %+v", res)
 				}
 				if res := d.run("1 + 1", time.Minute); res.Text != "2" || !res.Lost {

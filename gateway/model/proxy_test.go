@@ -672,7 +672,9 @@ func TestCutShort(t *testing.T) {
 		var asked struct {
 			Longest int `json:"max_tokens"`
 		}
-		must(t, json.NewDecoder(r.Body).Decode(&asked))
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+			t.Error(err)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"usage":{"input_tokens":1,"output_tokens":%d}}`, min(asked.Longest, 400))
 	}))

@@ -124,7 +124,7 @@ func TestContainerSocketRefusesCommands(t *testing.T) {
 			`python3 -c '
 import socket
 s = socket.socket(socket.AF_UNIX)
-s.settimeout(2)
+s.settimeout(60)
 s.connect("\0workcell-guest")
 try:
     print(len(s.recv(1)))
@@ -132,7 +132,7 @@ except ConnectionError:
     print(0)
 '`,
 			// Orphans become the guest's children, not parentless.
-			`(sh -c 'sleep 0.3; sleep 1 | /.workcell/workcell-guest connect > out' >/dev/null 2>&1 &); sleep 1.5; wc -c < out`,
+			`(sh -c 'sleep 0.3; sleep 1 | /.workcell/workcell-guest connect > out' >/dev/null 2>&1 &); until [ -e out ]; do sleep 0.1; done; sleep 1.5; wc -c < out`,
 		} {
 			if res := mustRun(t, c, sh(script)); strings.TrimSpace(string(res.Stdout.Head)) != "0" {
 				t.Errorf("%s: got %q %s", script, res.Stdout.Head, res.Stderr.Head)

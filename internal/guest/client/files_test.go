@@ -467,6 +467,7 @@ func TestSparseAndGrowingFiles(t *testing.T) {
 	req := sh("while :; do head -c 10000 /dev/zero; sleep 0.01; done > growing")
 	req.YieldMillis = 200
 	mustRun(t, c, req)
+	eventually(t, "it is there", func() bool { _, err := c.Stat(testContext(t), wire.PathRequest{Path: "growing"}); return err == nil })
 	for range 5 {
 		n = 0
 		info, err = c.GetFile(testContext(t), wire.FileGetRequest{Path: "growing", Length: -1}, &n)

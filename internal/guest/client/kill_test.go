@@ -71,7 +71,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 			t.Parallel()
 			id := sleepName(t)
 			req := sh("echo begun; " + strings.ReplaceAll(script, "NAME", id))
-			req.TimeoutMillis, req.GraceMillis = 500, 500
+			req.TimeoutMillis, req.GraceMillis = 3000, 500
 			res := mustRun(t, c, req)
 			if res.State != wire.ExecTimedOut || !strings.HasPrefix(string(res.Stdout.Head), "begun\n") {
 				t.Errorf("got %v", brief(res))
@@ -82,9 +82,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 				t.Errorf("%d processes are left", n)
 			}
 			mustRun(t, c, killed)
-			if sleepers(t, id) == 0 {
-				t.Fatal("nothing to kill")
-			}
+			eventually(t, "there is something to kill", func() bool { return sleepers(t, id) > 0 })
 			for range 2 { // the second changes nothing
 				st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: killed.ExecID})
 				if n := sleepers(t, id); err != nil || st.State != wire.ExecKilled || n != 0 {
@@ -184,14 +182,18 @@ func TestSignals(t *testing.T) {
 		st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: signal})
 		if err == nil && st.State == wire.ExecRunning {
 			var res wire.RunResult
-			res, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 5000})
+			res, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: -1})
 			st = res.ExecStatus
 		}
 		if err != nil || st.Signal != want || st.State != wire.ExecKilled {
 			t.Errorf("%s: got %+v, %v", signal, st, err)
 		}
 	}
-	id := begin("trap 'echo caught; exit 9' USR1; while :; do sleep 0.05; done")
+	id := begin("trap 'echo caught; exit 9' USR1; echo ready; while :; do sleep 0.05; done")
+	eventually(t, "it has its trap", func() bool {
+		r, err := c.Read(ctx, wire.ReadRequest{ExecID: id})
+		return err == nil && len(r.Chunks) > 0
+	})
 	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: "USR1"}); err != nil {
 		t.Fatal(err)
 	}

@@ -175,6 +175,7 @@ func TestLease(t *testing.T) {
 	req := sh("(env -i setsid sleep " + id + " >/dev/null 2>&1 &); setsid sleep " + id + " & sleep " + id)
 	req.YieldMillis = 100
 	mustRun(t, c, req)
+	eventually(t, "the command runs", func() bool { return sleepers(t, id) > 0 })
 	_ = c.Close()
 	time.Sleep(800 * time.Millisecond)
 	if sleepers(t, id) == 0 {

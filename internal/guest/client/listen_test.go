@@ -492,11 +492,11 @@ func TestDeadlineMoves(t *testing.T) {
 		_, err := c.Extend(testContext(t), wire.DeadlineRequest{ExecID: id, AddMillis: ms})
 		return err
 	}
-	long := sh("sleep 4; echo end")
-	long.TimeoutMillis = 2000
+	long := sh("sleep 10; echo end")
+	long.TimeoutMillis = 8000
 	background(t, c, long)
 	short := sh("sleep 1000")
-	short.TimeoutMillis = 1000
+	short.TimeoutMillis = 6000
 	background(t, c, short)
 	for _, err := range []error{extend(long.ExecID, 60_000), extend(short.ExecID, 500), extend(short.ExecID, 500)} {
 		if err != nil {
@@ -512,7 +512,7 @@ func TestDeadlineMoves(t *testing.T) {
 		t.Errorf("a command with more time said %q", got)
 	}
 	res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: short.ExecID, WaitMillis: -1})
-	if err != nil || res.State != wire.ExecTimedOut || res.DurationMicros < 2_000_000 {
+	if err != nil || res.State != wire.ExecTimedOut || res.DurationMicros < 7_000_000 {
 		t.Errorf("a command with a little more time: %s, %v", brief(res), err)
 	}
 	if err := extend(short.ExecID, 1); err != nil {

@@ -89,13 +89,16 @@ func TestStdinOfAYieldedExec(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	data := noise(4 << 20)
-	req := sh("sleep 0.5; sha256sum | cut -c1-64")
+	req := sh("until [ -e go ]; do sleep 0.05; done; sha256sum | cut -c1-64")
 	req.Stdin, req.YieldMillis = data, 50
 	res := mustRun(t, c, req)
 	if res.State != wire.ExecRunning {
 		t.Fatalf("got %v", brief(res))
 	}
 	ctx := testContext(t)
+	if _, err := put(t, c, "go", nil); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil {
 		t.Fatal(err)
 	}
