@@ -83,7 +83,8 @@ wrap() {
   mv "$wrapper.new.$$" "$wrapper"
 }
 
-has_runsc() { "$(working_docker)" info --format '{{range $name, $_ := .Runtimes}}{{println $name}}{{end}}' | grep -qx runsc; }
+# No pipe: a grep that has seen enough ends the program before it, which pipefail takes for a failure.
+has_runsc() { [[ " $("$(working_docker)" info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')" == *" runsc "* ]]; }
 
 # stock: Docker has the runtimes that it comes with. When it reloads, what its flags name is lost, and without its default
 # runtime Docker 20.10 ends.
