@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help demo demo-code demo-cli test engine gvisor images agents contract jaeger build guest bench soak lint fuzz cross release clean
+.PHONY: help demo demo-code demo-cli test engine gvisor images agents contract jaeger cluster cluster-down test-cluster build guest bench soak lint fuzz cross image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,15 @@ contract: engine ## try the drivers of the CLI coding agents with their newest v
 jaeger: ## build Jaeger from its Go module, once
 	@hack/jaeger.sh path
 
+cluster: engine ## build a Kubernetes from its Go modules, once, start it here, print the path of its kubeconfig
+	@hack/cluster.sh up
+
+cluster-down: ## end what cluster started
+	@hack/cluster.sh down
+
+test-cluster: cluster ## the suites of drivers, faults, sessions, promises and of what is installed on that Kubernetes
+	@hack/cluster.sh test
+
 build: ## bin/workcell
 	@hack/build.sh
 
@@ -57,6 +66,9 @@ fuzz: ## every fuzz test for FUZZTIME (default 10s) each
 
 cross: ## build for the other systems and architectures
 	@hack/cross.sh
+
+image: ## the image of the command for amd64 and arm64, with bills of materials, in dist/image
+	@go run ./hack/images -version "$$(git describe --tags --always --dirty)" -created "$$(git log -1 --format=%ct)" dist/image
 
 release: ## everything of a release in dist/, nothing published
 	@hack/release.sh snapshot

@@ -146,7 +146,7 @@ type Capabilities struct {
 
 // ImageChecker is implemented by drivers whose engine can be asked which image a reference names. ImageID must return what
 // Info.ImageID of a sandbox is that is created from it now, empty when the engine does not have it, and must fetch nothing; a
-// malformed reference is ErrInvalid.
+// malformed reference is ErrInvalid; ErrUnsupported, where nobody can tell.
 type ImageChecker interface {
 	ImageID(ctx context.Context, ref string) (id string, err error)
 }

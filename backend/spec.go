@@ -78,6 +78,10 @@ type Spec struct {
 	// Building makes the sandbox in which Environment is to be installed: EnvironmentDir belongs to its user.
 	Building bool
 
+	// Fork is the snapshot that a workspace begins as which is made for the sandbox; nil is none. ErrNotFound when it is not there,
+	// ErrInvalid when its workspace has a limit that is enforced in another way.
+	Fork *ForkOf
+
 	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends itself,
 	// and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its machine lost
 	// its power. Zero is for ever.

@@ -127,7 +127,8 @@ func (d *decoder) duration(p *Duration) func(*yaml.Node, string) {
 }
 
 // boolean sets a pointer, so that a file's false differs from nothing said.
-func (d *decoder) boolean(p **bool) func(*yaml.Node, string) {
+// boolean reads a bool into p, a *bool, or a **bool to which no is not the same as nothing.
+func (d *decoder) boolean(p any) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(p) != nil {
 			d.refuse(n, path, "", "%s must be true or false, it is %s", path, kind(n))
@@ -283,6 +284,7 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 		{"keep", d.text(&s.Keep)},
 		{"outputs", d.list(&s.Outputs)},
 		{"ports", d.ports(&s.Ports)},
+		{"snapshots", d.boolean(&s.Snapshots)},
 		{"host_tools", func(n *yaml.Node, path string) { s.HostTools = d.hostTools(n, path) }},
 		{"executor", d.executor(&s.Executor)},
 		{"command", d.shortExecutor(s, func(x *Executor) func(*yaml.Node, string) { return d.text(&x.Command) })},
@@ -334,6 +336,7 @@ func (d *decoder) sharedFields(s *Sandbox, limits []limitField) []field {
 		{"pip_packages", d.list(&s.PipPackages)},
 		{"npm_packages", d.list(&s.NpmPackages)},
 		{"setup", d.setup(&s.Setup)},
+		{"cache", d.list(&s.Cache)},
 	}
 }
 

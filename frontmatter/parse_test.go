@@ -152,6 +152,8 @@ func TestParseErrors(t *testing.T) {
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
 		{"yield in compute mode", "---\nsandbox: {yield_ms: 500}\n---\n", "yield_ms belongs to code mode"},
+		{"snapshots in compute mode", "---\nsandbox: {snapshots: true}\n---\n", "snapshots belong to code mode"},
+		{"snapshots by name", "---\nsandbox: {mode: code, snapshots: [one]}\n---\n", "sandbox.snapshots must be true or false"},
 		{"a port in compute mode", "---\nsandbox: {ports: {web: 8080}}\n---\n", "ports belong to code mode"},
 		{"port out of range", "---\nsandbox: {mode: code, ports: {web: 65536}}\n---\n", "ports.web is 65536, it must be 1 to 65535"},
 		{"port by name", "---\nsandbox: {mode: code, ports: {web: http}}\n---\n", "sandbox.ports.web must be a whole number"},

@@ -95,6 +95,7 @@ const (
 	maxIdleSeconds = int64(30 * 24 * time.Hour / time.Second)
 	maxStdoutBytes = 1 << 20
 	maxPorts       = 16
+	maxCaches      = 16
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
@@ -115,10 +116,14 @@ type Sandbox struct {
 	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"packages of Python's index that programs find, with or without versions, as requests>=2.31; wheels only"`
 	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"packages of npm's registry that programs find, with or without versions, as lodash@^4; their scripts do not run"`
 	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"lines of shell that install what programs find in /opt/workcell"`
+	// Cache names directories of the machine that hold what programs would download, which the operator filled.
+	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the machine's caches that programs read, such as pip, npm, go"`
 	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
 	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent makes, as patterns; ? at the end: may be missing"`
 	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sessions forward`; code mode.
 	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open tells them"`
+	// Snapshots gives the agent sandbox_snapshot and sandbox_rollback; code mode.
+	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may keep states of /workspace and go back to them"`
 	// HostTools are the tools of the host that code inside may call; nil for none. Modes code and script.
 	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script and executor: the tools of the host that code inside may call"`
 	// Executor is the coding agent that does the work; mode executor.
@@ -319,6 +324,7 @@ func (p Problem) String() string {
 var (
 	userPattern    = regexp.MustCompile(`^[0-9]{1,10}(:[0-9]{1,10})?$`)
 	sessionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$`)
+	cachePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 	portPattern    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
@@ -337,8 +343,12 @@ func (s Sandbox) Problems() []Problem {
 	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.environment(s)
+	c.caches(s)
 	c.outputs(s)
 	c.ports(s)
+	if s.Snapshots && s.Mode != ModeCode {
+		c.add("snapshots", "add mode: code, or remove it", "snapshots belong to code mode, whose sandbox keeps its files")
+	}
 	c.hostTools(s)
 	c.executor(s)
 	c.modes(s)
@@ -423,6 +433,17 @@ func (c *checker) network(s Sandbox) {
 func (c *checker) environment(s Sandbox) {
 	for _, p := range s.Environment().Problems() {
 		c.add(p.Field, p.Hint, "%s", p.Message)
+	}
+}
+
+func (c *checker) caches(s Sandbox) {
+	for i, name := range s.Cache {
+		if !cachePattern.MatchString(name) {
+			c.add(fmt.Sprintf("cache[%d]", i), "for example pip, npm or go; `workcell cache ls` shows them", "%q is not the name of a cache", clip(name))
+		}
+	}
+	if len(s.Cache) > maxCaches {
+		c.add("cache", "", "%d caches are named, at most %d may be", len(s.Cache), maxCaches)
 	}
 }
 

@@ -133,6 +133,8 @@ func TestEveryValueSurvives(t *testing.T) {
 		"network":       {"{}", `{allow: [a.b, "*.c.d:80", "registry:pypi"], deny: [x.c.d]}`},
 		"network.allow": {"[]", "[a.b]"}, "network.deny": {}, // it says nothing by itself
 		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"}, "outputs": {"[]", `[a, "b?"]`},
+		"cache":      {"[]", "[pip, my-models]"},
+		"snapshots":  {"true"},
 		"ports":      {"{}", "{web: 8080, api-2: 65535}"},
 		"setup":      {"{run: [a, b]}", `{run: ["c: d"], network: {allow: [a.b, "registry:go"], deny: [x.a.b]}}`},
 		"host_tools": {"{allow: [a.b, {tool: a.c, when: 'args.x == 1', ask: true, max_calls: 3}], limits: {calls: 5}, index: full}"},
@@ -163,7 +165,7 @@ func TestEveryValueSurvives(t *testing.T) {
 			if outer, inner, ok := strings.Cut(path, "."); ok {
 				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
 			}
-			if path == "session" || path == "yield_ms" || path == "outputs" || path == "ports" || path == "host_tools" {
+			if path == "session" || path == "yield_ms" || path == "outputs" || path == "ports" || path == "snapshots" || path == "host_tools" {
 				text += ", mode: code"
 			}
 			if path == "executor" {

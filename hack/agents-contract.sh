@@ -20,7 +20,7 @@ for image in $built; do
   name=${name%%:*}
   log=$(mktemp)
   if env "WORKCELL_EXECUTOR_IMAGE_${name^^}=$image" go test -count=1 ./e2e/executor \
-    -run "^Test(Real|Shell|Resume|Skills|Schema|Refused|ACPRecorded)\$/^$name\$" >"$log" 2>&1; then
+    -run "^Test(Real|Shell|Resume|LostSession|Skills|Schema|Refused|Broken|Thinking|Safety|MaxTurns|Faults|Walls|HostileRepository|Cancelled|ACPRecorded)\$/^$name\$" >"$log" 2>&1; then
     say "ok       $name $version"
   else
     wrong=$((wrong + 1))

@@ -122,7 +122,10 @@ once() {
   mkdir -p "${path%/*}"
   if command -v flock >/dev/null 2>&1; then
     exec 9>"$path.lock"
-    flock 9
+    if ! flock -n 9; then
+      say "waiting for the process that makes ${path##*/}"
+      flock 9
+    fi
   fi
   [ -e "$path" ] || "$@"
 }

@@ -13,6 +13,7 @@ bins=$(mktemp -d)    # test binaries and the output of lanes
 tools_pid=
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
+postgres_ours=    # 1: this run started PostgreSQL
 times=
 slots= # see lanes
 pids=() names=()
@@ -23,7 +24,7 @@ main() {
   section "sources" sources
   section "embedded guest" guest
   section "vet" vet
-  section "Jaeger, containerd 2, MCP clients, gVisor" tools
+  section "Jaeger, containerd 2, MCP clients, gVisor, PostgreSQL" tools
   local before
   before=$(leftovers)
   section "tests" lanes
@@ -51,6 +52,7 @@ finish() {
   local code=$?
   if [ -n "$tools_pid" ]; then kill -- "-$tools_pid" 2>/dev/null || true; fi
   if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
+  if [ -n "$postgres_ours" ]; then hack/postgres.sh stop; fi
   rm -rf "$tools_log" "$scratch" "$bins"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
@@ -71,14 +73,16 @@ setup() {
   # Take longest and need nothing: beside everything else until they are
   # needed, in a process group of its own so that all of it can be ended.
   set -m
-  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path && hack/gvisor.sh path' >"$tools_log" 2>&1 </dev/null &
+  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path && hack/gvisor.sh path && hack/helm.sh path' >"$tools_log" 2>&1 </dev/null &
   tools_pid=$!
   set +m
+  if is_debian && ! command -v ip >/dev/null 2>&1; then need_packages "networks of the workers' tests" iproute2; fi
   hack/engine.sh docker containerd
   use_docker_context
   PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
   ENGINES=docker,containerd hack/images.sh
   ENGINES=docker,containerd hack/images.sh -agents
+  if is_debian && ! PATH=$PATH:/usr/sbin:/sbin command -v mkfs.xfs >/dev/null; then need_packages "tests of snapshots on XFS" xfsprogs; fi
   # What the local backend's sandboxes run is the system's own.
   local program
   for program in python3:python3 node:nodejs; do
@@ -116,16 +120,19 @@ tools() {
     return 1
   fi
   tools_pid=
-  tail -n 4 "$tools_log"
+  tail -n 5 "$tools_log"
   hack/gvisor.sh install
   if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
   containerd2=$(hack/containerd2.sh start)
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
+  if ! hack/postgres.sh status 2>/dev/null; then postgres_ours=1; fi
+  WORKCELL_TEST_POSTGRES=$(hack/postgres.sh start | tail -n 1)
+  export WORKCELL_TEST_POSTGRES
 }
 
 # lanes runs what knows nothing of each other side by side. Most of a test of sandboxes is waiting for engines, so there are
-# as many places for test binaries as there are processors: each takes one while it runs, and meanwhile the next one is
-# compiled. Binaries that run on several engines are built once.
+# as many places for test binaries as there are processors: each takes one while it runs, and meanwhile the next ones are
+# compiled. Binaries that run on several engines are built once. With more places all takes as long, and engines miss deadlines.
 lanes() {
   local module engines all alone=() i
   module=$(go list -m)
@@ -133,15 +140,17 @@ lanes() {
   mkfifo "$slots"
   exec 8<>"$slots"
   for ((i = 0; i < $(nproc); i++)); do echo >&8; done
-  go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/promises
+  go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/executor ./e2e/promises
   # The longest first.
   engines="$module/(backend/(docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
-  all=$(go list ./... | grep -vxE "$module/(backend/containerd|e2e/(conformance|promises))")
+  # The cluster's driver has a target of its own, make test-cluster, until the build of a whole Kubernetes fits in here.
+  all=$(go list ./... | grep -vxE "$module/(backend/(containerd|kubernetes)|e2e/(conformance|executor|install|promises))")
   # shellcheck disable=SC2046 # one word per package
   alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
   lane "promises on docker" binary e2e/promises WORKCELL_TEST_BACKEND=docker -test.skip "$neutral"
   lane "promises on containerd" binary e2e/promises WORKCELL_TEST_BACKEND=containerd -test.skip "$neutral"
   lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local
+  lane "coding agents" binary e2e/executor -test.skip "$recorded"
   lane "packages" packages "${alone[@]}"
   lane "containerd driver" binary backend/containerd
   lane "conformance" binary e2e/conformance
@@ -200,13 +209,18 @@ binary() {
 
 packages() {
   # The time includes that spent waiting for a place. Compilers give way to tests.
-  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 80m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
+  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 40m -parallel 4 -p $(($(nproc) + 2)) -exec "$root/hack/slot.sh $slots" "$@" |
     grep -a --line-buffered -v '\[no test files\]'
 }
 
 # Promises to which the engine adds nothing, and which the cheapest one shows: files that users write, clocks of the host, the
 # user's terminal.
 neutral='^Test(B4Terminal|F12Clock|K8InterruptedRunEnds|Q[0-9])'
+
+# What CLI coding agents of pinned versions answer to their models is recorded, and their parsers are tested with that. OpenCode and
+# Gemini CLI take many seconds of a processor to start: what does not differ by CLI is shown with the others. `make contract` tries all
+# of it with new versions, `go test ./e2e/executor -record` with these.
+recorded='^Test(Shell|Refused|Broken|Thinking|Safety|Schema|MaxTurns|ACPRecorded)$|^Test(Faults|LostSession|Skills|Walls|Containerd|Local)$/^(opencode|gemini)$'
 
 # leftovers lists what a test may leave: things on the engines, what the local
 # backend keeps, temporary files, and processes of the programs that tests
@@ -223,7 +237,8 @@ leftovers() {
     \( -path '*/sandboxes/*' -o -path '*/workspaces/*' \) -printf 'state %p\n' 2>/dev/null || true
   find /sys/fs/cgroup -type d \( -path '*/workcell/*' -o -name 'workcell-*' \) -printf 'cgroup %p\n' 2>/dev/null || true
   find /sys/class/net/workcell0/brif -mindepth 1 -printf 'interface %f\n' 2>/dev/null || true
-  awk '/sbx_|\/workcell\// {print "mount " $5}' /proc/self/mountinfo
+  # gVisor keeps the network namespace of all that have no network.
+  awk '/sbx_|\/workcell\// && !/\/null-netns / {print "mount " $5}' /proc/self/mountinfo
   for p in /proc/[0-9]*; do
     case $(readlink "$p/exe" 2>/dev/null) in
       "$scratch"/* | "$bins"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;

@@ -19,6 +19,9 @@
 // name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be guessed, is the
 // handle. Sandboxes that are idle for 30 minutes are closed.
 //
+// With Options.Replicas several servers over HTTP are one to their clients: any of them goes on with a session that began at
+// another, in the same sandboxes.
+//
 // # Failures
 //
 // What a client's model can do something about is a tool result with isError, whose structured content carries an error

@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // What tests of package mcpserver_test need to see.
@@ -73,7 +74,7 @@ func Fault(data []byte) (code int64, text string) {
 // ServeOn serves one client on a transport of the SDK's until it hangs up, as ServeStdio does on streams.
 func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	s.mu.Lock()
-	sc, err := s.newScope(localOwner, false, true)
+	sc, err := s.newScope(newRun(session.NamespaceMCP), localOwner, false, true)
 	s.mu.Unlock()
 	if err != nil {
 		return err

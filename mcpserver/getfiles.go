@@ -40,6 +40,7 @@ func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFil
 		return getFilesOutput{}, err
 	}
 	g := &gathering{server: s, sandbox: sandbox, seen: map[string]bool{}}
+	g.elsewhere = c.scope.shared() && sandbox.Key().Scope() != c.scope.run.Scope()
 	if in.Format == formatArchive {
 		g.archive = zip.NewWriter(&g.buf)
 	}
@@ -70,6 +71,10 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	var err error
 	if g.server.opts.Diff != nil {
 		p, err = g.server.opts.Diff(ctx, g.sandbox)
+	}
+	if p == nil && err == nil && g.elsewhere {
+		err = toolspec.NewError(toolspec.CodeUnavailable, "this server has no copy of what the session began with: another one may have it",
+			"Ask again, which another server may answer, or get the files themselves.")
 	}
 	if p == nil && err == nil {
 		p, err = g.sandbox.Diff(ctx, patch.Tree{})
@@ -137,10 +142,12 @@ func (g *gathering) withholds(c patch.Change) bool {
 type gathering struct {
 	server  *Server
 	sandbox *session.Session
-	seen    map[string]bool
-	out     getFilesOutput
-	buf     bytes.Buffer
-	archive *zip.Writer // nil: each file by itself
+	// elsewhere: what the sandbox began with may be at another server.
+	elsewhere bool
+	seen      map[string]bool
+	out       getFilesOutput
+	buf       bytes.Buffer
+	archive   *zip.Writer // nil: each file by itself
 }
 
 // path adds a file, or all files of a directory. Where a path leads is the sandbox's to check: it opens nothing outside

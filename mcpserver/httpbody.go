@@ -18,8 +18,7 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
 
-	// firstStateless is the first revision without sessions.
-	firstStateless = "2026-07-28"
+	firstStateless = "2026-07-28" // the first revision without sessions
 )
 
 // placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of the
@@ -34,7 +33,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	in := &meteredBody{Reader: http.MaxBytesReader(w, r.Body, MaxMessageBytes), limiter: h.limiter, client: client}
 	defer in.free()
-	body, ok := h.read(w, in)
+	body, ok := h.read(w, in, r.ContentLength)
 	if !ok {
 		return
 	}
@@ -47,7 +46,9 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		return
 	}
 	req, isCall := msg.(*jsonrpc.Request)
-	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
+	inSession := r.Header.Get(headerSession) != ""
+	begins := isCall && req.Method == methodInitialize && !inSession
+	if begins && h.shared == nil {
 		place, no := h.limiter.reserve(client)
 		if no != nil {
 			no.write(w)
@@ -58,19 +59,27 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	if version >= firstStateless || isCall && namesVersion(req) {
+	switch {
+	case version >= firstStateless || isCall && namesVersion(req):
 		h.stateless.ServeHTTP(w, r)
-		return
+	case h.shared != nil && begins:
+		h.shared.Begin(w, r, client, req.Params)
+	case h.shared != nil && inSession:
+		h.shared.Serve(w, r, client, isCall && req.IsCall(), body)
+	default:
+		h.legacy.ServeHTTP(w, r)
 	}
-	h.legacy.ServeHTTP(w, r)
 }
 
-// read returns the whole body; false when it was refused.
-func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool) {
+// read returns the whole body, of which announced bytes are to come, -1 when nobody knows; false when it was refused.
+func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int64) (body []byte, ok bool) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // every connection of ours has deadlines
-	body, err := io.ReadAll(in)
 	var no *refusal
+	err := error(&http.MaxBytesError{Limit: MaxMessageBytes})
+	if announced <= MaxMessageBytes {
+		body, err = io.ReadAll(in)
+	}
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
@@ -83,13 +92,12 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool
 	case err != nil:
 		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
 		return nil, false
-	}
-	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
-	w.Header().Del("Connection")
-	if len(bytes.TrimSpace(body)) == 0 {
+	case len(bytes.TrimSpace(body)) == 0:
 		http.Error(w, "the body is empty", http.StatusBadRequest)
 		return nil, false
 	}
+	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
+	w.Header().Del("Connection")
 	return body, true
 }
 

@@ -59,7 +59,11 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 	if sc.handles && !sc.named {
 		return res, nil
 	}
-	for _, f := range s.all(sc) {
+	all, _, err := s.all(ctx, sc)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range all {
 		room := maxResources - len(res.Resources)
 		if room <= 0 {
 			break

@@ -27,6 +27,9 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 		if stats, err := idle.Stats(ctx); err == nil && stats.Running > 0 {
 			continue
 		}
+		if s.opts.Replicas != nil && idle.UsedElsewhere(ctx) {
+			continue
+		}
 		if err := s.manager.CloseSession(ctx, idle.Key(), session.CloseOptions{}); err != nil {
 			s.log.WarnContext(ctx, "cannot close an idle sandbox to make room for a new one", "sandbox", idle.ID(), "error", err)
 			continue

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -20,8 +21,8 @@ import (
 // localOwner owns what clients do that need no token.
 const localOwner = "local"
 
-func newRun() session.Run {
-	return session.Run{Namespace: session.NamespaceMCP, ID: session.NewRunID()}
+func newRun(namespace string) session.Run {
+	return session.Run{Namespace: namespace, ID: session.NewRunID()}
 }
 
 // scope is a set of sandboxes that belong together, and what its calls share.
@@ -43,13 +44,16 @@ type scope struct {
 	tasks map[string]*taskSession
 }
 
+// shared reports whether other servers have to do with the scope, too.
+func (sc *scope) shared() bool { return sc.run.Namespace == session.NamespaceReplica }
+
 // newScope makes a scope; nothing is opened yet. s.mu must be held.
-func (s *Server) newScope(owner string, handles, named bool) (*scope, error) {
+func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*scope, error) {
 	if s.closed {
 		return nil, errServerClosed
 	}
 	sc := &scope{
-		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
+		run: run, owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
 		tasks: map[string]*taskSession{},
 	}
 	var err error
@@ -69,7 +73,7 @@ func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 	s.mu.Lock()
 	delete(s.scopes, sc)
 	s.mu.Unlock()
-	if !remove {
+	if !remove || sc.shared() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -107,7 +111,7 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 		go func() { _ = ss.Close() }() // waits for the call that this is part of
 		return nil, errServerClosed
 	}
-	sc, err := s.newScope(ownerOf(extra.TokenInfo), false, true)
+	sc, err := s.newScope(newRun(session.NamespaceMCP), ownerOf(extra.TokenInfo), false, true)
 	if err != nil {
 		place.give()
 		return nil, err
@@ -146,7 +150,11 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	if sc := s.owners[owner]; sc != nil {
 		return sc, nil
 	}
-	sc, err := s.newScope(owner, true, owner != localOwner)
+	run := newRun(session.NamespaceMCP)
+	if s.opts.Replicas != nil {
+		run = session.Run{Namespace: session.NamespaceReplica, ID: replica.OwnerRun(owner)}
+	}
+	sc, err := s.newScope(run, owner, true, owner != localOwner)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +190,10 @@ func (s *Server) sweep(now time.Time) {
 	s.mu.Unlock()
 	for _, sc := range scopes {
 		sc.calls.Forget()
+		if sc.shared() {
+			s.keepTasks(sc)
+			continue
+		}
 		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
 			ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)

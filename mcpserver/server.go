@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -56,6 +57,9 @@ type Options struct {
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
+	// Replicas is what several servers share so that each serves the HTTP clients of all; their manager must have
+	// session.Options.Join. Close leaves those clients' sandboxes to the others. Nil: every server has clients of its own.
+	Replicas replica.Registry
 	// Version is sent to clients. Empty is "dev".
 	Version string
 	// Logger is for operators. Nil discards.
@@ -87,6 +91,7 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
+	shared *replica.Sessions             // of HTTP sessions that all servers know; nil without them
 	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
 }
 
@@ -112,7 +117,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}
 	s.opts.Sandbox.Limits.ExecTimeout = s.execTimeout()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, s.callOptions(nil))
+	probe, err := s.plugin.Calls(newRun(session.NamespaceMCP), s.opts.Sandbox, s.callOptions(nil))
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mcpserver: %w", err)
@@ -125,7 +130,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 // callOptions returns the options of the calls of a scope.
 func (s *Server) callOptions(sc *scope) *tools.CallOptions {
 	return &tools.CallOptions{
-		Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second), ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
+		Shared: sc != nil && sc.shared(), Check: s.checker(sc), MaxSeconds: int64(s.policy.Limits.ExecTimeout / time.Second), ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
 	}
 }
 

@@ -150,7 +150,7 @@ var errTaskTime = errors.New("the guard policy's time for a task has passed")
 
 // taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
-	fresh := newRun()
+	fresh := newRun(sc.run.Namespace)
 	switch {
 	case id == "":
 		return fresh, "", func() {
@@ -163,16 +163,18 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case !validSessionID(id):
 		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
 	}
+	if sc.shared() {
+		return s.sharedTask(ctx, sc, id, fresh)
+	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	t := sc.tasks[id]
 	switch {
 	case t != nil:
 	case id != fresh.ID && !sc.named:
-		return run, "", nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
+		return run, "", nil, errNoTask()
 	case len(sc.tasks) >= maxTaskSessions:
-		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
-			"End one with cleanup_session, or work on in one of them.")
+		return run, "", nil, errManyTasks()
 	default:
 		t = &taskSession{run: fresh}
 		sc.tasks[id] = t
@@ -184,6 +186,15 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		t.busy--
 		t.lastUsed = time.Now()
 	}, nil
+}
+
+func errNoTask() *toolspec.Error {
+	return toolspec.NewError(toolspec.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
+}
+
+func errManyTasks() *toolspec.Error {
+	return toolspec.NewError(toolspec.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
+		"End one with cleanup_session, or work on in one of them.")
 }
 
 var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
@@ -205,14 +216,17 @@ func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
 }
 
 // taskRuns returns the runs of the scope's sessions by session id.
-func (sc *scope) taskRuns() map[string]session.Run {
+func (s *Server) taskRuns(ctx context.Context, sc *scope) (map[string]session.Run, error) {
+	if sc.shared() {
+		return s.sharedTasks(ctx, sc)
+	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	runs := make(map[string]session.Run, len(sc.tasks))
 	for id, t := range sc.tasks {
 		runs[id] = t.run
 	}
-	return runs
+	return runs, nil
 }
 
 // found is a sandbox and the session it belongs to, if any.
@@ -222,27 +236,40 @@ type found struct {
 }
 
 // all returns every sandbox of a scope.
-func (s *Server) all(sc *scope) []found {
-	var list []found
-	for _, one := range s.manager.InScope(sc.run.Scope()) {
-		list = append(list, found{session: one})
+func (s *Server) all(ctx context.Context, sc *scope) (list []found, runs map[string]session.Run, err error) {
+	if runs, err = s.taskRuns(ctx, sc); err != nil {
+		return nil, nil, err
 	}
-	runs := sc.taskRuns()
-	for _, id := range slices.Sorted(maps.Keys(runs)) {
-		for _, one := range s.manager.InScope(runs[id].Scope()) {
+	for _, id := range append([]string{""}, slices.Sorted(maps.Keys(runs))...) {
+		run := sc.run
+		if id != "" {
+			run = runs[id]
+		}
+		in, err := s.manager.Join(ctx, run.Scope())
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, one := range in {
 			list = append(list, found{one, id})
 		}
 	}
-	return list
+	return list, runs, nil
 }
 
 // lookup returns the sandboxes that an id means: those of a session of execute_task, or one. An id that the caller may not
 // know of is answered like one that never existed.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
-	_, isSession := sc.taskRuns()[id]
-	list := slices.DeleteFunc(s.all(sc), func(f found) bool { return f.sessionID != id && f.session.ID() != id })
+	all, runs, err := s.all(ctx, sc)
+	if err != nil {
+		return nil, err
+	}
+	_, isSession := runs[id]
+	list := slices.DeleteFunc(all, func(f found) bool { return f.sessionID != id && f.session.ID() != id })
+	if isSession && sc.shared() {
+		_, err = s.opts.Replicas.Use(ctx, sc.taskID(id), sc.owner)
+	}
 	if id != "" && (isSession || len(list) > 0) {
-		return list, nil
+		return list, err
 	}
 	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -259,15 +286,18 @@ func errIDNeeded() *toolspec.Error {
 
 // one returns the sandbox that an id means: of a session, the one that its tasks share.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
-	list := s.all(sc)
+	var list []found
+	var err error
 	switch {
 	case id != "":
-		var err error
-		if list, err = s.lookup(ctx, sc, id); err != nil {
-			return nil, err
-		}
+		list, err = s.lookup(ctx, sc, id)
 	case sc.handles:
-		return nil, errIDNeeded()
+		err = errIDNeeded()
+	default:
+		list, _, err = s.all(ctx, sc)
+	}
+	if err != nil {
+		return nil, err
 	}
 	switch len(list) {
 	case 0:
@@ -290,8 +320,13 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 	if err != nil {
 		return cleanupSessionOutput{}, err
 	}
-	run, isSession := c.scope.taskRuns()[in.SessionID]
+	runs, err := s.taskRuns(ctx, c.scope)
+	if err != nil {
+		return cleanupSessionOutput{}, err
+	}
+	run, isSession := runs[in.SessionID]
 	if isSession {
+		s.endSharedTask(ctx, c.scope, in.SessionID)
 		err = s.closeRun(ctx, run)
 	} else {
 		err = s.manager.CloseSession(ctx, list[0].session.Key(), session.CloseOptions{})
@@ -304,15 +339,18 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 }
 
 func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInput) (sessionStatusOutput, error) {
-	list := s.all(c.scope)
+	var list []found
+	var err error
 	switch {
 	case in.SessionID != "":
-		var err error
-		if list, err = s.lookup(ctx, c.scope, in.SessionID); err != nil {
-			return sessionStatusOutput{}, err
-		}
+		list, err = s.lookup(ctx, c.scope, in.SessionID)
 	case c.scope.handles && !c.scope.named:
-		return sessionStatusOutput{}, errIDNeeded()
+		err = errIDNeeded()
+	default:
+		list, _, err = s.all(ctx, c.scope)
+	}
+	if err != nil {
+		return sessionStatusOutput{}, err
 	}
 	out := sessionStatusOutput{Sessions: []sessionStatus{}}
 	for _, f := range list {

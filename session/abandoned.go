@@ -75,7 +75,7 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
-// used which had finished by then. What a process has that resumed the run is its own.
+// used which had finished by then. What a process has that resumed the run is its own, but where processes join (Options.Join).
 func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 	recs, err := m.store.List(ctx, RecordCreating, RecordReady)
 	if err != nil {
@@ -86,7 +86,11 @@ func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
 			continue
 		}
-		if err := m.endUnowned(ctx, rec, owner.RunEnded); !errors.Is(err, backend.ErrExists) {
+		err := m.endUnowned(ctx, rec, owner.RunEnded)
+		if m.opts.Join && errors.Is(err, errHeld) {
+			err = m.removeJoined(ctx, rec.ID, owner.RunEnded)
+		}
+		if !errors.Is(err, backend.ErrExists) {
 			errs = append(errs, wrapError("Close", m.driver, rec.ID, err))
 		}
 	}

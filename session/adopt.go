@@ -19,7 +19,8 @@ const (
 
 // reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
 // returns its session.
-// put writes the record, and fails with backend.ErrExists when the key has another one.
+// put writes the record, and fails with backend.ErrExists when the key has another one. For a manager whose owner is dead there is
+// none to wait for.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
 		if err := m.recordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
@@ -30,14 +31,14 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	began := start
 	for {
 		err := put()
-		if !errors.Is(err, backend.ErrExists) {
+		if !errors.Is(err, backend.ErrExists) || errors.Is(err, ErrOwnerLost) {
 			return nil, err
 		}
 		adopted, err := m.adopt(ctx, s.key, req)
 		switch {
-		case adopted != nil || err != nil && time.Since(began) >= waitFor(s.key, err):
+		case adopted != nil || err != nil && time.Since(began) >= m.waitFor(s.key, err):
 			return adopted, err
-		case errors.Is(err, errInTransition) && s.key.Namespace == NamespaceUser:
+		case errors.Is(err, errInTransition) && m.awaits(s.key):
 			began = time.Now() // who has made it gets time to let go of it
 			if !logged && time.Since(start) >= silentWait {
 				logged = true
@@ -56,9 +57,13 @@ var errHeld error = &textError{text: "the session is open in another process", e
 // errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
 var errInTransition error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
 
-// waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err. A named sandbox is everybody's.
-func waitFor(key Key, err error) time.Duration {
-	named := key.Namespace == NamespaceUser
+// awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
+// named sandbox is everybody's.
+func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == NamespaceUser }
+
+// waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err.
+func (m *Manager) waitFor(key Key, err error) time.Duration {
+	named := m.awaits(key)
 	switch {
 	case errors.Is(err, errInTransition) && named:
 		return math.MaxInt64 // as long as the caller does
@@ -85,7 +90,11 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		}
 		return nil, nil // about to go
 	}
-	if err := m.isFree(ctx, rec); err != nil {
+	err = m.isFree(ctx, rec)
+	if m.opts.Join && errors.Is(err, errHeld) && m.canConnect() {
+		return m.join(ctx, rec, req)
+	}
+	if err != nil {
 		return nil, err
 	}
 	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
@@ -120,7 +129,7 @@ func (m *Manager) isFree(ctx context.Context, rec Record) error {
 
 // isOvertaken reports whether another process was faster at a record: took, removed or made it.
 func isOvertaken(err error) bool {
-	return errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound)
+	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, ErrOwnerLost)
 }
 
 // holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
@@ -168,25 +177,13 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 			return nil, err
 		}
 	}
-	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
-		return nil, engineError(err)
-	}
-	engine = rec.identify(engine)
-	as, made := req, rec.Request
-	if req.Mode == OpenAsIs {
-		as = foundRequest(engine)
-		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
-	} else {
-		made = req.shape().encode()
-	}
-	if err := m.canStop(req.IdlePolicy, engine.Limits, engine.Workspace); err != nil {
+	s, err := m.sessionOf(ctx, *rec, engine.ID, req)
+	if err != nil {
 		return nil, err
 	}
-	as.Retention = max(req.Retention, rec.Retention)
-	s := m.newSession(key, as, engine.SessionID)
-	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
-	s.engine.State = backend.StateRunning
-	s.follow(*rec, req)
+	if err := m.canStop(req.IdlePolicy, s.engine.Limits, s.engine.Workspace); err != nil {
+		return nil, err
+	}
 	err = s.connect(ctx, m.canConnect(), fresh)
 	if err == nil {
 		err = s.openEgress(ctx)
@@ -204,10 +201,33 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	return s, nil
 }
 
+// sessionOf makes a session of a recorded sandbox that is fit for a request. It has no connection yet.
+func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, req Request) (*Session, error) {
+	engine, err := m.b.Get(ctx, engineID) // List does not return the image's environment
+	if err != nil {
+		return nil, engineError(err)
+	}
+	engine = rec.identify(engine)
+	as, made := req, rec.Request
+	if req.Mode == OpenAsIs {
+		as = foundRequest(engine)
+		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
+	} else {
+		made = req.shape().encode()
+	}
+	as.Retention = max(req.Retention, rec.Retention)
+	s := m.newSession(rec.Key, as, engine.SessionID)
+	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
+	s.engine.State = backend.StateRunning
+	s.follow(rec, req)
+	return s, nil
+}
+
 // foundRequest returns the request that a sandbox was made for, as far as the engine knows.
 func foundRequest(engine backend.Info) Request {
+	mounts, caches := splitMounts(engine.Mounts)
 	return Request{
-		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network, Mounts: engine.Mounts,
+		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network, Mounts: mounts, Caches: caches,
 		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
 	}
 }

@@ -65,7 +65,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 		}
 	}
 	m.mu.Unlock()
-	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), owner.Retained)
+	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return (s.owned || s.joined) && s.key.Scope() == scope }), owner.Retained)
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
@@ -145,6 +145,12 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	}
 	mine, err := m.holds(ctx, s, to)
 	switch {
+	case s.joined && to == owner.Gone && !s.wasLost():
+		m.unregister(s, false)
+		return m.removeJoined(ctx, s.id, why)
+	case s.joined && to == owner.WorkspaceOnly:
+		m.unregister(s, false)
+		return m.remove(ctx, s.id, false)
 	case !mine:
 		m.unregister(s, false)
 		return err
@@ -164,7 +170,10 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	default:
 		rec := s.recordAs(RecordRemoving, m.now())
 		rec.Ended = !s.expired
-		m.save(rec)
+		if m.save(rec) {
+			m.unregister(s, false)
+			return errOvertaken
+		}
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
 			m.unregister(s, true) // the reaper tries again
 			return err
@@ -175,6 +184,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 	}
 	return nil
 }
+
+// errOvertaken: this process was taken for dead, or may have been, and another one may have the sandbox.
+var errOvertaken error = &textError{text: "the sandbox may have another owner by now, so it is left", err: backend.ErrExists}
 
 // removalReason returns why a session's sandbox goes that is closed.
 func (s *Session) removalReason() string {

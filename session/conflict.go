@@ -28,10 +28,11 @@ type shape struct {
 
 	Environment Environment     `json:"environment,omitzero"`
 	Mounts      []backend.Mount `json:"mounts,omitempty"`
+	Caches      []string        `json:"caches,omitempty"`
 }
 
 func (r Request) shape() shape {
-	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress, r.Environment, r.Mounts}
+	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.OCIRuntime, r.Egress, r.Environment, r.Mounts, r.Caches}
 }
 
 // encode returns the shape as a record holds it.
@@ -66,6 +67,7 @@ func (s shape) differences(other shape) []string {
 		{"oci_runtime", s.OCIRuntime == other.OCIRuntime},
 		{"environment", s.Environment.Equal(other.Environment)},
 		{"mounts", slices.Equal(s.Mounts, other.Mounts)},
+		{"cache", slices.Equal(s.Caches, other.Caches)},
 	})
 }
 
@@ -131,7 +133,7 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
-		case name == "oci_runtime", name == "environment": // no engine reports it
+		case name == "oci_runtime", name == "environment", name == "cache": // no engine reports it
 			differs = true
 		}
 		if differs {
@@ -144,12 +146,13 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 // described names what is known to differ by the engine's description alone. That is of what came of the request: an image
 // may have another name there, a limit of the driver's is there though nobody asked for it.
 func described(engine backend.Info, req Request) []string {
+	mounts, _ := splitMounts(engine.Mounts) // a cache that was empty is not among them
 	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
 		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // those that are asked for
 		{"network", engine.Network == req.Network},
-		{"mounts", len(engine.Mounts) == len(req.Mounts)},
+		{"mounts", len(mounts) == len(req.Mounts)},
 	})
 }
 
@@ -190,7 +193,7 @@ func (r Record) asWas(req Request) Request {
 	}
 	asked := req
 	req.Image, req.User, req.Root, req.Network, req.OCIRuntime, req.Limits = had.Image, had.User, had.Root, had.Network, had.OCIRuntime, had.Limits
-	req.Egress, req.Environment, req.Mounts = had.Egress, had.Environment, had.Mounts
+	req.Egress, req.Environment, req.Mounts, req.Caches = had.Egress, had.Environment, had.Mounts, had.Caches
 	for _, name := range asked.Match {
 		switch name {
 		case "image":
@@ -207,6 +210,8 @@ func (r Record) asWas(req Request) Request {
 			req.Environment = asked.Environment
 		case "mounts":
 			req.Mounts = asked.Mounts
+		case "cache":
+			req.Caches = asked.Caches
 		case "limits":
 			req.Limits = asked.asked.Merge(had.Limits)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -94,6 +95,123 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
+// join returns a session of a recorded sandbox that another living process has, for Options.Join. errInTransition: it has no
+// sandbox any more, or not yet again, as it is about to notice.
+func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, error) {
+	engine, _, err := m.find(ctx, rec.ID)
+	switch {
+	case errors.Is(err, backend.ErrNotFound), err == nil && engine.State != backend.StateRunning && engine.State != backend.StatePaused:
+		return nil, errInTransition
+	case err != nil:
+		return nil, err
+	case engine.State == backend.StatePaused:
+		return nil, errPaused
+	}
+	if fields := conflicts(rec.Request, engine, req); fields != nil {
+		return nil, &ConflictError{Key: rec.Key, Fields: fields}
+	}
+	s, err := m.sessionOf(ctx, rec, engine.ID, req)
+	if err != nil {
+		return nil, err
+	}
+	s.owned, s.joined = false, true
+	if err := s.connect(ctx, true, false); err != nil {
+		s.disconnect()
+		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
+			return nil, errInTransition
+		}
+		return nil, m.explainFull(ctx, engine.ID, err)
+	}
+	m.touch(ctx, s)
+	return s, nil
+}
+
+// Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other processes of the
+// instance opened.
+func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
+	if !m.opts.Join {
+		return m.InScope(scope), nil
+	}
+	recs, err := m.store.List(ctx, RecordReady)
+	if err != nil {
+		return nil, wrapError("Join", m.driver, "", err)
+	}
+	for _, rec := range recs {
+		if rec.Key.Scope() != scope || has(m, m.byID, rec.ID) {
+			continue
+		}
+		if _, err := m.lookup(ctx, scope, rec.ID); err != nil && !errors.Is(err, backend.ErrClosed) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrNotFound) {
+			return nil, wrapError("Join", m.driver, rec.ID, err)
+		}
+	}
+	return m.inScope(func(s *Session) bool {
+		return s.key.Scope() == scope && (s.owned && !s.wasTaken() || s.joined && !s.wasLost())
+	}), nil
+}
+
+// wasTaken reports whether another process has, or ended, the sandbox of this one.
+func (s *Session) wasTaken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
+// errOtherEngine: processes that join must reach the same engine.
+var errOtherEngine error = &textError{text: "the sandbox is on an engine that this process does not have", err: backend.ErrUnavailable}
+
+// joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is.
+func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error) {
+	if rec.Engine != m.opts.Engine {
+		return nil, errOtherEngine
+	}
+	engine, _, err := m.find(ctx, rec.ID)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	req := foundRequest(engine)
+	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
+	s, _, err := m.Open(ctx, rec.Key, rec.asWas(req))
+	if err == nil && s.id != rec.ID {
+		return nil, errGone
+	}
+	return s, err
+}
+
+// removeJoined removes a sandbox that another living process has.
+func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
+	engine, _, err := m.find(ctx, id)
+	if err == nil {
+		err = m.removeRecorded(context.WithoutCancel(ctx), engine, why)
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// joinedEvery is how often at most the use of a joined sandbox is recorded.
+const joinedEvery = 15 * time.Second
+
+// recordUse records the use of a joined sandbox before the process that has it could take it for idle.
+func (s *Session) recordUse(ctx context.Context) {
+	if !s.joined {
+		return
+	}
+	s.mu.Lock()
+	used := s.lastUsed
+	if s.active > 0 {
+		used = s.m.now()
+	}
+	due := s.idle >= 0 && used.Sub(s.recorded) >= min(s.idle/4, joinedEvery)
+	s.mu.Unlock()
+	if due {
+		s.m.touch(ctx, s)
+	}
+}
+
 // explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a
 // reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
 // engine may take a moment to notice that a sandbox does not run any more.
@@ -177,11 +295,17 @@ func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	case !volumes:
 		return m.removeButWorkspace(ctx, engine, key)
 	}
+	return m.removeRecorded(ctx, engine, owner.Removed)
+}
+
+// removeRecorded is remove for what the engine has, with its workspace.
+func (m *Manager) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
+	id := engine.SessionID
 	before, err := m.store.Get(ctx, id)
 	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
 	marked := known && before.State == RecordReady
 	if marked {
-		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = RecordRemoving, m.now(), false, string(owner.Removed)
+		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = RecordRemoving, m.now(), false, string(why)
 		m.save(rec)
 	}
 	if err := m.removeEngine(ctx, engine.ID, true); err != nil {

@@ -70,6 +70,9 @@ func (r Request) WithDefaults(base Request) Request {
 	if r.Mounts == nil {
 		r.Mounts = base.Mounts
 	}
+	if r.Caches == nil {
+		r.Caches = base.Caches
+	}
 	r.OCIRuntime = cmp.Or(r.OCIRuntime, base.OCIRuntime)
 	r.Language = cmp.Or(r.Language, base.Language)
 	r.Pull = cmp.Or(r.Pull, base.Pull)

@@ -39,6 +39,6 @@
 // session.Open, session.Connect, session.Close, session.Exec, session.Stream, session.ReadExec, session.WaitExec,
 // session.WriteExec, session.KillExec, session.Terminal, session.JoinTerminal, session.ReadFile, session.WriteFile,
 // session.EditFile, session.ListFiles, session.StatFile, session.RemoveFile, session.MakeDir, session.RenameFile,
-// session.ReadTree, session.Diff. Attributes name the run, the
+// session.ReadTree, session.Diff, session.Snapshot, session.Rollback, session.Fork. Attributes name the run, the
 // sandbox, the exec, sizes and outcomes; never a command line, an environment, contents or the text of an error.
 package session

@@ -59,6 +59,22 @@ func (s *Session) openEgress(ctx context.Context) error {
 	return err
 }
 
+// claimEgress serves those hosts again before a command is started, where another process that joined took that over.
+func (s *Session) claimEgress(ctx context.Context) error {
+	if !s.m.opts.Join {
+		return nil
+	}
+	s.egress.Lock()
+	defer s.egress.Unlock()
+	s.mu.Lock()
+	served := s.services["egress"] != nil
+	s.mu.Unlock()
+	if served {
+		return nil
+	}
+	return s.openEgress(ctx)
+}
+
 // egress returns the hosts that the record's sandbox was made with.
 func (r Record) egress() Egress {
 	made, _ := decodeShape(r.Request) // of a sandbox without a record nothing is known

@@ -148,10 +148,11 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	return m.b.(backend.EnvironmentKeeper).CommitEnvironment(ctx, s.engine.ID) // checked before
 }
 
-// imageEnv returns what the session's image declares, and by which variables programs find what is installed.
+// imageEnv returns what the session's image declares, and by which variables programs find what is installed and in caches.
 func (s *Session) imageEnv() []string {
 	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
-	if made.Environment.IsZero() && !s.building {
+	installed, caches := !made.Environment.IsZero() || s.building, s.caches()
+	if !installed && caches == nil {
 		return s.engine.ImageEnv
 	}
 	env := map[string]string{"PATH": defaultEnv("")["PATH"]}
@@ -160,8 +161,13 @@ func (s *Session) imageEnv() []string {
 			env[name] = value
 		}
 	}
-	for name, dirs := range environmentDirs() {
-		env[name] = strings.Trim(strings.Replace(dirs, "*", env[name], 1), ":")
+	if installed {
+		for name, dirs := range environmentDirs() {
+			env[name] = strings.Trim(strings.Replace(dirs, "*", env[name], 1), ":")
+		}
+	}
+	for _, c := range caches {
+		maps.Copy(env, c.Variables(c.Dir()))
 	}
 	list := make([]string, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {

@@ -305,7 +305,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if err != nil {
 		return none, 0, err
 	}
-	timeout, err := execTimeout(req.Timeout, s.req.ExecTimeout)
+	timeout, err := execTimeout(req.Timeout, s.defaultTimeout())
 	if err != nil {
 		return none, 0, err
 	}
@@ -315,6 +315,9 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	dir := req.Dir
 	if dir != "" && !path.IsAbs(dir) {
 		dir = path.Join(s.hello.Workdir, dir)
+	}
+	if err := s.claimEgress(ctx); err != nil {
+		return none, 0, err
 	}
 	base := s.environment()
 	env := withLists(base, req.Env, req.EnvBefore)
@@ -341,6 +344,13 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
 		Services: serviceNames(req.Services),
 	}, timeout, nil
+}
+
+// defaultTimeout returns the timeout of commands that name none.
+func (s *Session) defaultTimeout() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timeout
 }
 
 // environment returns the environment of every command.

@@ -16,6 +16,7 @@ const (
 	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
 	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
 	NamespaceMCP      = "mcp"      // the sandboxes of a client of an MCP server
+	NamespaceReplica  = "replica"  // the same of several servers that join: their sandboxes outlive the process that opened them
 	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
 )
 

@@ -27,7 +27,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 
 // Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
 // existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
-// backend.ErrLost. Only ids that this manager gave out are known: the engine is never asked.
+// backend.ErrLost. Only ids that this manager gave out are known, without Options.Join: the engine is never asked.
 func (m *Manager) Lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
 	s, err := m.lookup(ctx, scope, id)
 	return s, wrapError("Lookup", m.driver, "", err)
@@ -66,17 +66,27 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 		return nil, errNoSandbox
 	case rec.State == RecordLost:
 		return nil, fmt.Errorf("%w: its files are gone, open a new one", backend.ErrLost)
+	case s == nil && rec.State == RecordReady && m.opts.Join:
+		return m.joinRecorded(ctx, rec)
 	case s == nil && rec.State == RecordReady && rec.IdlePolicy == IdleStop:
 		return nil, &textError{text: "the sandbox is stopped, open it again", err: backend.ErrClosed}
 	case s == nil || rec.State != RecordReady:
-		return nil, &textError{text: "the sandbox is closed and its files are gone, open a new one", err: backend.ErrClosed}
+		return nil, errGone
 	}
 	return s, nil
 }
 
+// errGone is the answer for a sandbox of the asker's that is over.
+var errGone error = &textError{text: "the sandbox is closed and its files are gone, open a new one", err: backend.ErrClosed}
+
 // InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope Scope) []*Session {
-	list := m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope && !s.isClosing() })
+	return m.inScope(func(s *Session) bool { return s.owned && s.key.Scope() == scope })
+}
+
+// inScope returns the open sessions that want accepts, sorted by name.
+func (m *Manager) inScope(want func(*Session) bool) []*Session {
+	list := m.sessions(func(s *Session) bool { return want(s) && !s.isClosing() })
 	slices.SortFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
 	return list
 }

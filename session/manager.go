@@ -234,7 +234,8 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 			m.touch(ctx, s)
 		}
 	}
-	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), to)
+	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.joined }), owner.Ready)
+	err = errors.Join(err, m.closeAll(ctx, m.sessions(func(s *Session) bool { return !s.joined }), to))
 	if to == owner.Gone {
 		err = errors.Join(err, m.removeOwed(ctx))
 	}
@@ -290,12 +291,12 @@ func (m *Manager) noteLost(s *Session, reason string) {
 }
 
 // isAnothers reports whether another process made the record of a sandbox its own, as one does that removes all but the
-// workspace.
+// workspace, or ended it.
 func (m *Manager) isAnothers(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
-	return err == nil && rec.Owner != m.owner
+	return err == nil && (rec.Owner != m.owner || rec.State == RecordRemoving || rec.State == RecordClosed)
 }
 
 // saveClosed updates the record of a sandbox that is gone.
@@ -305,16 +306,18 @@ func (m *Manager) saveClosed(rec Record) {
 }
 
 // save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the reaper
-// tries again. Only states that hold no key come here, so a late one does no harm.
-func (m *Manager) save(rec Record) {
+// tries again. Only states that hold no key come here, so a late one does no harm. It reports whether the sandbox may be
+// another owner's by now. One that was taken for dead is refused for good, one that only may have been is not.
+func (m *Manager) save(rec Record) (overtaken bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := m.store.Update(ctx, rec)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = nil // somebody deleted it: there is nothing to update
 	}
+	overtaken = errors.Is(err, backend.ErrExists)
 	m.mu.Lock()
-	if err == nil {
+	if err == nil || overtaken && !errors.Is(err, ErrOwnerLost) {
 		delete(m.unsaved, rec.ID)
 	} else {
 		m.unsaved[rec.ID] = rec
@@ -323,14 +326,17 @@ func (m *Manager) save(rec Record) {
 	if err != nil {
 		m.log.Error("cannot record the state of a sandbox yet", "sandbox", rec.ID, "state", string(rec.State), "error", err)
 	}
+	return overtaken
 }
 
-// saveAgain tries to save what the store did not take.
+// saveAgain tries to save what the store did not take. Where it refuses one for the sake of the owner, it does all.
 func (m *Manager) saveAgain() {
 	m.mu.Lock()
 	unsaved := slices.Collect(maps.Values(m.unsaved))
 	m.mu.Unlock()
 	for _, rec := range unsaved {
-		m.save(rec)
+		if m.save(rec) {
+			return
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,10 +78,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		m.meters.opened.Record(ctx, time.Since(began).Seconds(), m.measured(measured...))
 		telemetry.End(span, err)
 	}()
-	if err := ctx.Err(); err != nil {
-		return nil, false, err
-	}
-	if err := key.Validate(); err != nil {
+	if err := cmp.Or(ctx.Err(), key.Validate()); err != nil {
 		return nil, false, err
 	}
 	if req, err = m.prepare(req); err != nil {
@@ -188,6 +186,11 @@ func (m *Manager) refuses(scope Scope) error {
 
 // reuse returns an open session to another opener, or waits until a closing one is gone.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
+	if s.joined { // the connection may not show yet that another process ended the sandbox
+		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == RecordClosed {
+			s.lose("another process ended it")
+		}
+	}
 	s.mu.Lock()
 	switch {
 	case s.closing != nil:
@@ -234,7 +237,7 @@ func (s *Session) matches(req Request) error {
 	case req.Mode == OpenAsIs:
 		return nil
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
-		s.base = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env)
+		s.base, s.timeout = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env), req.ExecTimeout
 		return nil
 	}
 	if fields := s.req.Differences(req); fields != nil {
@@ -399,6 +402,9 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 // prepare puts into a new sandbox what it is to have before anybody gets it, and records that it is ready.
 func (s *Session) prepare(ctx context.Context, req Request) error {
 	err := s.openEgress(ctx)
+	if err == nil {
+		s.beginCaches(ctx)
+	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
@@ -427,7 +433,7 @@ func guarded(f func() error) (err error) {
 // newSession makes a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
-	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
+	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
 	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -439,8 +445,8 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
-		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: s.req.Mounts, Labels: maps.Clone(m.opts.Labels),
-		OnPull: onPull, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
+		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: slices.Concat(s.req.Mounts, m.cacheMounts(s.req.Caches)), Labels: maps.Clone(m.opts.Labels),
+		OnPull: onPull, Fork: s.req.fork, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }
 

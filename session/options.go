@@ -73,6 +73,13 @@ type Options struct {
 	// Environments installs what Request.Environment asks for, which needs an Instance and Egress. Nil: a request that has one is
 	// backend.ErrUnsupported.
 	Environments EnvironmentBuilder
+	// Caches are what Request.Caches can name.
+	Caches []Cache
+	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and Lookup return
+	// a session of one that another living process has, too, where the driver can connect to it a second time (backend.Connector).
+	// Who closes such a session, or its scope, removes the sandbox, whichever process made it; the end of the manager leaves what
+	// is another's. Without it that is backend.ErrExists, and Connect is for it.
+	Join bool
 	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
 	Logger *slog.Logger
 	// Labels are set on every sandbox; names below backend.LabelPrefix are refused.
@@ -118,6 +125,9 @@ type Request struct {
 	// sandbox of its own that Options.MaxSandboxes does not count.
 	Environment Environment
 
+	// Caches are names of Options.Caches, which the sandbox reads.
+	Caches []string
+
 	// RootSet makes WithDefaults keep Root also when it is the zero value.
 	RootSet bool
 	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
@@ -128,6 +138,8 @@ type Request struct {
 
 	// asked is Limits without Defaults, in a prepared request.
 	asked backend.Limits
+	// fork is the snapshot that the workspace of a new sandbox begins as.
+	fork *backend.ForkOf
 
 	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end, when no
 	// process is left that could close it, goes by the first opener's, and two minutes more.
@@ -156,7 +168,7 @@ type Request struct {
 	// Mode is what Open does about a sandbox that the key has.
 	Mode OpenMode
 	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
-	// "user", "root", "network", "oci_runtime", "environment", and "limits", of which those count that are not zero.
+	// "user", "root", "network", "oci_runtime", "environment", "cache", and "limits", of which those count that are not zero.
 	Match []string
 }
 

@@ -112,7 +112,7 @@ func (w *warmPool) run() {
 
 // take returns a ready sandbox for a prepared request; nil without one.
 func (w *warmPool) take(req Request) *pooled {
-	if w == nil || req.Pull == backend.PullAlways {
+	if w == nil || req.Pull == backend.PullAlways || req.fork != nil {
 		return nil
 	}
 	p, _ := w.Take(req.kind())
@@ -293,6 +293,9 @@ func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) b
 		return func(string) bool { return true }, nil
 	}
 	now, err := checker.ImageID(ctx, ref)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return func(string) bool { return true }, nil
+	}
 	return func(id string) bool { return id == now }, engineError(err)
 }
 
@@ -348,7 +351,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	if early {
 		m.wg.Go(func() { claimed <- ready.claim(ctx, s) })
 	}
-	plain := req.Prepare == nil && req.Egress.IsZero() // then there is nothing to do before it is ready
+	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
 	reserve := func() error {
 		if !plain {
 			return m.store.Update(ctx, s.creating())

@@ -39,6 +39,14 @@ func (m *Manager) reap(ctx context.Context) {
 	for _, s := range m.sessions(func(s *Session) bool { return s.keepFresh }) {
 		m.touch(ctx, s)
 	}
+	for _, s := range m.sessions(func(s *Session) bool { return s.joined }) {
+		_, idle := s.idleFor(m.now())
+		if over := idle || s.wasLost(); over && s.beginClose(func() bool { return s.active == 0 }) {
+			_ = m.finishClose(ctx, s, owner.Ready, owner.Idle) // ends the connection alone, which nobody used for the sandbox's idle time
+			continue
+		}
+		s.recordUse(ctx)
+	}
 	m.saveAgain()
 	m.sweep(ctx)
 	m.prune(ctx)

@@ -40,7 +40,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	if err != nil {
 		return nil, engineError(err)
 	}
-	trial, err := m.probe(ctx, req)
+	trial, err := m.probe(ctx, req, engine.ImageID != "")
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 		had, known := decodeShape(rec.Request)
 		same = known && had.differences(req.shape()) == nil
 	}
-	if same && trial.ImageID == engine.ImageID {
+	if same && (trial.ImageID == engine.ImageID || engine.ImageID == "") {
 		return nil, nil
 	}
 	if err := m.checkWorkspace(trial, engine); err != nil {
@@ -97,8 +97,9 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 }
 
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. Should this process die meanwhile, its record has it removed, once no probe takes that long.
-func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
+// be. Should this process die meanwhile, its record has it removed, once no probe takes that long. With identified set it waits for
+// the image's id, which an engine may know only some time after the guest answers.
+func (m *Manager) probe(ctx context.Context, req Request, identified bool) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
 	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
@@ -111,12 +112,36 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 		s.engine = info
 		err = s.connect(ctx, false, true)
 	}
+	if err == nil && identified {
+		info.ImageID, err = m.awaitImage(ctx, info)
+	}
 	s.disconnect()
 	if gone := m.deleteSandbox(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
 	return info, err
 }
+
+// awaitImage returns the id of the image that a sandbox was made from.
+func (m *Manager) awaitImage(ctx context.Context, info backend.Info) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
+	defer cancel()
+	for info.ImageID == "" {
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("the engine does not say which image the sandbox has: %w", ctx.Err())
+		case <-time.After(imageEvery):
+		}
+		var err error
+		if info, err = m.b.Get(ctx, info.ID); err != nil {
+			return "", engineError(err)
+		}
+	}
+	return info.ImageID, nil
+}
+
+// imageEvery is how often an engine is asked for the image of a sandbox that it has just made.
+const imageEvery = 100 * time.Millisecond
 
 // recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
 // must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
@@ -146,7 +171,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
-		trial, err := m.probe(ctx, req)
+		trial, err := m.probe(ctx, req, false)
 		if err == nil {
 			err = m.checkWorkspace(trial, had)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,4 +234,72 @@ func TestStoppedWhileConnecting(t *testing.T) {
 	must(t, err)
 	wantOutput(t, v, "cat file", "kept\n")
 	must(t, v.Close(t.Context()))
+}
+
+// tardy is an engine that knows the image of a sandbox some time after it made it, and not which image a name stands for.
+type tardy struct {
+	sharing
+	image *atomic.Value // that of the next sandbox
+	of    *sync.Map     // engine id -> image
+	early *sync.Map     // engine id: it was not asked for yet
+}
+
+func newTardy(t testing.TB) tardy {
+	e := tardy{sharing{newEngine(t)}, &atomic.Value{}, &sync.Map{}, &sync.Map{}}
+	e.image.Store("sha256:1")
+	return e
+}
+
+func (e tardy) ImageID(context.Context, string) (string, error) { return "", backend.ErrUnsupported }
+
+func (e tardy) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	info, err := e.sharing.Create(ctx, spec)
+	e.of.Store(info.ID, e.image.Load())
+	e.early.Store(info.ID, nil)
+	return info, err
+}
+
+func (e tardy) Get(ctx context.Context, id string) (backend.Info, error) {
+	info, err := e.sharing.Get(ctx, id)
+	_, early := e.early.LoadAndDelete(id)
+	if image, ok := e.of.Load(id); ok && !early {
+		info.ImageID = image.(string)
+	}
+	return info, err
+}
+
+// TestTardyImage: where the engine says only later which image a sandbox has, what is the same is not rebuilt, what is not is, and
+// what was ready is handed out.
+func TestTardyImage(t *testing.T) {
+	t.Parallel()
+	e, key := newTardy(t), session.UserKey("lab")
+	opts := shared()
+	rebuild := testImage()
+	rebuild.Mode = session.OpenRebuild
+	open := func() string {
+		t.Helper()
+		m := newManager(t, e, opts)
+		s, _, err := m.Open(t.Context(), key, rebuild)
+		must(t, err)
+		wantOutput(t, s, "echo works", "works\n")
+		must(t, m.Detach(t.Context()))
+		_, err = e.Get(t.Context(), s.Info().EngineID) // by now it is known
+		must(t, err)
+		return s.Info().EngineID
+	}
+	first := open()
+	if again := open(); again != first {
+		t.Error("it was rebuilt with the same image")
+	}
+	e.image.Store("sha256:2")
+	if again := open(); again == first {
+		t.Error("it was not rebuilt with another image")
+	}
+
+	m := newManager(t, e, poolOptions(1))
+	ready := awaitPool(t, m, 1)[0]
+	m.ReviewPool(t.Context())
+	if s := mustOpen(t, m, session.AgentKey("a", "default")); s.ID() != ready {
+		t.Errorf("got %s, %s was ready", s.ID(), ready)
+	}
 }

@@ -61,7 +61,12 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
-	req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
+	if req.fork == nil { // a fork has its origin's, these included
+		req.Mounts = slices.Concat(m.opts.Defaults.Mounts, req.Mounts)
+	}
+	if req.Caches, err = m.checkCaches(req.Caches); err != nil {
+		return req, err
+	}
 	req.OCIRuntime = cmp.Or(req.OCIRuntime, m.opts.Defaults.OCIRuntime)
 	req.asked = req.Limits
 	req.Limits = req.Limits.Merge(m.opts.Defaults.Limits).Clamp(req.Ceiling)

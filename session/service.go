@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -201,7 +202,11 @@ func (v *serviceServer) run(l *client.Listener) {
 			return
 		}
 		if !errors.Is(err, client.ErrConnLost) {
-			v.s.m.log.Warn("service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", cleanText(err.Error()))
+			level := slog.LevelWarn
+			if v.s.m.opts.Join { // they take it over from each other
+				level = slog.LevelDebug
+			}
+			v.s.m.log.Log(v.ctx, level, "service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", cleanText(err.Error()))
 			return
 		}
 		l = v.relisten()

@@ -33,6 +33,7 @@ type Session struct {
 	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
 	building  bool       // an environment is installed in it, and nobody gets it
 	owned     bool       // this manager removes the sandbox; false for Connect
+	joined    bool       // it is another process's and open here all the same (Options.Join)
 	keepFresh bool       // a secondary connection whose uses are recorded
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
@@ -41,6 +42,8 @@ type Session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
+
+	egress sync.Mutex // held while egress is claimed
 
 	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
 	base         map[string]string // environment of every command, never changed, only replaced
@@ -56,6 +59,7 @@ type Session struct {
 	lastUsed     time.Time
 	recorded     time.Time       // lastUsed as it was last recorded
 	idle         time.Duration   // negative is never
+	timeout      time.Duration   // of commands that name none
 	latest       context.Context // of the call that started the latest command; it never ends. Nil before
 	execs        map[string]trace.SpanContext
 	execOrder    []string                     // keys of execs, oldest first
@@ -84,12 +88,12 @@ func (s *Session) Info() Info {
 	info.Workdir = s.hello.Workdir
 	info.Programs = slices.Clone(s.hello.Programs)
 	info.Labels = maps.Clone(info.Labels)
-	info.ExecTimeout, info.IdlePolicy = s.req.ExecTimeout, s.policy
+	info.IdlePolicy = s.policy
 	made, _ := decodeShape(s.made) // of a sandbox without a record nothing is known
 	info.Egress, info.Environment = made.Egress, made.Environment
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	info.State, info.LastUsed, info.IdleTimeout = s.state, s.lastUsed, s.idle
+	info.State, info.LastUsed, info.IdleTimeout, info.ExecTimeout = s.state, s.lastUsed, s.idle, s.timeout
 	return info
 }
 
@@ -151,6 +155,7 @@ func (s *Session) call(parent context.Context, again bool, fn func(context.Conte
 		return err
 	}
 	defer s.leave()
+	s.recordUse(parent)
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })

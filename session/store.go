@@ -71,6 +71,9 @@ func (r Record) workspace() backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }
 
+// ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have been.
+var ErrOwnerLost error = &textError{text: "what this process has may be another's by now", err: backend.ErrExists}
+
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
 // below a microsecond. Package session/storetest holds the suite that every implementation must pass.
 type Store interface {
@@ -80,6 +83,9 @@ type Store interface {
 	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others, and what
 	// it had is free for all when it is dead. The empty owner never lives.
 	Lives(ctx context.Context, owner string) (bool, error)
+
+	// A store whose owners live by leases must refuse every change, with ErrOwnerLost, once one of its own owners was taken for
+	// dead, and while that is possible because it cannot be asked.
 
 	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key on the
 	// same engine, so that two processes cannot both make the sandbox of one key.
@@ -99,4 +105,11 @@ type Store interface {
 	List(ctx context.Context, states ...RecordState) ([]Record, error)
 	// Delete must forget a record; an unknown id is no error.
 	Delete(ctx context.Context, id string) error
+}
+
+// StoreWatcher is a Store that hears of the changes which other processes make.
+type StoreWatcher interface {
+	// Watch must call changed once it hears of changes, and soon after each record that was inserted, updated or deleted,
+	// until ctx ends or it does not hear any more, which is an error. It may be called too often.
+	Watch(ctx context.Context, changed func()) error
 }

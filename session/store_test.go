@@ -162,3 +162,59 @@ func TestMemoryStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(*testing.T) session.Store { return session.NewMemoryStore() })
 }
+
+// ownerless is a store that takes its owner for dead, for a while or for good.
+type ownerless struct {
+	session.Store
+	dead atomic.Bool
+}
+
+func (o *ownerless) Insert(ctx context.Context, rec session.Record) error {
+	if o.dead.Load() {
+		return session.ErrOwnerLost
+	}
+	return o.Store.Insert(ctx, rec)
+}
+
+func (o *ownerless) Update(ctx context.Context, rec session.Record) error {
+	if o.dead.Load() {
+		return session.ErrOwnerLost
+	}
+	return o.Store.Update(ctx, rec)
+}
+
+func (o *ownerless) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+	if o.dead.Load() {
+		return session.Record{}, session.ErrOwnerLost
+	}
+	return o.Store.Take(ctx, id, from, to)
+}
+
+// TestOwnerLost: who was taken for dead opens nothing, says so, and leaves what it had; when it turns out to live, the next round
+// removes that.
+func TestOwnerLost(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	store := &ownerless{Store: opts.Store}
+	opts.Store = store
+	m := newManager(t, e, opts)
+	removed := mustOpen(t, m, session.UserKey("lab"))
+	store.dead.Store(true)
+	for _, key := range []session.Key{session.UserKey("other"), session.WorkflowKey("run_1", "default")} {
+		if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, session.ErrOwnerLost) {
+			t.Errorf("Open = %v", err)
+		}
+	}
+	if err := removed.Close(t.Context()); !errors.Is(err, backend.ErrExists) || e.count() != 1 {
+		t.Errorf("Close = %v, %d sandboxes left", err, e.count())
+	}
+	if _, _, err := m.Open(t.Context(), removed.Key(), testImage()); !errors.Is(err, session.ErrOwnerLost) {
+		t.Errorf("Open of what was left = %v", err)
+	}
+	store.dead.Store(false)
+	m.Reap(t.Context())
+	if rec := record(t, store, removed.ID()); rec.State != session.RecordClosed || e.count() != 0 {
+		t.Errorf("the record is %+v, %d sandboxes left", rec, e.count())
+	}
+}

@@ -84,14 +84,16 @@ func (s *Session) follow(rec Record, req Request) {
 	s.extendIdle(req)
 }
 
-// suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped now is
-// found by the next sweep; without an engineID there is none to stop.
+// suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped now, or whose
+// record cannot be written, so that it may be another's, is found by the next sweep; without an engineID there is none to stop.
 func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
 	if engineID != "" {
 		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
-		err = engineError(m.b.Stop(ctx, engineID))
+		if err = m.store.Update(ctx, rec); err == nil {
+			err = engineError(m.b.Stop(ctx, engineID))
+		}
 	}
 	rec.Owner, rec.Expires = "", time.Time{}
 	if err != nil {
@@ -151,6 +153,9 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	_, err = m.store.Take(ctx, s.id, m.owner, "")
 	return false, err
 }
+
+// UsedElsewhere reports whether another process used the sandbox since this one last recorded its own use.
+func (s *Session) UsedElsewhere(ctx context.Context) bool { return s.m.usedElsewhere(ctx, s) }
 
 // usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts
 // that as a use now. When it was, only the other's clock knows, and clocks differ and are set.

@@ -216,7 +216,12 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	case rule.While == owner.NotConnected:
 		use = m.connectedTo(ctx, taken)
 	}
-	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
+	switch now, err := m.store.Get(ctx, rec.ID); {
+	case err != nil: // so it may have been used, or be another's by now
+		taken.Owner = rec.Owner
+		m.save(taken)
+		return err
+	case !now.Expires.Equal(taken.Expires): // used just now
 		taken, use = now, used
 	}
 	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+lifetimes.Silent)) {
@@ -336,10 +341,11 @@ func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
 		if longAgo := m.now().Add(-lifetimes.Remembered); rec.LastUsed.After(longAgo) {
 			rec.LastUsed = longAgo // one that was lost just now would be left alone for a while
 		}
-		m.save(rec) // the key is free
 	case !lost && rec.State != RecordClosed:
 		rec.State = RecordRemoving
-		m.save(rec)
+	}
+	if m.save(rec) { // else the key is free, and nobody adopts it
+		return errOvertaken
 	}
 	there, err := m.removeAll(ctx, rec)
 	if err != nil && rec.State == RecordLost {

@@ -597,3 +597,59 @@ func TestEndedRemoved(t *testing.T) {
 		t.Errorf("removed: %v", keep)
 	}
 }
+
+// lapsing is a store whose owner is taken for dead, or that cannot be read any more, once a record was taken.
+type lapsing struct {
+	session.Store
+	dead, blind, lapsed bool
+}
+
+func (s *lapsing) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+	rec, err := s.Store.Take(ctx, id, from, to)
+	s.lapsed = true
+	return rec, err
+}
+
+func (s *lapsing) Update(ctx context.Context, rec session.Record) error {
+	if s.lapsed && s.dead {
+		return session.ErrOwnerLost
+	}
+	return s.Store.Update(ctx, rec)
+}
+
+func (s *lapsing) Get(ctx context.Context, id string) (session.Record, error) {
+	if s.lapsed && s.blind {
+		return session.Record{}, errDisk
+	}
+	return s.Store.Get(ctx, id)
+}
+
+// TestSweepOvertaken: who may have been taken for dead since it took a record, so that the sandbox may be another's, neither removes
+// that nor stops it.
+func TestSweepOvertaken(t *testing.T) {
+	t.Parallel()
+	for name, lapse := range map[string]*lapsing{"dead": {dead: true}, "blind": {blind: true}} {
+		for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
+			t.Run(name+"/"+string(policy), func(t *testing.T) {
+				t.Parallel()
+				e := sharing{newEngine(t)}
+				opts := shared()
+				first := dying(t, e, opts)
+				req := testImage()
+				req.IdlePolicy = policy
+				s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
+				must(t, err)
+				first.Die()
+				swept := *opts
+				store := &lapsing{Store: opts.Store, dead: lapse.dead, blind: lapse.blind}
+				swept.Store = store
+				second := newManager(t, e, &swept)
+				second.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+				second.Reap(t.Context())
+				if info, err := e.Get(t.Context(), s.Info().EngineID); err != nil || info.State != backend.StateRunning || !store.lapsed {
+					t.Errorf("%+v, %v, taken: %v", info, err, store.lapsed)
+				}
+			})
+		}
+	}
+}

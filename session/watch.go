@@ -25,7 +25,7 @@ const (
 	EventAdded   EventType = "added"
 	EventChanged EventType = "changed" // its State, Reason, IdlePolicy or EngineID
 	EventRemoved EventType = "removed"
-	// EventGap: the engine could not be heard for a while. What is different since then is told as usual; what came and went
+	// EventGap: the engine, or a store that tells of changes, could not be heard for a while. What is different since then is told as usual; what came and went
 	// in that time never is.
 	EventGap EventType = "gap"
 )
@@ -34,7 +34,7 @@ const (
 type Event struct {
 	Type  EventType
 	Time  time.Time // when it was noticed
-	Since time.Time // of EventGap: when the engine was last heard
+	Since time.Time // of EventGap: when it was last heard
 	// Info is the sandbox; that of a removed one is the last there was, with StateClosed or StateLost and the Reason if it is
 	// known. It is zero for EventGap.
 	Info Info
@@ -67,7 +67,14 @@ func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event
 		defer cancel(nil)
 		if b := optional[backend.Watcher](m.b); b != nil {
 			w.pause, w.heard = lookAgain, true
-			listening.Go(func() { w.listen(ctx, b) })
+			listening.Go(func() {
+				w.listen(ctx, &w.engine, "the engine", func(ctx context.Context, changed func()) error {
+					return b.Watch(ctx, backend.Filter{Instance: m.opts.Instance}, changed)
+				})
+			})
+		}
+		if s, ok := m.store.(StoreWatcher); ok {
+			listening.Go(func() { w.listen(ctx, &w.store, "the store", s.Watch) })
 		}
 		if err := w.run(ctx, yield); err != nil {
 			yield(Event{}, wrapError("Watch", m.driver, "", err))
@@ -86,22 +93,27 @@ type watch struct {
 	looked time.Time // when the engine was last looked at
 	failed bool      // the latest look failed
 
-	mu   sync.Mutex // guards the fields below
-	lost time.Time  // when the engine was last heard; zero while it is
-	gap  time.Time  // what lost was before it was heard again; zero when that was told
+	mu            sync.Mutex // guards the fields below
+	engine, store source
 }
 
-// listen has the engine report changes, over broken connections too.
-func (w *watch) listen(ctx context.Context, b backend.Watcher) {
+// source is who reports changes.
+type source struct {
+	lost time.Time // when it was last heard; zero while it is
+	gap  time.Time // what lost was before it was heard again; zero when that was told
+}
+
+// listen has a source report changes, over broken connections too.
+func (w *watch) listen(ctx context.Context, s *source, name string, watch func(context.Context, func()) error) {
 	for {
-		err := b.Watch(ctx, backend.Filter{Instance: w.m.opts.Instance}, w.changed)
+		err := watch(ctx, func() { w.changed(s) })
 		if ctx.Err() != nil {
 			return
 		}
 		w.mu.Lock()
-		if w.lost.IsZero() {
-			w.lost = w.m.now()
-			w.m.log.WarnContext(ctx, "the engine reports no changes of sandboxes for now", "error", err)
+		if s.lost.IsZero() {
+			s.lost = w.m.now()
+			w.m.log.WarnContext(ctx, name+" reports no changes of sandboxes for now", "error", err)
 		}
 		w.mu.Unlock()
 		if !pause(ctx, lookAlone) {
@@ -110,11 +122,11 @@ func (w *watch) listen(ctx context.Context, b backend.Watcher) {
 	}
 }
 
-// changed is called by the engine.
-func (w *watch) changed() {
+// changed is called by a source.
+func (w *watch) changed(s *source) {
 	w.mu.Lock()
-	if !w.lost.IsZero() {
-		w.gap, w.lost = w.lost, time.Time{}
+	if !s.lost.IsZero() {
+		s.gap, s.lost = s.lost, time.Time{}
 	}
 	w.mu.Unlock()
 	select {
@@ -192,8 +204,11 @@ func (w *watch) missed() time.Time {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	since := w.gap
-	w.gap = time.Time{}
+	since := w.engine.gap
+	if since.IsZero() || !w.store.gap.IsZero() && w.store.gap.Before(since) {
+		since = w.store.gap
+	}
+	w.engine.gap, w.store.gap = time.Time{}, time.Time{}
 	return since
 }
 

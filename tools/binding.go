@@ -37,6 +37,7 @@ type binding struct {
 	chat     string                                                        // chatID of the Genkit agent's session; empty when there is none
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
+	shared   bool                                                          // CallOptions.Shared
 	hosts    *hostCalls                                                    // what code may call on the host; nil for nothing
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
@@ -206,6 +207,9 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 	b.mu.Lock()
 	released := b.released[id]
 	b.mu.Unlock()
+	if err := b.join(ctx, id); err != nil {
+		return nil, err
+	}
 	mine := b.inRun(ctx)
 	switch {
 	case released:
@@ -229,6 +233,26 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		WithRemediation("Pass the sandbox_id of the one you mean.")
 }
 
+// join makes the sandboxes that other processes opened in the run of a call that names none the binding's own, too.
+func (b *binding) join(ctx context.Context, id string) error {
+	if !b.shared || id != "" {
+		return nil
+	}
+	list, err := b.box.manager.Join(ctx, b.run(ctx).Scope())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	scope := b.run(ctx).Scope()
+	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool { // what another process ended
+		return err == nil && key.Scope() == scope && !slices.Contains(list, s)
+	})
+	for _, s := range list {
+		if !b.released[s.ID()] && b.reaches(ctx, s.Key().Name) {
+			b.mine[s.Key()] = s
+		}
+	}
+	return err
+}
+
 // byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
@@ -248,6 +272,17 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 		ids = append(ids, e.id)
 	}
 	b.mu.Unlock()
+	if b.shared {
+		all, err := s.ListExecs(ctx)
+		if err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
+			return err
+		}
+		for _, e := range all {
+			if !slices.Contains(ids, e.ExecID) {
+				ids = append(ids, e.ExecID)
+			}
+		}
+	}
 	if len(ids) > 0 {
 		errs := s.KillExecs(ctx, ids)
 		for i, err := range errs {

@@ -34,6 +34,9 @@ type CallOptions struct {
 	ReadBytes int64
 	// StreamChars bounds the output of a command in one answer, per stream. Zero is 30,000.
 	StreamChars int64
+	// Shared: other processes have to do with the run's sandboxes, too (session.Options.Join), as servers do that serve a client by
+	// turns. Its sandboxes are those of all of them, and who closes one ends what any of them started in it.
+	Shared bool
 	// MakeRoom is called when a sandbox cannot be opened because there are too many; when it reports true the opening is
 	// tried once more. Nil: the call fails.
 	MakeRoom func(ctx context.Context) bool
@@ -44,14 +47,15 @@ type CallOptions struct {
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
 	c := &Calls{tools: map[string]*tool{}}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
-		s.Mode = mode
-		b, err := p.toolbox().bind(context.Background(), s)
+		cfg := s
+		cfg.Mode, cfg.Snapshots = mode, s.Snapshots && mode == frontmatter.ModeCode
+		b, err := p.toolbox().bind(context.Background(), cfg)
 		if err != nil {
 			return nil, err
 		}
 		b.fallback = run
 		if opts != nil {
-			b.check, b.makeRoom, b.maxSeconds = opts.Check, opts.MakeRoom, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
+			b.shared, b.check, b.makeRoom, b.maxSeconds = opts.Shared, opts.Check, opts.MakeRoom, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
 			b.readBytes, b.streamChars = cmp.Or(opts.ReadBytes, b.readBytes), cmp.Or(opts.StreamChars, b.streamChars)
 		}
 		c.own = b

@@ -6,6 +6,7 @@ import (
 
 	"github.com/firebase/genkit/go/ai"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -35,6 +36,28 @@ func (b *binding) tools() []*tool {
 			}, seconds(b.maxSeconds)),
 		}
 	}
+	return append(b.codeTools(seconds), b.snapshotTools()...)
+}
+
+// snapshotTools makes the tools of an agent that may go back.
+func (b *binding) snapshotTools() []*tool {
+	if !b.cfg.Snapshots {
+		return nil
+	}
+	return []*tool{
+		newTool(b, b.rollback, toolspec.Definition{
+			Name: toolspec.ToolRollback, Title: "Go back to a snapshot", Destructive: true, Idempotent: true,
+			Description: "Ends all commands in the sandbox and makes the files below /workspace what they were when the snapshot was made. Files elsewhere stay. The snapshot stays, too, so that you can try again from it.",
+		}),
+		newTool(b, b.snapshot, toolspec.Definition{
+			Name: toolspec.ToolSnapshot, Title: "Make a snapshot",
+			Description: fmt.Sprintf("Keeps all files below /workspace as they are now, under a name of your choice, for sandbox_rollback: before you try what may go wrong. There may be %d.", backend.MaxSnapshots),
+		}),
+	}
+}
+
+// codeTools makes the tools of code mode.
+func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 	return []*tool{
 		newTool(b, b.closeSandbox, toolspec.Definition{
 			Name: toolspec.ToolClose, Title: "Close a sandbox", Destructive: true, Idempotent: true,

@@ -59,7 +59,8 @@
 //
 // Compute mode has one tool, sandbox_run: a program runs in a fresh sandbox that is gone afterwards. Code mode has a
 // sandbox that keeps its files: sandbox_open, sandbox_exec, sandbox_exec_read, sandbox_exec_wait, sandbox_exec_write,
-// sandbox_exec_kill, sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, sandbox_close.
+// sandbox_exec_kill, sandbox_fs_write, sandbox_fs_edit, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, sandbox_close,
+// and with `snapshots: true` sandbox_snapshot and sandbox_rollback.
 // All are multipart tools of Genkit: sandbox_fs_read of an image returns a media part. Golden files under testdata pin the
 // schemas that models see, and what each provider's plugin makes of them.
 //

@@ -91,6 +91,10 @@ func (b *binding) note(info session.Info) string {
 		text.WriteString(strings.TrimSpace(note) + " ")
 	}
 	for _, m := range info.Mounts {
+		if name, ok := strings.CutPrefix(m.Target, session.CacheDir+"/"); ok {
+			fmt.Fprintf(&text, "The %s cache of the machine is used. ", name)
+			continue
+		}
 		if text.WriteString(m.Target + " is a directory of others that can be read"); m.Writable {
 			text.WriteString(" and written to")
 		}
@@ -113,6 +117,9 @@ func (b *binding) note(info session.Info) string {
 }
 
 func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error) {
+	if err := b.join(ctx, in.SandboxID); err != nil {
+		return done{}, err
+	}
 	none := in.SandboxID == "" && len(b.inRun(ctx)) == 0
 	b.mu.Lock()
 	again := b.released[in.SandboxID]

@@ -90,7 +90,7 @@ func (p *Plugin) devTools() []api.Action {
 	var list []api.Action
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
-		b := newBinding(p.toolbox(), Sandbox{Mode: mode})
+		b := newBinding(p.toolbox(), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode})
 		b.fallback = run
 		for _, t := range b.tools() {
 			list = append(list, devTool{t})

@@ -108,7 +108,7 @@ func TestProviders(t *testing.T) {
 			turns   [][]toolCall
 			want    []string // parts of the outputs
 		}{
-			"code": {codeMode(), [][]toolCall{
+			"code": {tools.Sandbox{Mode: "code", Runtime: "bash", Snapshots: true}, [][]toolCall{
 				{
 					{"sandbox_exec", obj{"cmd": []string{"sh", "-c", "echo $A $B"}, "env": obj{"A": "1 2", "B": "x=y"}, "timeout_seconds": 30}},
 					{"sandbox_fs_write", obj{"path": "d/f.txt", "contents": "text\n", "mode": "0600"}},

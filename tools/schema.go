@@ -327,6 +327,23 @@ type fsDeleteOutput struct {
 	Deleted int64 `json:"deleted" jsonschema_description:"entries that were deleted"`
 }
 
+type snapshotInput struct {
+	inSandbox
+	Name string `json:"name" jsonschema_description:"name to go back to it by: letters, digits, _, - and ."`
+}
+
+type rollbackInput struct {
+	inSandbox
+	Name string `json:"name" jsonschema_description:"name of the snapshot"`
+}
+
+type snapshotOutput struct {
+	toolspec.Result
+	OK        bool     `json:"ok"`
+	Snapshots []string `json:"snapshots" jsonschema_description:"names of the snapshots there are, oldest first"`
+	Note      string   `json:"note,omitempty"`
+}
+
 type closeInput struct {
 	inSandbox
 	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`

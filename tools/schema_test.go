@@ -34,6 +34,7 @@ func TestSchemas(t *testing.T) {
 	want := []string{
 		"sandbox_run", "sandbox_close", "sandbox_exec", "sandbox_exec_kill", "sandbox_exec_read", "sandbox_exec_wait",
 		"sandbox_exec_write", "sandbox_fs_delete", "sandbox_fs_edit", "sandbox_fs_list", "sandbox_fs_read", "sandbox_fs_write", "sandbox_open",
+		"sandbox_rollback", "sandbox_snapshot",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)

@@ -79,6 +79,9 @@ type Options struct {
 	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for those
 	// whose sandboxes outlive the run, as by Within; the run then keeps nothing else in Results. Nil removes it.
 	OnSnapshot func(*transfer.Snapshot)
+	// OnKept is called when the outputs and the patch of a run lie in Results, before its sandboxes go: for those who keep them
+	// elsewhere, too. An error leaves the run unfinished, with its sandboxes. Nil keeps them in Results alone.
+	OnKept func(ctx context.Context, runID string) error
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a step may take to return after it was cancelled. Zero is 15 seconds.
@@ -202,9 +205,9 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 		way := strings.Join(append(slices.Clone(chain), wf.ID), " -> ")
 		return nil, &Error{Code: codeRecursion, Message: "workflows run each other: " + way, Err: ErrRecursion}
 	}
-	checked, err := wf.input.check(input)
+	checked, err := wf.checkInput(input)
 	if err != nil {
-		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
+		return nil, err
 	}
 	r := newRun(e, wf, checked, append(slices.Clone(chain), wf.ID))
 	return r, r.setBase(ctx)

@@ -51,6 +51,9 @@ const (
 	codeJournal    Code = "journal"
 	codeOutputs    Code = "outputs" // what the run made cannot be brought home
 	codeInternal   Code = "internal"
+
+	CodeLost        Code = "sandbox_lost"
+	codeInterrupted Code = "interrupted" // ErrInterrupted
 )
 
 // Error describes how a step or a run failed.

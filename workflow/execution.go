@@ -255,6 +255,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if failed := ex.end(ctx, e, started, res); failed != nil {
 		return 0, failed
 	}
+	ex.dropForks(ctx)
 	return next, err
 }
 
@@ -270,6 +271,12 @@ func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res re
 	var ev Event
 	if !started.IsZero() {
 		ev.Duration = time.Since(started)
+	}
+	if !e.Retry {
+		var err error
+		if e.Checkpoint, err = ex.checkpoint(ctx); err != nil {
+			return err
+		}
 	}
 	return ex.note(ctx, e, ev)
 }
@@ -375,7 +382,7 @@ func (ex *execution) agent() string {
 // closeIsolated closes a sandbox that nothing else can use any more.
 func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	r := ex.run
-	if r.manager == nil || r.base.Retention > 0 {
+	if r.manager == nil || r.base.Retention > 0 || interrupted(ctx) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)

@@ -44,11 +44,22 @@ func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 	if err := ex.affords(len(items)); err != nil {
 		return result{}, err
 	}
+	if b.fork {
+		return b.runForks(ctx, ex, items)
+	}
 	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
-		return ex.branch(ctx, b.branches[0], fmt.Sprintf("%s[%d]", ex.place(), i), map[string]any{b.as: items[i], b.indexAs: int64(i)})
+		return ex.branch(ctx, b.branches[0], fmt.Sprintf("%s[%d]", ex.place(), i), b.itemVars(items, i))
 	})
-	err = fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
-	return result{output: outs, has: true, last: true}, err
+	return result{output: outs, has: true, last: true}, itemError(errs)
+}
+
+// itemVars are what expressions inside a for_each know of an item.
+func (b *fanBody) itemVars(items []any, i int) map[string]any {
+	return map[string]any{b.as: items[i], b.indexAs: int64(i)}
+}
+
+func itemError(errs []*Error) error {
+	return fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
 }
 
 // affords refuses a number of items that cannot be worked through, before the first is touched.
@@ -84,16 +95,27 @@ func (ex *execution) branch(ctx context.Context, br branch, place string, extra 
 	if ref.isolated {
 		defer ex.closeIsolated(ctx, name)
 	}
+	out, _, err := ex.inBranch(ctx, br, place, name, extra)
+	return out, err
+}
+
+// inBranch is branch in the sandbox of a name. keep is what the branch says of itself.
+func (ex *execution) inBranch(ctx context.Context, br branch, place, name string, extra map[string]any) (out any, keep bool, err error) {
 	sc := ex.scope.child(br.steps, place+"/", name, extra)
 	defer sc.leave()
 	if err := ex.run.sequence(ctx, sc, br.steps); err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	if br.keep != nil {
+		if keep, err = br.keep.EvalBool(ctx, sc.variables()); err != nil {
+			return nil, false, ex.run.wf.placed(err)
+		}
 	}
 	if br.output == nil {
-		return sc.last, nil
+		return sc.last, keep, nil
 	}
-	out, err := br.output.Eval(ctx, sc.variables())
-	return out, ex.run.wf.placed(err)
+	out, err = br.output.Eval(ctx, sc.variables())
+	return out, keep, ex.run.wf.placed(err)
 }
 
 // fanOut calls work for 0 to n-1, as many at once as b allows, and waits for all. When one fails the others are cancelled

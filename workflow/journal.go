@@ -71,6 +71,9 @@ type Entry struct {
 	// attempt has finished; a journal may leave it out then.
 	Conversation json.RawMessage `json:"conversation,omitempty"`
 
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // step_finished: what was kept of the sandboxes then
+	Behind     int64       `json:"behind,omitempty"`     // run_resumed: the number of the last entry before it that counts; zero: all do
+
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
 }
 

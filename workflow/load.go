@@ -106,7 +106,7 @@ func environment() (*expr.Env, error) {
 }
 
 func (l *loader) workflow(root *yaml.Node) *Workflow {
-	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "outputs", "start", "steps")
+	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "checkpoints", "outputs", "start", "steps")
 	if !ok {
 		return nil
 	}
@@ -119,7 +119,8 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	wf := &Workflow{
 		src: l.Source,
 		ID:  o.word("id"), Name: o.text("name"), Description: o.text("description"),
-		MaxSteps: o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
+		Checkpoints: o.boolean("checkpoints"),
+		MaxSteps:    o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
 	}
 	if wf.MaxSteps == 0 {
 		wf.MaxSteps = defaultMaxSteps

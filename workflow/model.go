@@ -56,6 +56,7 @@ type Workflow struct {
 	Path        string // the file, as given to Load
 	Hash        string // SHA-256 of the file's bytes, in hex: a run can only be resumed with the same file
 	MaxSteps    int    // cap on step executions in a run
+	Checkpoints bool   // the sandboxes are kept as they are at the end of each step, for ResumeFrom
 	Timeout     time.Duration
 
 	src       *yamlnode.Source
@@ -206,11 +207,13 @@ type (
 		branches       []branch
 		maxConcurrency int
 		wait           bool // let the others finish when one fails
+		fork           bool // each item begins with the files of the sandbox, in one of its own
 	}
 	branch struct {
 		id      string
 		steps   *sequence
-		output  *expr.Value // nil is the last output
+		output  *expr.Value   // nil is the last output
+		keep    *expr.Program // whether the files of this item go on, with fork; nil: nobody's do
 		sandbox sandboxRef
 	}
 	setBody struct {

@@ -116,6 +116,17 @@ func (o *object) forEachBody(s *step) body {
 	o.require("steps", "what is done for each item")
 	br := branch{}
 	br.steps, br.output = o.inner(o, o.inside(b.as, b.indexAs), "step "+s.id)
+	b.fork = o.boolean("fork")
+	if n := o.at["keep"]; n != nil {
+		outer := o.place
+		o.loader.place = place{o.inside(b.as, b.indexAs), br.steps}
+		br.keep = o.expression(n, "keep of "+o.what, true)
+		o.loader.place = outer
+		b.wait = true // of attempts some may fail
+		if !b.fork {
+			o.fail(n, "add fork: true", "keep of %s needs forks, of which one goes on", o.what)
+		}
+	}
 	b.branches = []branch{br}
 	return b
 }

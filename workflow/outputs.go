@@ -48,7 +48,7 @@ func (r *run) bringHome(ctx context.Context) {
 	stuck := stays(made) && r.opts.Within == nil
 	var keep error
 	if !stuck { // a part would pass for the whole when the run is resumed
-		keep = r.keepMade()
+		keep = r.keepMade(ctx)
 	}
 	err := errors.Join(made, keep)
 	switch {
@@ -148,13 +148,16 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 }
 
 // keepMade keeps the outputs and the patch below Options.Results.
-func (r *run) keepMade() error {
+func (r *run) keepMade(ctx context.Context) error {
 	if r.opts.Results == "" || r.opts.OnSnapshot != nil || len(r.result.Outputs) == 0 && r.result.Patch == nil {
 		return nil
 	}
 	err := runfiles.Dir(r.opts.Results).Save(r.result.RunID, runfiles.Made{
 		Source: r.wf.Path, Workspace: r.result.Workspace, Outputs: r.result.Outputs, Patch: r.result.Patch,
 	})
+	if err == nil && r.opts.OnKept != nil {
+		err = r.opts.OnKept(ctx, r.result.RunID)
+	}
 	if err != nil {
 		return fmt.Errorf("what the run made cannot be kept: %w", err)
 	}

@@ -33,10 +33,46 @@ var (
 // The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
 // not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
-	first, err := resumable(wf, entries)
+	if _, err := resumable(wf, entries); err != nil {
+		return nil, err
+	}
+	r, err := e.resumed(ctx, wf, History(entries))
 	if err != nil {
 		return nil, err
 	}
+	checkpoint, err := owed(entries)
+	if err != nil {
+		return nil, err
+	}
+	r.goBack(checkpoint)
+	r.seq = int64(len(entries))
+	return e.drive(ctx, r)
+}
+
+// Begin returns the first entry of the journal of a new run, which whoever has the journal carries out by Engine.Resume: a run
+// that is begun here and done elsewhere. The error is ErrInvalidInput, with what is wrong.
+func (wf *Workflow) Begin(input map[string]any) (Entry, error) {
+	checked, err := wf.checkInput(input)
+	if err != nil {
+		return Entry{}, err
+	}
+	return Entry{
+		RunID: session.NewRunID(), Seq: 1, Time: time.Now().UTC(), Kind: EventRunStarted, Workflow: wf.ID, Hash: wf.Hash, Input: checked,
+	}, nil
+}
+
+// checkInput returns the input of a run with its defaults.
+func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
+	checked, err := wf.input.check(input)
+	if err != nil {
+		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
+	}
+	return checked, nil
+}
+
+// resumed returns the run whose journal entries are, as far as they count.
+func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*run, error) {
+	first, err := entries[0], error(nil)
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	input := first.Input
 	if input == nil { // an empty one is left out of the entry
@@ -50,7 +86,6 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	if r.past, err = readPast(entries); err != nil {
 		return nil, err
 	}
-	r.seq = int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.
 		keep := r.past.execs()
@@ -63,7 +98,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 		}
 	}
 	r.steps.Store(int64(r.past.attempts))
-	return e.drive(ctx, r)
+	return r, nil
 }
 
 // resumable checks that entries are a journal that wf can resume, and returns its first entry.

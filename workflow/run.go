@@ -25,6 +25,10 @@ var errRunTimeout = fmt.Errorf("the run's timeout has passed: %w", context.Deadl
 // errStepTimeout is the cause that ends the context of a step whose time is up.
 var errStepTimeout = fmt.Errorf("the step's timeout has passed: %w", context.DeadlineExceeded)
 
+// ErrInterrupted, as the cause of the end of a run's context (context.WithCancelCause), ends the run as the death of its process
+// would: nothing more is recorded, its sandboxes are left, and whoever takes the run resumes it. The result's Unfinished has it.
+var ErrInterrupted = errors.New("the run was interrupted, and can be resumed")
+
 // errSibling is the cause that ends the context of branches when another branch failed.
 var errSibling = errors.New("another branch failed")
 
@@ -46,6 +50,8 @@ type run struct {
 	workspace     *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
 	past          *past              // of a run that was interrupted; nil for a new one
 	trace         string             // traceparent of the run's span
+	checkpoint    *Checkpoint        // that the run goes back to; nil for none
+	behind        int64              // the last entry before that
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
@@ -113,10 +119,16 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 	}()
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
 	defer cancel()
+	if err := r.restorable(ctx); err != nil {
+		return nil, r.ended(ctx, err)
+	}
 	if err := r.announce(ctx); err != nil {
 		return nil, err
 	}
 	root, err := r.root(ctx)
+	if err == nil {
+		err = r.restore(ctx)
+	}
 	if err == nil {
 		err = r.sequence(ctx, root, r.wf.steps)
 	}
@@ -130,7 +142,7 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 func (r *run) announce(ctx context.Context) error {
 	entry := Entry{Kind: EventRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
 	if r.past != nil {
-		entry = Entry{Kind: EventRunResumed}
+		entry = Entry{Kind: EventRunResumed, Behind: r.behind}
 	}
 	entry.TraceParent = r.trace
 	if err := r.record(ctx, entry); err != nil {
@@ -175,6 +187,8 @@ func (r *run) stopped(ctx context.Context) *Error {
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, Final: true}
 	case errors.Is(cause, errStepTimeout):
 		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, Final: true}
+	case errors.Is(cause, ErrInterrupted):
+		return interruption()
 	case errors.Is(cause, errSibling):
 		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, Final: true}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -183,8 +197,20 @@ func (r *run) stopped(ctx context.Context) *Error {
 	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, Final: true}
 }
 
+// interrupted reports whether the run is to be left as it is, for whoever resumes it.
+func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrInterrupted) }
+
+func interruption() *Error {
+	return &Error{Code: codeInterrupted, Message: ErrInterrupted.Error(), Err: ErrInterrupted, Final: true}
+}
+
 // settle closes the run's sandboxes and writes the result.
 func (r *run) settle(ctx context.Context, out any, err error) {
+	if interrupted(ctx) { // also one that was about to end: whoever resumes it ends it
+		r.result.Outcome, r.result.Error, r.result.Unfinished = Cancelled, interruption(), interruption()
+		r.result.Steps, r.result.Duration = int(r.steps.Load()), time.Since(r.started)
+		return
+	}
 	ctx = context.WithoutCancel(ctx)
 	if err != nil {
 		r.result.Error = asError(err, codeInternal)
@@ -194,7 +220,11 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	} else {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
-	r.bringHome(ctx)
+	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
+		r.result.Unfinished = &Error{Code: r.result.Error.Code, Message: "the run failed, and can be resumed from a step before that"}
+	} else {
+		r.bringHome(ctx)
+	}
 	if r.result.Unfinished == nil {
 		r.result.Cleanup = r.cleanUp(ctx)
 		r.finish(ctx)
@@ -248,10 +278,14 @@ func (r *run) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// record writes a journal entry. It is written even when the run was cancelled: what happened, happened.
+// record writes a journal entry. It is written even when the run was cancelled: what happened, happened. Not when it was
+// interrupted: that did not happen to the run.
 func (r *run) record(ctx context.Context, e Entry) error {
 	if r.opts.Journal == nil {
 		return nil
+	}
+	if interrupted(ctx) { // what ends now ends because of that
+		return interruption()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,7 +32,7 @@ func stepTypes() []stepType {
 		{TypeExec, []string{"command", "cmd", "cwd", "env", "stdin", "ok_codes", "allow_failure", "json"}, (*object).execBody},
 		{TypeSwitch, []string{"expression", "transitions", "cases", "default"}, (*object).switchBody},
 		{TypeParallel, []string{"branches", "max_concurrency", "fail_fast"}, (*object).parallelBody},
-		{TypeForEach, []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast"}, (*object).forEachBody},
+		{TypeForEach, []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast", "fork", "keep"}, (*object).forEachBody},
 		{TypeSet, []string{"vars"}, (*object).setBody},
 		{TypeFail, []string{"message"}, (*object).failBody},
 		{TypeEnd, []string{"output"}, (*object).endBody},

@@ -1,6 +1,7 @@
 package workflow_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -79,6 +80,35 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 	entries := journal.entries(t)
 	if last := entries[len(entries)-1]; last.Kind != workflow.EventRunFinished {
+		t.Errorf("the last entry is %+v", last)
+	}
+}
+
+// TestInterruptedInAStep: a run that is interrupted while a command runs ends that, records nothing and leaves its sandbox, so that
+// it is resumed as if its process had died.
+func TestInterruptedInAStep(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `id: w
+outputs: [log]
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "sleep 1000"}
+`)
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	journal := &cutJournal{room: -1}
+	engine := workflow.NewEngine(m, nil, &workflow.Options{Results: t.TempDir(), Journal: journal, OnEvent: func(ev workflow.Event) {
+		if ev.Kind == workflow.EventStepStarted && ev.Step == "two" {
+			interrupt(workflow.ErrInterrupted)
+		}
+	}})
+	res, err := engine.Run(ctx, wf, nil)
+	if !errors.Is(err, workflow.ErrInterrupted) || res.Unfinished == nil || left(t, m, res.RunID) != 1 {
+		t.Fatalf("%+v, %v, %d sandboxes are left", res, err, left(t, m, res.RunID))
+	}
+	entries := journal.entries(t)
+	if last := entries[len(entries)-1]; last.Kind != workflow.EventStepStarted || last.Step != "two" {
 		t.Errorf("the last entry is %+v", last)
 	}
 }

@@ -62,6 +62,13 @@ type Harness struct {
 	NoImages bool
 	// SharedDial is for drivers whose every Dial opens a stream of its own, so that a newer one takes over nothing.
 	SharedDial bool
+	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither these
+	// machines nor their images, a sandbox sees no directory of them, asking to keep an environment is ErrUnsupported, and a
+	// network that leads nowhere is an interface all the same. Users other than 0 are all there are, for the restricted Pod
+	// Security Standard refuses it; files, not bytes, of /tmp have no limit.
+	Cluster bool
+	// Unfrozen is for users who cannot have commands stand still while a snapshot is made, so that each is Live.
+	Unfrozen bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)
@@ -123,6 +130,22 @@ func RunWorkspace(t *testing.T, h Harness) {
 	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)
 }
 
+// RunSnapshots runs the part of the suite that is about snapshots, for a driver that makes them in several ways.
+func RunSnapshots(t *testing.T, h Harness) {
+	t.Helper()
+	if beChild(t, h) {
+		return
+	}
+	group{"snapshots", snapshotChecks()}.run(newSuite(t, h), t)
+}
+
+// RunLifecycle runs the part of the suite that is about the life of a sandbox, for a driver that runs no programs but answers
+// those of the tests as they would be answered.
+func RunLifecycle(t *testing.T, h Harness) {
+	t.Helper()
+	group{"lifecycle", lifecycleChecks()}.run(newSuite(t, h), t)
+}
+
 // RunDial runs the part of the suite that is about streams, for a driver that reaches a guest in several ways.
 func RunDial(t *testing.T, h Harness) {
 	t.Helper()
@@ -146,6 +169,7 @@ func groups() []group {
 		{"dial", dialChecks()},
 		{"limits", limitChecks()},
 		{"workspace", workspaceChecks()},
+		{"snapshots", snapshotChecks()},
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},

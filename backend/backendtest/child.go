@@ -40,6 +40,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"secondary": (*suite).childSecondary,
 		"orphan":    (*suite).childOrphan,
 		"committer": (*suite).childCommitter,
+		"snapshots": (*suite).childSnapshots,
 	}
 }
 

@@ -28,7 +28,7 @@ const recipe = "00112233445566778899aabbccddeeff"
 func (s *suite) keeper(t *testing.T) backend.EnvironmentKeeper {
 	t.Helper()
 	k, ok := s.b.(backend.EnvironmentKeeper)
-	if ok {
+	if ok && !s.h.Cluster {
 		return k
 	}
 	spec := s.lone(t)

@@ -34,6 +34,12 @@ func (s *suite) mountsShown(t *testing.T) {
 	data, out := shared(t, "given\n"), shared(t, "old\n")
 	spec := s.lone(t)
 	spec.Mounts = []backend.Mount{{Source: data, Target: "/data"}, {Source: out, Target: "/srv/a/out", Writable: true}}
+	if s.h.Cluster {
+		if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("Create: %v, want ErrUnsupported", err)
+		}
+		return
+	}
 	info := s.create(t, spec)
 	if again, err := s.b.Get(t.Context(), info.ID); err != nil || !slices.Equal(info.Mounts, spec.Mounts) || !slices.Equal(again.Mounts, spec.Mounts) {
 		t.Errorf("Info tells of %+v, Get of %+v, %v", info.Mounts, again.Mounts, err)
@@ -75,7 +81,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 		if err == nil {
 			Remove(t, s.b, info.ID)
 		}
-		if !errors.Is(err, backend.ErrInvalid) && !errors.Is(err, backend.ErrPermission) {
+		if !errors.Is(err, backend.ErrInvalid) && !errors.Is(err, backend.ErrPermission) && !(s.h.Cluster && errors.Is(err, backend.ErrUnsupported)) {
 			t.Errorf("%+v: %v", m, err)
 			continue
 		}
@@ -85,5 +91,16 @@ func (s *suite) mountsRefused(t *testing.T) {
 	spec.Mounts = []backend.Mount{{Source: dir, Target: "/data"}, {Source: dir, Target: "/data/x"}}
 	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("one in another: %v", err)
+	}
+	// Who may write to a directory decides what one in it is, when it is mounted again.
+	below := filepath.Join(dir, "below")
+	must(t, os.Mkdir(below, 0o700))
+	alias := filepath.Join(shared(t, ""), "link")
+	must(t, os.Symlink(below, alias))
+	for _, source := range []string{below, alias} {
+		spec.Mounts = []backend.Mount{{Source: dir, Target: "/data", Writable: true}, {Source: source, Target: "/more"}}
+		if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrInvalid) && !(s.h.Cluster && errors.Is(err, backend.ErrUnsupported)) {
+			t.Errorf("%s in a writable one: %v", source, err)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 // creation is a Create under way: what it made so far, and so what a failure has to take back.
@@ -63,10 +64,11 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	c.rec = c.b.newRecord(c.p, c.img, c.nonce)
-	c.rec.config.Building = c.building
+	c.rec.config.Building, c.rec.fork = c.building, c.p.Spec.Fork
 	if err := c.createRecord(ctx); err != nil {
 		return err
 	}
+	defer c.rec.letGo()
 	mounts, made, err := c.b.materialize(ctx, c.rec)
 	c.workspace = made
 	if err != nil {
@@ -92,7 +94,7 @@ func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return b.calls.Fail(ctx, "create", ctx.Err())
-	case errors.Is(err, backend.ErrNotFound):
+	case errors.Is(err, backend.ErrNotFound) && !errors.Is(err, snapshots.ErrNone):
 		return fmt.Errorf("containerd: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
 	}
 	return err

@@ -22,6 +22,9 @@ const settleTime = time.Second
 
 // Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	if err := b.waitForWorkspace(ctx, id); err != nil {
+		return nil, err
+	}
 	r, pid, err := b.running(ctx, id)
 	if err != nil {
 		return nil, err

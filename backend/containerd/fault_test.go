@@ -52,7 +52,7 @@ func TestCreateFallsSilent(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			p := newProxy(t)
-			b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, time.Second })
+			b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, 5*time.Second })
 			var silent atomic.Bool
 			p.on(func(ctx context.Context, method string, answered bool) error {
 				if strings.HasSuffix(method, step) && !answered {

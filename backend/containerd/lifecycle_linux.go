@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 func notFound(id string) error {
@@ -111,6 +112,9 @@ func (b *driver) settled(ctx context.Context, r *record) error {
 // restart makes what is missing of a sandbox that does not run, and starts it.
 func (b *driver) restart(ctx context.Context, r *record) error {
 	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
+		return err
+	}
+	if err := b.unfinished(ctx, r, (*snapshots.Workspace).Recover); err != nil {
 		return err
 	}
 	if err := b.installGuest(r.config.Runtime); err != nil {

@@ -3,6 +3,7 @@ package containerd
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -50,6 +51,16 @@ type record struct {
 	config      config
 	snapshotter string
 	image       string // full reference
+
+	fork *backend.ForkOf // what the workspace begins as that Create makes
+	held io.Closer       // keeps the workspace of a fork mounted until the sandbox has it; nil for none
+}
+
+// letGo lets go of the workspace of a fork that was just made.
+func (r *record) letGo() {
+	if r.held != nil {
+		_ = r.held.Close() // a descriptor
+	}
 }
 
 // jsonAny carries JSON through containerd.

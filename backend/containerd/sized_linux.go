@@ -92,11 +92,14 @@ func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) 
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return stateError("make the workspace", err)
 	}
-	s := sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
-	if err := sizedfs.Format(ctx, file, s); err != nil {
+	if err := sizedfs.Format(ctx, file, r.sizedSpec(user)); err != nil {
 		return stateError("make the workspace", err)
 	}
 	return stateError("make the workspace", host.Sync(file))
+}
+
+func (r *record) sizedSpec(user kit.User) sizedfs.Spec {
+	return sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
 }
 
 // attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.

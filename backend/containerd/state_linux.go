@@ -176,7 +176,12 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 		if err := os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)); err != nil {
 			return made, stateError("make the workspace", err)
 		}
-		if err := b.formatWorkspace(ctx, r, user); err != nil {
+		if r.fork != nil {
+			err = b.forkFiles(ctx, r, user)
+		} else {
+			err = b.formatWorkspace(ctx, r, user)
+		}
+		if err != nil {
 			return made, err
 		}
 		js, err := json.Marshal(tag)

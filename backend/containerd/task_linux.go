@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -96,6 +97,9 @@ func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) 
 
 // deleteTask ends a sandbox's processes and returns when they are gone.
 func (b *driver) deleteTask(ctx context.Context, r *record) error {
+	if err := b.unfinished(ctx, r, (*snapshots.Workspace).Thaw); err != nil {
+		return err
+	}
 	tries := 0
 	return b.calls.Retry(ctx, func() (bool, error) {
 		tries++

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -29,6 +31,7 @@ type creation struct {
 	tried    bool                        // a container was asked for, and so perhaps a volume
 	id       string                      // of the container, once known
 	prepared func(context.Context) error // removes what prepared the workspace
+	held     io.Closer                   // keeps the workspace of a fork mounted until the sandbox has it; nil for none
 }
 
 // Create makes a sandbox and starts it.
@@ -80,8 +83,16 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.createContainer(ctx, network); err != nil {
 		return err
 	}
-	if _, err := c.b.claimWorkspace(ctx, c.p, c.nonce); err != nil {
+	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	if err != nil {
 		return err
+	}
+	if made && c.p.Spec.Fork != nil {
+		if err := c.forkFiles(ctx); err != nil {
+			return err
+		}
+		defer c.held.Close() //nolint:errcheck // a descriptor
+		return c.b.mounted(ctx, c.p.enforcement, c.p.volume, func() error { return c.launch(ctx) })
 	}
 	if c.p.enforcement == backend.WorkspaceSized {
 		err := c.b.formatWorkspace(ctx, c.p, c.nonce)
@@ -127,7 +138,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return c.b.calls.Fail(ctx, "create", ctx.Err())
-	case errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
+	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
 		return err
 	case c.id != "" && c.b.isRemoved(ctx, c.id):
 		return fmt.Errorf("docker: the sandbox was removed while it was being made: %w", backend.ErrLost)

@@ -19,7 +19,8 @@
 //
 // # Spans
 //
-// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Connect, docker.Remove.
+// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Connect, docker.Remove,
+// docker.Snapshot, docker.Rollback.
 package docker
 
 import (

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -42,8 +43,15 @@ func TestPaused(t *testing.T) {
 	b := newBackend(t, nil)
 	id := backendtest.Create(t, b, newSpec()).ID
 	api := engineAPI(t)
-	if err := api.ContainerPause(t.Context(), id); err != nil {
-		t.Fatal(err)
+	// The engine gives up after milliseconds when a process cannot be frozen in that moment, for one that waits for a disk.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		err := api.ContainerPause(t.Context(), id)
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "unable to freeze") || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 	if stream, err := b.Connect(t.Context(), id); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("Connect = %v, %v, want ErrUnavailable", stream, err)

@@ -57,6 +57,9 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	if !res.State.Running {
+		if err := b.settle(ctx, res); err != nil {
+			return err
+		}
 		info := describeContainer(res)
 		start := func() error { return b.startContainer(ctx, id) }
 		if err := b.mounted(ctx, info.Workspace, workspaceName(info.SessionID), start); err != nil {
@@ -75,6 +78,9 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 	if err != nil || !res.State.Running {
 		return err
 	}
+	if err := b.thaw(ctx, res); err != nil {
+		return err
+	}
 	return b.stopContainer(ctx, id)
 }
 
@@ -87,7 +93,10 @@ func (b *driver) stopContainer(ctx context.Context, id string) error {
 
 // Remove ends a sandbox and deletes it.
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
-	_, err := b.own(ctx, id)
+	res, err := b.own(ctx, id)
+	if err == nil {
+		err = b.thaw(ctx, res)
+	}
 	if err == nil {
 		err = b.removeContainer(ctx, id)
 	}

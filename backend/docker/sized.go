@@ -191,12 +191,15 @@ func (p *plan) volumeSize() string {
 	return strconv.FormatInt(p.Spec.Limits.WorkspaceBytes, 10)
 }
 
+func (p *plan) sizedSpec() sizedfs.Spec {
+	size := p.Spec.Limits.WorkspaceBytes
+	return sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.User.UID), GID: int(p.User.GID)}
+}
+
 // formatWorkspace makes the file system of a workspace that has none, which belongs to the sandbox's user. It has its name,
 // and may be mounted, when it is whole and on the disk. Until then its name is this call's own: what made an earlier one
 // may still be at it, though its caller is dead.
 func (b *driver) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
-	size := p.Spec.Limits.WorkspaceBytes
-	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.User.UID), GID: int(p.User.GID)}
 	image := filepath.Join(b.volumeDir(p.volume), imageFile)
 	_, err := os.Lstat(image)
 	if err == nil {
@@ -207,7 +210,7 @@ func (b *driver) formatWorkspace(ctx context.Context, p *plan, nonce string) err
 		_ = os.Remove(name) // it takes room, nothing else
 	}
 	own := image + "." + nonce
-	if err = sizedfs.Format(ctx, own, s); err == nil {
+	if err = sizedfs.Format(ctx, own, p.sizedSpec()); err == nil {
 		err = host.Sync(own)
 	}
 	if err == nil {

@@ -85,6 +85,9 @@ func (b *driver) resolveMounts(p *plan) error {
 		}
 		p.Spec.Mounts[i] = found[0]
 	}
+	if err := kit.CheckSources(p.Spec.Mounts); err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
 	return nil
 }
 

@@ -38,6 +38,11 @@ type cgroups struct {
 func (c cgroups) memory() bool { return c.dirs["memory"] != "" && c.swap }
 func (c cgroups) cpu() bool    { return c.dirs["cpu"] != "" }
 
+// allControllers are those of version 1, the last two of which are missing on some machines.
+func allControllers() []string {
+	return append(controllers(), host.Accounting, host.FreezerController)
+}
+
 // version is "1", "2", or "none" where no control group can be made.
 func (c cgroups) version() string {
 	switch {
@@ -55,7 +60,7 @@ func controllers() []string { return []string{"memory", "pids", "cpu"} }
 func findCgroups() cgroups {
 	c := cgroups{dirs: map[string]string{}}
 	mounts := host.CgroupMounts()
-	for _, name := range append(controllers(), host.Accounting) {
+	for _, name := range allControllers() {
 		if dir := mounts[name]; dir != "" && canMake(dir) {
 			c.dirs[name] = dir
 		}
@@ -217,7 +222,7 @@ func (g group) dir(controller string) string {
 // all are the group's directories, each once.
 func (g group) all() []string {
 	var dirs []string
-	for _, name := range append(controllers(), host.Accounting) {
+	for _, name := range allControllers() {
 		if d := g.dir(name); d != "" && !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -338,7 +343,7 @@ func (g group) remove(ctx context.Context) error {
 // counters returns the group for its counters.
 func (g group) counters() host.Cgroup {
 	c := host.Cgroup{V2: g.c.v2, Dirs: map[string]string{}}
-	for _, name := range append(controllers(), host.Accounting) {
+	for _, name := range allControllers() {
 		c.Dirs[name] = g.dir(name)
 	}
 	return c

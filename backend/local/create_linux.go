@@ -40,7 +40,9 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	if err != nil {
 		return backend.Info{}, err
 	}
+	x.fork = spec.Fork
 	defer x.unlock()
+	defer x.letGo()
 	defer b.pool.prepare()
 	defer func() {
 		if err != nil {
@@ -266,6 +268,9 @@ func (b *driver) start(ctx context.Context, x *sandbox, c *prewarmed, record fun
 		}
 	}
 	defer c.l.close()
+	if err := b.recoverWorkspace(ctx, x); err != nil {
+		return err
+	}
 	if x.Workspace == backend.WorkspaceSized {
 		if err := b.mountSized(x, c.l.pid); err != nil {
 			return err

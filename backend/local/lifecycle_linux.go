@@ -174,6 +174,9 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 
 // halt ends the process of a locked sandbox and removes what holds it.
 func (b *driver) halt(ctx context.Context, x *sandbox) error {
+	if err := b.snapshots(x).Thaw(ctx); err != nil {
+		return fmt.Errorf("local: stopping: %w", scrub(err))
+	}
 	if p, ok := x.started(); ok {
 		if x.damaged && p.alive(b.machine.boot) {
 			x.Group = b.foundGroup(p)
@@ -281,6 +284,9 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
+	if err := b.settled(ctx, x); err != nil {
+		return nil, err
+	}
 	path, release, err := x.socketPath()
 	if err != nil {
 		return nil, notFound(id)
@@ -332,6 +338,9 @@ func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
 // FindImage looks for the program that a reference stands for.
 func (b *driver) FindImage(_ context.Context, ref string) (string, error) {
 	p, err := resolveImage(ref)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // unlike where nobody can tell, it is known that it is not here
+	}
 	if err == nil {
 		err = p.find()
 	}

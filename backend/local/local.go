@@ -27,7 +27,8 @@
 //
 // # Spans
 //
-// local.Create, local.Start, local.Stop, local.Dial, local.Connect, local.Remove.
+// local.Create, local.Start, local.Stop, local.Dial, local.Connect, local.Remove, local.Snapshot,
+// local.Rollback.
 package local
 
 import (

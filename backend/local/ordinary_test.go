@@ -64,6 +64,7 @@ func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	for _, tests := range []string{
 		"/^workspace$", // the guest watches it: only root may mount a file system of that size
+		"/^snapshots$",
 		"/^(lifecycle|many|dial|refused|loss|crash|network|isolation)$",
 		"/^limits$/^(processes|tmp|owner|unenforceable)$",
 	} {

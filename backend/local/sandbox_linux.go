@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -85,12 +86,21 @@ func notFound(id string) error {
 type sandbox struct {
 	dir string
 	record
-	damaged bool           // the record is lost, or not yet written
-	lock    *flock.Flock   // nil while it is not locked
-	disk    errgroup.Group // writes that must reach the disk before the sandbox is made
+	fork    *backend.ForkOf // what its workspace begins as, if it is made
+	held    io.Closer       // keeps the workspace of a fork mounted until the sandbox has it; nil for none
+	damaged bool            // the record is lost, or not yet written
+	lock    *flock.Flock    // nil while it is not locked
+	disk    errgroup.Group  // writes that must reach the disk before the sandbox is made
 }
 
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
+
+// letGo lets go of the workspace of a fork that was just made.
+func (x *sandbox) letGo() {
+	if x.held != nil {
+		_ = x.held.Close() // a descriptor
+	}
+}
 
 // readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. Of one whose record is damaged, or
 // not written yet, no more is known than what the directory's link holds.

@@ -52,8 +52,12 @@ func unavailable(err error) error {
 }
 
 func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
-	// Its root gets its owner when it is mounted.
-	return sizedfs.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
+	return sizedfs.Format(ctx, file, x.sizedSpec())
+}
+
+// sizedSpec describes a workspace's file system. Its root gets its owner when it is mounted.
+func (r *record) sizedSpec() sizedfs.Spec {
+	return sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized())}
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which

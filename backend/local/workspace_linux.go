@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -137,14 +138,16 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) er
 	if err == nil {
 		err = b.adoptFiles(x, files)
 	}
-	if err == nil && x.Workspace == backend.WorkspaceSized {
+	if err == nil && x.fork != nil {
+		err = b.forkFiles(ctx, x, tmp)
+	} else if err == nil && x.Workspace == backend.WorkspaceSized {
 		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {
 		err = os.Rename(tmp, b.dirs.workspace(x.session()))
 	}
 	if err != nil {
-		_ = os.RemoveAll(tmp) // it is empty, and a stray directory does no harm
+		_ = host.RemoveTree(context.WithoutCancel(ctx), tmp) // a stray directory does no harm
 		return errors.Join(fmt.Errorf("local: making a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
 	}
 	return nil

@@ -5,6 +5,9 @@
 //	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
 //	workcell-guest launch
 //	workcell-guest connect
+//	workcell-guest report
+//	workcell-guest install DIR [WORKSPACE]
+//	workcell-guest network-trial listen PORT | dial ADDRESS
 //	workcell-guest mcp
 //	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
@@ -13,6 +16,9 @@
 // of the standard streams (package internal/guest/launch).
 //
 // connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox.
+//
+// report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy of the guest and what
+// belongs to it for another container, and a workspace of its user; and whether one pod reaches another, exit code 0 when it does and 3 when not.
 //
 // mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
 // address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, and with 69 behind

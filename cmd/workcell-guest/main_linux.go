@@ -38,6 +38,12 @@ func run(args []string) int {
 			return 0
 		case "connect":
 			return connect()
+		case "report":
+			return printReport(os.Stdout)
+		case "install":
+			return install(args[1:])
+		case "network-trial":
+			return networkTrial(args[1:])
 		case "mcp":
 			return mcp(os.Stdin, os.Stdout)
 		case "interpret":
@@ -67,9 +73,14 @@ func serve(args []string) int {
 	flags.BoolVar(&limit.Watched, "workspace-watched", false, "the limit is this program's to enforce, nobody else does")
 	flags.Int64Var(&layer.Bytes, "root-bytes", 0, "limit of what is written outside of the work directory; 0 for none")
 	flags.Int64Var(&layer.Files, "root-files", 0, "limit of how many files and directories are made or changed there; 0 for none")
+	openFiles := flags.Uint64("open-files", 0, "limit of open files of every process, where no engine has set one; 0 leaves it")
+	fileBytes := flags.Uint64("file-bytes", 0, "limit of a file's size for every process, where no engine has set one; 0 leaves it")
 	listen := flags.Int("listen-fd", -1, "serve hosts on this listening socket, not on the standard streams")
 	if err := flags.Parse(args); err != nil {
 		return 2
+	}
+	if err := errors.Join(lower(unix.RLIMIT_NOFILE, *openFiles), lower(unix.RLIMIT_FSIZE, *fileBytes)); err != nil {
+		return fail(log, err)
 	}
 	var stream *stdio
 	if *listen < 0 {
@@ -102,6 +113,18 @@ func serve(args []string) int {
 	go func() { fail(log, s.ServeSocket()) }()
 	fail(log, s.ServeAttach(stream, false))
 	select {} // without its stream it can still be reached through its socket
+}
+
+// lower lowers a limit of this process and of those that it starts, unless it is as low already.
+func lower(resource int, to uint64) error {
+	var now unix.Rlimit
+	if to == 0 {
+		return nil
+	}
+	if err := unix.Getrlimit(resource, &now); err != nil || now.Max <= to {
+		return err
+	}
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: to, Max: to})
 }
 
 func connect() int {

@@ -38,15 +38,15 @@ type asker struct {
 
 	turn  chan struct{} // held while a question is open
 	once  sync.Once
-	lines chan string // what the person types; closed at the end of the input
+	lines chan string // what the person types; has room for a line that comes before it is waited for; closed at the end of the input
 }
 
 func newAsker(in io.Reader, out io.Writer, hold func(bool)) *asker {
-	return &asker{in: in, out: out, hold: hold, turn: make(chan struct{}, 1), lines: make(chan string)}
+	return &asker{in: in, out: out, hold: hold, turn: make(chan struct{}, 1), lines: make(chan string, 1)}
 }
 
-// read reads lines as long as the process lives: a read of a terminal cannot be cancelled. A line that nobody waits for is
-// dropped, so that it does not answer the next question.
+// read reads lines as long as the process lives: a read of a terminal cannot be cancelled. Of those that nobody waits for one
+// is kept, which forget drops before the next question.
 func (a *asker) read() {
 	defer close(a.lines)
 	for s := bufio.NewScanner(a.in); s.Scan(); {

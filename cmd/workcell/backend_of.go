@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // recorded returns the sandboxes that the records of all backends say are there, as far as people can name them. Backend
 // and EngineID are those of the record.
-func recorded(ctx context.Context, store *sqlitestore.Store) ([]session.Info, error) {
+func recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
 	recs, err := store.List(ctx, session.RecordCreating, session.RecordReady, session.RecordRemoving)
 	list := make([]session.Info, len(recs))
 	for i, rec := range recs {
@@ -26,7 +26,7 @@ func recorded(ctx context.Context, store *sqlitestore.Store) ([]session.Info, er
 
 // backendOf returns the backend that has the first of sandboxes that is recorded, and fallback when none is, or when
 // --backend chose it. A name that sandboxes of several backends have means fallback's, if it has one.
-func (a *app) backendOf(ctx context.Context, store *sqlitestore.Store, fallback string, sandboxes []string) (string, error) {
+func (a *app) backendOf(ctx context.Context, store state.Records, fallback string, sandboxes []string) (string, error) {
 	if store == nil || a.Backend != "" || len(sandboxes) == 0 {
 		return fallback, nil
 	}
@@ -34,9 +34,10 @@ func (a *app) backendOf(ctx context.Context, store *sqlitestore.Store, fallback 
 	if err != nil {
 		return "", err
 	}
+	isHere := a.isHere(ctx)
 	for _, name := range sandboxes {
 		found := namedSandboxes(list, name)
-		here := slices.DeleteFunc(slices.Clone(found), func(s session.Info) bool { return s.EngineID != a.engines().ID(s.Backend) })
+		here := slices.DeleteFunc(slices.Clone(found), func(s session.Info) bool { return !isHere(s) })
 		if len(here) > 0 {
 			found = here // not those of engines that the environment does not lead to
 		}
@@ -59,16 +60,28 @@ func (a *app) backendOf(ctx context.Context, store *sqlitestore.Store, fallback 
 	return fallback, nil
 }
 
+// isHere returns what reports whether a recorded sandbox is on an engine that the environment leads to. One that does not answer
+// is not.
+func (a *app) isHere(ctx context.Context) func(session.Info) bool {
+	ids := map[string]string{}
+	return func(s session.Info) bool {
+		if _, asked := ids[s.Backend]; !asked {
+			ids[s.Backend], _ = a.engines().ID(ctx, s.Backend)
+		}
+		return s.EngineID == ids[s.Backend]
+	}
+}
+
 // byBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of them.
 func (a *app) byBackend(ctx context.Context, use stateUse, sandboxes []string) (groups [][]string, err error) {
 	if a.Backend != "" || len(sandboxes) < 2 {
 		return [][]string{sandboxes}, nil
 	}
-	dir, err := a.stateDir()
+	place, err := a.state()
 	if err != nil {
 		return nil, err
 	}
-	store, err := a.openStore(ctx, dir, use)
+	store, err := a.openStore(ctx, place, use)
 	if err != nil || store == nil {
 		return [][]string{sandboxes}, err
 	}
@@ -100,7 +113,7 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 	}
 	list, _ := recorded(ctx, a.records) // the error is true without them
 	here := engines.NameOf(m.Backend())
-	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == a.engines().ID(here) })
+	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == a.engine })
 	for _, name := range unknown.names {
 		switch found := namedSandboxes(list, name); {
 		case len(found) == 0:

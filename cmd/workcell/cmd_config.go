@@ -75,7 +75,7 @@ func (a *app) configFlags() map[string]any {
 // backends returns the names that --backend takes.
 func (a *app) backends() []string {
 	names := []string{engines.Auto}
-	for _, e := range a.engines().All() {
+	for _, e := range (engines.Set{Env: a.env}).All() { // their names alone, for what reads the configuration
 		names = append(names, e.Name)
 	}
 	return names

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -74,7 +75,7 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 	return workflows, files, nil
 }
 
-// serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end.
+// serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the lease.
 func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) error {
 	h.onTool = h.p.tool
 	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: h.p.event, OnPull: h.p.Pull, Logger: h.logger()})
@@ -84,6 +85,12 @@ func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) err
 		}
 	}
 	h.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	go awaitLost(ctx, h.records, h.m.Owner(), lost)
 	<-ctx.Done()
+	if cause := context.Cause(ctx); errors.Is(cause, postgres.ErrLeaseLost) {
+		return cause
+	}
 	return nil
 }

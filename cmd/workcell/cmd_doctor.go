@@ -129,7 +129,7 @@ func (a *app) diagnose(ctx context.Context, image string) (*report, error) {
 // choose sets which backend commands would take, by the rule of auto.
 func (r *report) choose() {
 	for _, e := range r.Backends {
-		if r.Backend == e.Name || e.there && e.Name != engines.Local {
+		if r.Backend == e.Name || e.there && (e.Name == engines.Docker || e.Name == engines.Containerd) {
 			r.Chosen, r.Usable = e.Name, e.Usable
 			return
 		}
@@ -198,7 +198,11 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	if !r.engine(ctx, m.Backend(), d) {
 		return
 	}
-	if d.Name != engines.Docker { // which says itself what filter it has
+	switch d.Name {
+	case engines.Docker: // which says itself what filter it has
+	case engines.Kubernetes:
+		r.add("seccomp", verdictOK, "that of the container runtime, on every sandbox", "")
+	default:
 		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
 	}
 	if d.Name == engines.Local {
@@ -245,7 +249,10 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	}
 	r.Engine = &info
 	r.add("engine", verdictOK, strings.TrimSpace(info.Name+" "+info.Version), "")
-	facts := [][2]string{{"api", info.API}, {"machine", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel}}
+	facts := [][2]string{{"api", info.API}}
+	if info.Kernel != "" {
+		facts = append(facts, [2]string{"machine", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel})
+	}
 	if info.Cgroup != "" {
 		facts = append(facts, [2]string{"cgroup", "version " + info.Cgroup})
 	}
@@ -276,6 +283,9 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		root = "root: writable, which lies in memory"
 	}
 	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
+	if r.Name == engines.Kubernetes {
+		cgroups = "the kubelet's podPidsLimit bounds every pod of a node; agents that ask for limits.pids are refused"
+	}
 	if r.Name == engines.Local {
 		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
 	}
@@ -312,6 +322,9 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
 	if _, ok := b.(backend.ImageChecker); !ok {
 		return chosen
+	}
+	if r.Name == engines.Kubernetes { // images are its nodes'
+		return cmp.Or(chosen, conf.Image(string(frontmatter.Runtimes()[0])))
 	}
 	var refs []string
 	if chosen != "" {
@@ -352,7 +365,11 @@ func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string,
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	return checker.ImageID(ctx, ref)
+	id, err := checker.ImageID(ctx, ref)
+	if errors.Is(err, backend.ErrUnsupported) { // it is found out by who uses it
+		return "", nil
+	}
+	return id, err
 }
 
 // fetch returns how to get an image that is not there.
@@ -380,7 +397,11 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
 	defer cancel()
 	began := time.Now()
-	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
+	pull := backend.PullNever
+	if r.Name == engines.Kubernetes {
+		pull = backend.PullMissing
+	}
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: pull})
 	if err != nil {
 		_, hint := classify(err)
 		r.add(name, verdictFail, "does not open: "+sanitize.Line(err.Error()), hint)
@@ -389,6 +410,7 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	took := time.Since(began).Round(time.Millisecond)
 	info := s.Info()
 	r.hostTools(ctx, s)
+	r.snapshots(ctx, s)
 	if r.Name == engines.Local {
 		for _, name := range frontmatter.ExecutorAgents() {
 			r.agentVersion(ctx, s, name, "this machine")
@@ -400,6 +422,19 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	}
 	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
 		image, took, info.User, strings.Join(info.Programs, ", ")), "")
+}
+
+// snapshots says how snapshots of a sandbox are made.
+func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
+	const name = "snapshots"
+	switch _, mechanism, err := s.Snapshots(ctx); {
+	case err != nil:
+		r.add(name, verdictOK, "none: "+sanitize.Line(err.Error()), "")
+	case mechanism == backend.SnapshotReflink:
+		r.add(name, verdictOK, "reflink: they share blocks with the workspace", "")
+	default:
+		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first one copies the workspace", "for milliseconds, see docs/snapshots.md#a-disk-for-snapshots")
+	}
 }
 
 // ownKernels returns the names under which OCI runtimes are usually configured that give a sandbox a kernel of its own.

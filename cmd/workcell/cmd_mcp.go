@@ -21,6 +21,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
+	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -44,8 +46,10 @@ type mcpOptions struct {
 	image     string
 	runtime   frontmatter.Runtime
 	network   backend.NetworkMode
+	caches    []string // of the machine, that the sandboxes read
 	hosts     []string // that the sandboxes reach though they have no network
 	onExit    string
+	exitGiven bool
 	idle      time.Duration
 }
 
@@ -70,6 +74,7 @@ loopback addresses each of them needs a bearer token.`,
 			if !cmd.Flags().Changed("idle-timeout") {
 				o.idle = cmp.Or(c.IdleTimeout(), o.idle)
 			}
+			o.exitGiven = cmd.Flags().Changed("on-exit")
 			return o.run(cmd.Context(), a)
 		},
 	})
@@ -87,7 +92,8 @@ loopback addresses each of them needs a bearer token.`,
 	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that the sandboxes can reach without a network: NAME, *.NAME, NAME:PORT, registry:NAME; may be repeated")
 	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
 	a.poolFlag(f)
-	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "what becomes of the sandboxes when the server ends")
+	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache of the machine that the sandboxes read, such as pip; may be repeated")
+	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "what becomes of the sandboxes when the server ends (default "+onExitKeep+" for --transport http with a database)")
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "idle time after which a sandbox is closed")
 	return cmd
 }
@@ -121,7 +127,12 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = endTools(err) }()
-	a.poolOf = &session.Request{Network: o.network, Ceiling: policy.Limits.Ceiling()}
+	a.poolOf = &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()}
+	replicas, endReplicas, err := o.shareClients(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer endReplicas()
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -132,6 +143,9 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		closeManager = m.Detach
 	}
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	go awaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then; who started it starts another one
 	runner, err := a.taskRunner(m, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
@@ -139,11 +153,11 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	defer runner.Close()
 	opts := &mcpserver.Options{
 		Sandbox: tools.Sandbox{
-			Runtime: o.runtime, Image: o.image, Network: o.reach(),
+			Runtime: o.runtime, Image: o.image, Network: o.reach(), Cache: o.caches,
 			// The policy bounds it.
 			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(a.Defaults.ExecTimeout)},
 		},
-		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun, IdleTimeout: o.idle, Replicas: replicas, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {
@@ -155,6 +169,24 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeServer(context.WithoutCancel(ctx))) }()
 	return serve(ctx, a, srv)
+}
+
+// shareClients has servers on HTTP with the same database serve the clients of each other; nil for all others. What a client has
+// stays then when one of them ends, unless the flags say otherwise.
+func (o *mcpOptions) shareClients(ctx context.Context, a *app) (all replica.Registry, end func(), err error) {
+	place, err := a.state()
+	if err != nil || place.URL == "" || o.transport != transportHTTP {
+		return nil, func() {}, err
+	}
+	if !o.exitGiven {
+		o.onExit = onExitKeep
+	}
+	a.join = true
+	r, err := pgregistry.Open(ctx, place.URL)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, r.Close, nil
 }
 
 // reach returns what the sandboxes can reach.
@@ -179,7 +211,7 @@ func (o *mcpOptions) check(a *app) error {
 	case o.transport == transportStdio && o.http.given():
 		return usageError(errors.New("--listen, --token-file and the like belong to --transport http"), "")
 	}
-	return nil
+	return a.checkCaches(o.caches)
 }
 
 // serveStdio serves the client that started this command. Nothing else may write to its standard output: what still

@@ -22,7 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // runFiles returns where what runs made is kept.
@@ -38,7 +38,7 @@ func (a *app) snapshots(owner string) (runfiles.Dir, error) {
 }
 
 // dropSnapshots deletes what dead owners kept there.
-func (a *app) dropSnapshots(j *sqlitejournal.Journal) error {
+func (a *app) dropSnapshots(ctx context.Context, j runstore.Store) error {
 	all, err := a.snapshots("")
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (a *app) dropSnapshots(j *sqlitejournal.Journal) error {
 	owners, err := all.Runs()
 	errs := []error{err}
 	for _, owner := range owners {
-		lives, err := j.Lives(owner)
+		lives, err := j.Lives(ctx, owner)
 		if errs = append(errs, err); err == nil && !lives {
 			errs = append(errs, all.Remove(owner))
 		}
@@ -55,7 +55,7 @@ func (a *app) dropSnapshots(j *sqlitejournal.Journal) error {
 }
 
 // dropBegun deletes what processes left that were killed at the end of their run, or before somebody else ended it.
-func dropBegun(ctx context.Context, j *sqlitejournal.Journal, kept runfiles.Dir) error {
+func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 	ids, err := kept.Begun()
 	errs := []error{err}
 	for _, id := range ids {
@@ -67,7 +67,7 @@ func dropBegun(ctx context.Context, j *sqlitejournal.Journal, kept runfiles.Dir)
 }
 
 // pruneRuns forgets runs that finished long ago, with what they made, and what dead processes have no more use for.
-func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
+func (a *app) pruneRuns(ctx context.Context, j runstore.Store) {
 	conf, err := a.config()
 	if err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
@@ -77,7 +77,7 @@ func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
 	_, err = j.Prune(ctx, old)
 	kept, dirErr := a.runFiles()
 	if err = errors.Join(err, dirErr); err == nil {
-		err = errors.Join(a.dropSnapshots(j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
+		err = errors.Join(a.dropSnapshots(ctx, j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
 			_, err := j.Run(ctx, run)
 			return !errors.Is(err, backend.ErrNotFound)
 		}))
@@ -268,11 +268,14 @@ func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archiv
 	if err != nil {
 		return "", nil, err
 	}
-	switch state, err := runState(j, r); {
+	switch state, err := runState(ctx, j, r); {
 	case err != nil:
 		return "", nil, err
-	case state == runRunning || state == runInterrupted:
+	case state == runRunning || state == runInterrupted || state == runQueued:
 		return "", nil, fail(exitConflict, fmt.Errorf("run %s is %s: what it makes is brought home at its end", r.ID, state), "")
+	}
+	if n, err := readNote(r); err == nil && n.Detached {
+		return a.openFetched(ctx, r.ID)
 	}
 	return "", nil, fail(exitNotFound, fmt.Errorf("nothing is kept of run %s: it had no outputs, and no workspace that is a copy of a directory", r.ID), "")
 }
@@ -466,7 +469,7 @@ func newRunsRmCmd(a *app) *cobra.Command {
 		Short:   "Forget finished runs, with their outputs and patches",
 		Example: "  workcell runs rm run_4k2",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			kept, err := a.runFiles()
 			if err != nil {
 				return err
@@ -482,7 +485,7 @@ func newRunsRmCmd(a *app) *cobra.Command {
 }
 
 // forget deletes a run that has finished. Runs of agents have no journal.
-func (a *app) forget(ctx context.Context, j *sqlitejournal.Journal, kept runfiles.Dir, id string) error {
+func (a *app) forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		run, made, madeErr := a.openMade(ctx, id)
@@ -493,6 +496,16 @@ func (a *app) forget(ctx context.Context, j *sqlitejournal.Journal, kept runfile
 	}
 	if r.Finished.IsZero() {
 		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "end it first: workcell runs cancel "+r.ID)
+	}
+	if n, err := readNote(r); err == nil && n.Detached {
+		q, err := a.openQueue(ctx, "a run that was detached")
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+		if err := q.Drop(ctx, r.ID, ""); err != nil {
+			return err
+		}
 	}
 	return errors.Join(kept.Remove(r.ID), j.Delete(ctx, r.ID))
 }

@@ -17,12 +17,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/postgres"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
@@ -41,8 +43,9 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 
 func newRunCmd(a *app) *cobra.Command {
 	var (
-		file  string
-		pairs []string
+		file   string
+		pairs  []string
+		detach bool
 	)
 	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes, in place of the workflow's workspace:", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
@@ -53,13 +56,23 @@ Every step is written to the run's journal before the next one begins. A run who
 the same sandbox by ` + "`workcell runs resume`" + ` as long as the sandbox was not idle for too long.
 
 Agents are looked for in agents/ beside or above the workflow, or in --agents. Progress goes to standard error, the
-result to standard output.`,
+result to standard output.
+
+With --detach the run is put into the queue of the PostgreSQL database of --state, with all files that it needs, and its id is
+printed. A ` + "`workcell worker`" + ` carries it out, on whichever machine.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
-			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml",
+			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
+			"  workcell runs logs --follow $(workcell run --detach fix.yaml)",
 		Args: runArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0], file, pairs) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if detach {
+				return a.detach(cmd, args[0], file, pairs)
+			}
+			return a.run(cmd.Context(), args[0], file, pairs)
+		},
 	})
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "put the run into the queue for a workcell worker, and print its id")
 	cmd.Flags().StringArrayVar(&pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
 	return cmd
 }
@@ -109,18 +122,19 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 }
 
 // execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
-func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note string,
+func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
 	h.onTool = h.p.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	go awaitLost(ctx, h.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
 	kept, err := h.runFiles()
 	if err != nil {
 		return err
 	}
 	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
 		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
-		Results: string(kept),
+		Results: string(kept), OnKept: h.onKept,
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
@@ -136,6 +150,9 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
+	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
+		err = cause
+	}
 	if res.Unfinished != nil {
 		return errors.Join(runError(err), h.leave(ctx, session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}, "workcell runs resume "+res.RunID))
 	}
@@ -144,6 +161,21 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
 	})
 	return errors.Join(runError(err), res.Cleanup, home)
+}
+
+// awaitLost calls cancel when others take this process for dead, or may soon do: they go on with what it has.
+func awaitLost(ctx context.Context, records state.Records, owner string, cancel context.CancelCauseFunc) {
+	leased, ok := records.(interface {
+		Lost(owner string) <-chan struct{}
+	})
+	if !ok {
+		return
+	}
+	select {
+	case <-leased.Lost(owner):
+		cancel(postgres.ErrLeaseLost)
+	case <-ctx.Done():
+	}
 }
 
 // retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.

@@ -22,11 +22,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // cancelEvery is how often a run looks whether somebody asked for its end.
 const cancelEvery = time.Second
+
+// lookWhenTold is how much longer the pauses between looks are at a store that tells of changes: it cannot tell of a death.
+const lookWhenTold = 10
 
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
@@ -36,12 +39,12 @@ func newRunsCmd(a *app) *cobra.Command {
 
 Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
 resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs, patches and traces are kept for 30 days.`,
-	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
+	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsLogsCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
 // journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
-func (a *app) journalled(fn func(ctx context.Context, j *sqlitejournal.Journal, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) journalled(fn func(ctx context.Context, j runstore.Store, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		j, err := a.openJournal(cmd.Context())
 		if err != nil {
@@ -57,11 +60,12 @@ type runNote struct {
 	runFlags
 	Workflow string `json:"workflow"`
 	Engine   string `json:"engine"`
+	Detached bool   `json:"detached,omitempty"` // it came from the queue, where its files are
 }
 
 // note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
 func (h *host) note(path string) (string, error) {
-	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engineID(h.m)}
+	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engine}
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
@@ -78,18 +82,14 @@ func (h *host) note(path string) (string, error) {
 	return string(raw), errors.Join(append(errs, err)...)
 }
 
-// engineID returns the id of a manager's engine.
-func (a *app) engineID(m *session.Manager) string { return a.engines().ID(engines.NameOf(m.Backend())) }
-
 // awaitCancel ends a run when its cancellation is asked for.
-func awaitCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, cancel context.CancelCauseFunc) {
-	ticker := time.NewTicker(cancelEvery)
-	defer ticker.Stop()
+func awaitCancel(ctx context.Context, j runstore.Store, runID string, cancel context.CancelCauseFunc) {
+	news := runNews(ctx, j, runID, cancelEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-news:
 		}
 		if r, err := j.Run(ctx, runID); err == nil && r.Cancel {
 			cancel(errors.New("cancelled by `workcell runs cancel`"))
@@ -98,19 +98,61 @@ func awaitCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, ca
 	}
 }
 
+// runNews returns a channel that holds one when a run is to be looked at: as soon as a store which tells of changes has one, and
+// every so often besides, which is longer where the store tells. It works until ctx ends.
+func runNews(ctx context.Context, j runstore.Store, runID string, every time.Duration) <-chan struct{} {
+	news := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case news <- struct{}{}:
+		default: // a look is due already
+		}
+	}
+	w, tells := j.(runstore.Watcher)
+	if tells {
+		every *= lookWhenTold
+	}
+	go func() {
+		for tick := time.Tick(every); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick:
+				look()
+			}
+		}
+	}()
+	if tells {
+		go func() {
+			for ctx.Err() == nil {
+				_ = w.Watch(ctx, runID, look) // the looks go on without it
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+	}
+	return news
+}
+
 // States of runs, besides the outcomes of finished ones.
 const (
 	runRunning     = "running"
 	runInterrupted = "interrupted"
+	runQueued      = "queued"  // nobody has had it yet
 	runUnknown     = "unknown" // the file of its process cannot be looked at
 )
 
 // runState returns where a run is.
-func runState(j *sqlitejournal.Journal, r sqlitejournal.Run) (string, error) {
+func runState(ctx context.Context, j runstore.Store, r runstore.Run) (string, error) {
 	if !r.Finished.IsZero() {
 		return string(r.Outcome), nil
 	}
-	lives, err := j.Lives(r.Owner)
+	if r.Owner == "" {
+		return runQueued, nil
+	}
+	lives, err := j.Lives(ctx, r.Owner)
 	if lives {
 		return runRunning, err
 	}
@@ -118,7 +160,7 @@ func runState(j *sqlitejournal.Journal, r sqlitejournal.Run) (string, error) {
 }
 
 // findRun returns a run by its id, or by the beginning of it when only one has that.
-func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejournal.Run, error) {
+func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
 	if !errors.Is(err, backend.ErrNotFound) {
 		return r, err
@@ -127,7 +169,7 @@ func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejo
 	if err != nil {
 		return r, err
 	}
-	var found []sqlitejournal.Run
+	var found []runstore.Run
 	for _, r := range runs {
 		if abbreviates(id, r.ID) {
 			found = append(found, r)
@@ -140,7 +182,7 @@ func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejo
 }
 
 // readNote returns how a run was started.
-func readNote(r sqlitejournal.Run) (n runNote, err error) {
+func readNote(r runstore.Run) (n runNote, err error) {
 	if err := json.Unmarshal([]byte(r.Note), &n); err != nil || n.Workflow == "" {
 		return n, fail(exitFailed, fmt.Errorf("run %s was not started by `workcell run`", r.ID), "")
 	}
@@ -148,20 +190,20 @@ func readNote(r sqlitejournal.Run) (n runNote, err error) {
 }
 
 // interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
-func interrupted(j *sqlitejournal.Journal, r sqlitejournal.Run) (runNote, error) {
-	switch state, err := runState(j, r); {
+func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote, error) {
+	switch state, err := runState(ctx, j, r); {
 	case err != nil:
 		return runNote{}, err
 	case state == runRunning:
 		return runNote{}, fail(exitConflict, fmt.Errorf("run %s is under way in another process", r.ID), "`workcell runs cancel "+r.ID+"` asks it to stop")
-	case state != runInterrupted:
+	case state != runInterrupted && state != runQueued:
 		return runNote{}, fail(exitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
 	}
 	return readNote(r)
 }
 
 // take makes a run that was interrupted this process's own.
-func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r sqlitejournal.Run) error {
+func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
 		return fail(exitConflict, fmt.Errorf("another process was faster: %w", err), "`workcell runs show "+r.ID+"` says where it is")
@@ -170,8 +212,11 @@ func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r s
 }
 
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
-func (n runNote) checkEngine(a *app, m *session.Manager) error {
-	if a.engineID(m) == n.Engine {
+func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
+	if n.Detached {
+		return a.checkRecords(ctx, a.engine, run)
+	}
+	if a.engine == n.Engine {
 		return nil
 	}
 	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine than the one that answers here", n.Backend),
@@ -179,43 +224,65 @@ func (n runNote) checkEngine(a *app, m *session.Manager) error {
 }
 
 func newRunsResumeCmd(a *app) *cobra.Command {
-	fresh := false
+	fresh, from, detach := false, "", false
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "resume RUN",
-		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox",
-		Short:   "Resume a run whose process died",
+		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
+		Short:   "Resume a run whose process died, or that failed and kept checkpoints",
 		Long: `Resume a run whose process died, with the flags that it was started with. Steps that finished are not run again;
 the step that was under way is: a command from its start, an agent behind the last tool call whose result is recorded. What
-it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
+it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.
+
+With --from a run of a workflow with checkpoints: true goes back to before its latest visit of that step: the sandboxes are what they
+were then, and the step and all behind it are done again. So can one that failed, which is kept for that until it is cancelled.
+
+With --detach the run is put into the queue, with its files as they are here, and a ` + "`workcell worker`" + ` goes on with it.`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
-			return a.resumeRun(ctx, j, args[0], fresh)
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
+			if !detach {
+				return a.resumeRun(ctx, j, args[0], from, fresh)
+			}
+			if fresh || from != "" {
+				return usageError(errors.New("--detach is not for --from and --fresh-sandbox"), "those are for somebody who looks at what comes of it")
+			}
+			r, err := findRun(ctx, j, args[0])
+			if err != nil {
+				return err
+			}
+			n, err := interrupted(ctx, j, r)
+			if err != nil {
+				return err
+			}
+			return a.handOver(ctx, r, n)
 		}),
 	})
 	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "resume with an empty sandbox where the run's own is gone")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "put the run into the queue for a workcell worker, and print its id")
+	cmd.Flags().StringVar(&from, "from", "", "step to go back to, for workflows with checkpoints: true")
 	return cmd
 }
 
-func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string, fresh bool) error {
+func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, fresh bool) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
 	}
-	n, err := interrupted(j, r)
+	n, err := interrupted(ctx, j, r)
 	if err != nil {
 		return err
 	}
-	wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
+	wf, agents, done, err := a.loadRun(ctx, r, &n)
 	if err != nil {
 		return fail(exitInvalid, err, "the file must be as it was when the run began; `workcell runs cancel "+r.ID+"` ends it")
 	}
+	defer done()
 	if wf.Hash != r.Hash {
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
 	a.resumeWith(n.runFlags)
 	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
-		if err := n.checkEngine(a, h.m); err != nil {
+		if err := n.checkEngine(ctx, a, h.m, r.ID); err != nil {
 			return err
 		}
 		entries, err := j.Entries(ctx, r.ID)
@@ -225,21 +292,33 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 		if err := checkSandboxes(ctx, h.m, r.ID); err != nil && !fresh {
 			// They are gone too when another process resumed the run meanwhile, and ended it.
 			if now, late := j.Run(ctx, r.ID); late == nil {
-				if _, taken := interrupted(j, now); taken != nil {
+				if _, taken := interrupted(ctx, j, now); taken != nil {
 					return taken
 				}
 			}
 			return err
 		}
+		kept := workflow.History(entries)
+		if from != "" {
+			if kept, _, err = workflow.Before(entries, from); err != nil {
+				return fail(exitFailed, err, "`workcell runs show "+r.ID+"` shows the steps; checkpoints: true in the workflow's file keeps what --from needs")
+			}
+		}
 		if err := take(ctx, j, h.m, r); err != nil {
 			return err
 		}
-		h.resume(entries)
+		h.resume(kept)
 		return h.execute(ctx, j, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+			if from != "" {
+				return e.ResumeFrom(ctx, wf, entries, from)
+			}
 			return e.Resume(ctx, wf, entries)
 		})
 	})
 }
+
+// errFilesGone is in the error of checkSandboxes when nobody can resume the run as it was.
+var errFilesGone = errors.New("are gone")
 
 // checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
 // are closed with their steps.
@@ -257,7 +336,7 @@ func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error
 	if names == nil {
 		return nil
 	}
-	return fail(exitNotFound, fmt.Errorf("the files of run %s are gone: it had the sandbox %s, which was removed", runID, strings.Join(names, ", ")),
+	return fail(exitNotFound, fmt.Errorf("the files of run %s %w: it had the sandbox %s, which was removed", runID, errFilesGone, strings.Join(names, ", ")),
 		"pass --fresh-sandbox to resume with an empty one, or end it: workcell runs cancel "+runID)
 }
 
@@ -270,7 +349,7 @@ func newRunsCancelCmd(a *app) *cobra.Command {
 		Long: `End a run and remove its sandboxes. A run that is under way in another process is asked to stop, as by Ctrl-C, and
 waited for; one whose process died is ended here.`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if wait < 0 {
 				return usageError(fmt.Errorf("--wait %s is negative", wait), "as in --wait 5m")
 			}
@@ -281,25 +360,33 @@ waited for; one whose process died is ended here.`,
 	return cmd
 }
 
-func (a *app) cancelRun(ctx context.Context, j *sqlitejournal.Journal, id string, wait time.Duration) error {
+func (a *app) cancelRun(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
 	}
-	switch state, err := runState(j, r); {
+	switch state, err := runState(ctx, j, r); {
 	case err != nil:
 		return err
 	case state == runRunning:
 		if err := askCancel(ctx, j, r.ID, wait); err != nil {
 			return err
 		}
+	case state == runQueued:
+		if err := a.cancelQueued(ctx, j, r, wait); err != nil {
+			return err
+		}
 	default: // also one that has finished, which is an error with its outcome
-		if err := cancelDead(ctx, a, j, r); err != nil {
+		err := cancelDead(ctx, a, j, r)
+		if errors.Is(err, errElsewhere) {
+			err = a.cancelElsewhere(ctx, j, r.ID, wait, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	err = a.showRun(ctx, j, r.ID)
-	if errors.Is(err, sqlitejournal.ErrDamaged) {
+	if errors.Is(err, runstore.ErrDamaged) {
 		a.notice("run %s is cancelled; what it did cannot be shown: %v", r.ID, err)
 		return nil
 	}
@@ -308,17 +395,16 @@ func (a *app) cancelRun(ctx context.Context, j *sqlitejournal.Journal, id string
 
 // askCancel asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
 // interrupted.
-func askCancel(ctx context.Context, j *sqlitejournal.Journal, id string, wait time.Duration) error {
+func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
 	if err := j.AskCancel(ctx, id); err != nil {
 		return err
 	}
 	late, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ticker := time.NewTicker(cancelEvery / 4)
-	defer ticker.Stop()
+	news := runNews(late, j, id, cancelEvery/4)
 	for {
 		select {
-		case <-ticker.C:
+		case <-news:
 		case <-late.Done():
 			return fail(exitFailed, fmt.Errorf("run %s was asked to stop and is still under way: %w", id, late.Err()),
 				"a process that is stopped cannot end its run: once it continues, or is killed, `workcell runs cancel "+id+"` again")
@@ -327,7 +413,7 @@ func askCancel(ctx context.Context, j *sqlitejournal.Journal, id string, wait ti
 		if err != nil {
 			return err
 		}
-		switch state, err := runState(j, r); {
+		switch state, err := runState(ctx, j, r); {
 		case err != nil:
 			return err
 		case state == runInterrupted:
@@ -339,14 +425,14 @@ func askCancel(ctx context.Context, j *sqlitejournal.Journal, id string, wait ti
 }
 
 // cancelDead ends a run that was interrupted.
-func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitejournal.Run) error {
-	n, err := interrupted(j, r)
+func cancelDead(ctx context.Context, a *app, j runstore.Store, r runstore.Run) error {
+	n, err := interrupted(ctx, j, r)
 	if err != nil {
 		return err
 	}
 	a.resumeWith(n.runFlags)
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
-		if err := n.checkEngine(a, m); err != nil {
+		if err := n.checkEngine(ctx, a, m, r.ID); err != nil {
 			return err
 		}
 		if err := take(ctx, j, m, r); err != nil {
@@ -374,13 +460,13 @@ const maxRuns = 10_000
 type runOutput struct {
 	ID       string    `json:"id"`
 	Workflow string    `json:"workflow"`
-	State    string    `json:"state"` // running, interrupted, or the outcome
+	State    string    `json:"state"` // queued, running, interrupted, or the outcome
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished,omitzero"`
 }
 
-func runRow(j *sqlitejournal.Journal, r sqlitejournal.Run) (runOutput, error) {
-	state, err := runState(j, r)
+func runRow(ctx context.Context, j runstore.Store, r runstore.Run) (runOutput, error) {
+	state, err := runState(ctx, j, r)
 	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
 }
 
@@ -403,7 +489,7 @@ func newRunsLsCmd(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the latest runs, the newest first",
 		Args:    cobra.NoArgs,
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, _ []string) error {
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if limit < 1 || limit > maxRuns {
 				return usageError(fmt.Errorf("--limit %d is out of range", limit), fmt.Sprintf("from 1 to %d", maxRuns))
 			}
@@ -413,7 +499,7 @@ func newRunsLsCmd(a *app) *cobra.Command {
 			}
 			rows := make([]runOutput, len(runs))
 			for i, r := range runs {
-				if rows[i], err = runRow(j, r); err != nil {
+				if rows[i], err = runRow(ctx, j, r); err != nil {
 					rows[i].State = runUnknown
 					a.notice("cannot tell whether run %s is under way: %v", r.ID, err)
 				}
@@ -435,6 +521,8 @@ type shownRun struct {
 	Backend string           `json:"backend,omitempty"`
 	CostUSD *float64         `json:"cost_usd,omitempty"` // of the attempts that ended, as far as it is known
 	Entries []workflow.Entry `json:"entries"`            // the journal
+
+	detached bool
 }
 
 func newRunsShowCmd(a *app) *cobra.Command {
@@ -445,19 +533,19 @@ func newRunsShowCmd(a *app) *cobra.Command {
 		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
 the output of each step.`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			return a.showRun(ctx, j, args[0])
 		}),
 	})
 }
 
-func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) error {
+func (a *app) showRun(ctx context.Context, j runstore.Store, id string) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
 	}
 	shown := shownRun{}
-	if shown.runOutput, err = runRow(j, r); err != nil {
+	if shown.runOutput, err = runRow(ctx, j, r); err != nil {
 		return err
 	}
 	if shown.Entries, err = j.Entries(ctx, r.ID); err != nil {
@@ -465,7 +553,7 @@ func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) 
 	}
 	shown.CostUSD = costOf(shown.Entries)
 	if n, err := readNote(r); err == nil {
-		shown.File, shown.Backend = n.Workflow, n.Backend
+		shown.File, shown.Backend, shown.detached = n.Workflow, n.Backend, n.Detached
 	}
 	return a.print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
 }
@@ -519,7 +607,10 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 			fmt.Fprintf(w, "\n%s, attempt %d:\n%s", sanitize.Line(e.Path), e.Attempt, sanitize.Text(text))
 		}
 	}
-	if s.State == runInterrupted {
+	switch {
+	case s.detached && (s.State == runInterrupted || s.State == runQueued):
+		fmt.Fprintf(w, "\nwaits for a worker; what they say of it: workcell runs logs %s\n", s.ID)
+	case s.State == runInterrupted:
 		fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
 	}
 	return nil

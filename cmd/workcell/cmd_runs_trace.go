@@ -15,7 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/runtrace"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // Formats of `runs trace`.
@@ -37,7 +37,7 @@ sent to a collector. As JSON they are what a collector takes:
   workcell runs trace RUN -o json | curl -H 'Content-Type: application/json' -d @- http://localhost:4318/v1/traces`,
 		Example: "  workcell runs trace run_…\n  workcell runs trace run_… -o svg > trace.svg",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
 		}),
 	})
@@ -47,7 +47,7 @@ sent to a collector. As JSON they are what a collector takes:
 }
 
 // drawTrace draws the traces of a run: one for each process that worked on it.
-func (a *app) drawTrace(ctx context.Context, j *sqlitejournal.Journal, id, out string, all bool) error {
+func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
 	id, title, err := a.tracedRun(ctx, j, id)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func latestTrace(dir runfiles.Dir, runs []string) (latest string, err error) {
 
 // tracedRun returns the id of a run that is named by its id or the beginning of that, empty for the latest, and what it was
 // a run of. Runs of agents have no journal.
-func (a *app) tracedRun(ctx context.Context, j *sqlitejournal.Journal, id string) (full, title string, err error) {
+func (a *app) tracedRun(ctx context.Context, j runstore.Store, id string) (full, title string, err error) {
 	dir, err := a.runFiles()
 	if err != nil {
 		return "", "", err

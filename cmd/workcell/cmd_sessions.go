@@ -29,7 +29,8 @@ func newSessionsCmd(a *app) *cobra.Command {
 Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
 are under way in other processes of the same user.`,
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
-		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
+		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
 }
 
 // managed returns what a command runs with a manager.
@@ -241,7 +242,7 @@ func (a *app) sandboxRows(ctx context.Context, m *session.Manager, all bool) ([]
 	}
 	recs, err := a.records.List(ctx, session.RecordClosed, session.RecordLost)
 	for _, rec := range recs {
-		if rec.Engine == a.engineID(m) && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
+		if rec.Engine == a.engine && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
 			info := session.Info{
 				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
 				Backend: engines.NameOf(m.Backend()), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: session.StateLost,

@@ -69,6 +69,7 @@ stay. sessions open and sessions exec start it again.`,
 	f.Var(oneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "what commands can reach")
 	f.Var(oneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when the image is fetched")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
+	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache of the machine that the sandbox reads, such as pip; may be repeated")
 	o.limits.addTo(cmd)
 	f.DurationVar(&o.idle, "idle-timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
@@ -81,6 +82,9 @@ stay. sessions open and sessions exec start it again.`,
 func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	variables, err := o.complete(a.env)
 	if err != nil {
+		return err
+	}
+	if err := a.checkCaches(o.req.Caches); err != nil {
 		return err
 	}
 	key := session.UserKey(cmp.Or(o.name, session.NewID()))
@@ -119,7 +123,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 			return err
 		}
 		p.Status("")
-		return a.print(openedSandbox{sandboxRow(s.Info()), created}, func(w io.Writer) error {
+		return a.print(openedSandbox{sandboxRow(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, s.ID())
 			return err
 		})
@@ -145,7 +149,7 @@ func conflictHint(ctx context.Context, m *session.Manager, conflict *session.Con
 // shapeFlags returns what the flags that were given say of the sandbox, in the words of session.ConflictError.
 func shapeFlags(cmd *cobra.Command) []string {
 	var out []string
-	for _, field := range []string{"image", "user", "root", "limits", "network", "oci_runtime", "mounts"} {
+	for _, field := range []string{"image", "user", "root", "limits", "network", "oci_runtime", "mounts", "cache"} {
 		flags := []string{strings.ReplaceAll(field, "_", "-")}
 		switch field {
 		case "limits":
@@ -164,6 +168,8 @@ func shapeFlags(cmd *cobra.Command) []string {
 type openedSandbox struct {
 	sandboxOutput
 	Created bool `json:"created"` // false: the name was open already
+	// Snapshots is how they are made of it; empty where there are none.
+	Snapshots backend.SnapshotMechanism `json:"snapshots,omitempty"`
 }
 
 // complete checks what the flags say and puts into the request what they do not set themselves. It returns the variables of

@@ -165,6 +165,8 @@ with --named also those that ` + "`sessions open`" + ` made. All but the named o
 What pip_packages, npm_packages and setup of an agent's file installed goes when no sandbox had it for 30 days, when the image has
 changed since, and when all of it takes more than 20 GiB; what a sandbox has stays.
 
+What a cache had before cache fill or cache rm goes after a day.
+
 On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
 they are new. With --yes, what is kept of runs for more than 30 days goes, too, and the copies of
 workspaces that killed commands left.
@@ -187,8 +189,10 @@ type garbageOutput struct {
 	Key      string    `json:"key"` // of a sandbox alone
 	Why      string    `json:"why"`
 	LastUsed time.Time `json:"last_used"`
-	Expires  time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
-	Removed  bool      `json:"removed"`
+	// Snapshots are those of a sandbox that the engine has, which go with it.
+	Snapshots int       `json:"snapshots,omitempty"`
+	Expires   time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
+	Removed   bool      `json:"removed"`
 }
 
 func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager) error {
@@ -224,7 +228,15 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 	}
 	for _, rec := range recs {
 		if rec.Key.Namespace != session.NamespaceUser || o.named {
-			collect(garbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: whyGarbage(rec), LastUsed: rec.LastUsed, Expires: rec.Expires},
+			snapshots, err := m.CountSnapshots(ctx, rec)
+			if err != nil {
+				a.notice("snapshots of %s: %v", rec.ID, err)
+			}
+			why := whyGarbage(rec)
+			if snapshots > 0 {
+				why = fmt.Sprintf("%s, %d snapshots", why, snapshots)
+			}
+			collect(garbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: rec.Expires, Snapshots: snapshots},
 				func() error { return m.RemoveAbandoned(ctx, rec) })
 		}
 	}
@@ -238,6 +250,15 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 	errs = append(errs, err)
 	for _, e := range environments {
 		collect(garbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return m.RemoveEnvironment(ctx, e.Name) })
+	}
+	caches, err := a.caches()
+	errs = append(errs, err)
+	if err == nil {
+		left, err := caches.Leftovers()
+		errs = append(errs, err)
+		for _, l := range left {
+			collect(garbageOutput{ID: l.Name, Why: "replaced in the cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
+		}
 	}
 	err = a.print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
 	switch {

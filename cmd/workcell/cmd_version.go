@@ -70,7 +70,7 @@ func newVersionCmd(a *app) *cobra.Command {
 
 // newReaperCmd returns the command that a reaper runs, which is not for people.
 func newReaperCmd(a *app) *cobra.Command {
-	owner := ""
+	owner, engine := "", ""
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:    reaper.Command + " --owner ID",
 		Short:  "Remove what another process leaves, when it has ended",
@@ -80,8 +80,14 @@ func newReaperCmd(a *app) *cobra.Command {
 			if owner == "" || a.Backend == "" || !filepath.IsAbs(a.stateDirFlag) {
 				return usageError(errors.New("a reaper needs --owner, --backend and --state-dir"), "workcell starts it by itself")
 			}
+			if engine == "" {
+				var err error
+				if engine, err = a.engines().ID(cmd.Context(), a.Backend); err != nil {
+					return err
+				}
+			}
 			r := &reaper.Reaper{
-				Dir: state.Dir(a.stateDirFlag), Engine: a.engines().ID(a.Backend), Logger: a.logger(),
+				State: state.Place{Dir: state.Dir(a.stateDirFlag), URL: a.env.Get(state.Variable)}, Engine: engine, Logger: a.logger(),
 				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
 					return a.engines().Open(ctx, a.Backend)
 				},
@@ -90,5 +96,6 @@ func newReaperCmd(a *app) *cobra.Command {
 		},
 	})
 	cmd.Flags().StringVar(&owner, "owner", "", "whose end to wait for")
+	cmd.Flags().StringVar(&engine, "engine", "", "as the records of its sandboxes say")
 	return cmd
 }

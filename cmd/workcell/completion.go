@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
 // maxCompletions is how many runs a shell is offered, the latest.
@@ -70,23 +68,19 @@ func firstArgument(every bool, list func(context.Context) []cobra.Completion) co
 	}
 }
 
-// stateFile returns the path of the state file; false when there is none, which completing a word does not change.
-func (a *app) stateFile() (string, bool) {
-	dir, err := a.stateDir()
-	if err != nil {
-		return "", false
-	}
-	_, err = os.Stat(dir.File())
-	return dir.File(), err == nil
+// stateThere returns the state; false when there is none, which completing a word does not change.
+func (a *app) stateThere() (state.Place, bool) {
+	place, err := a.state()
+	return place, err == nil && place.There()
 }
 
 // sandboxNames returns what the recorded sandboxes are called: the name of a named one, else the id.
 func (a *app) sandboxNames(ctx context.Context) []cobra.Completion {
-	path, ok := a.stateFile()
+	place, ok := a.stateThere()
 	if !ok {
 		return nil
 	}
-	store, err := sqlitestore.Open(ctx, path)
+	store, err := place.OpenRecords(ctx)
 	if err != nil {
 		return nil
 	}
@@ -108,11 +102,11 @@ func (a *app) sandboxNames(ctx context.Context) []cobra.Completion {
 
 // runIDs returns the ids of the latest runs.
 func (a *app) runIDs(ctx context.Context) []cobra.Completion {
-	path, ok := a.stateFile()
+	place, ok := a.stateThere()
 	if !ok {
 		return nil
 	}
-	j, err := sqlitejournal.Open(ctx, path)
+	j, err := place.OpenJournal(ctx)
 	if err != nil {
 		return nil
 	}
@@ -123,7 +117,7 @@ func (a *app) runIDs(ctx context.Context) []cobra.Completion {
 	}
 	ids := make([]cobra.Completion, len(runs))
 	for i, r := range runs {
-		state, _ := runState(j, r) // it only describes the run
+		state, _ := runState(ctx, j, r) // it only describes the run
 		ids[i] = cobra.CompletionWithDesc(r.ID, r.Workflow+", "+state+", "+age(time.Since(r.Started)))
 	}
 	return ids

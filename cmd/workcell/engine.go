@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,13 +21,16 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // engines returns the engines that the environment leads to.
 func (a *app) engines() engines.Set {
-	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
+	s := engines.Set{Env: a.env, Machine: a.machine(), Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
+	if conf, err := a.config(); err == nil { // else the command fails for it anyway
+		s.Cluster = engines.Cluster(conf.Kubernetes())
+	}
+	return s
 }
 
 // openManager connects to an engine and returns a manager with this installation's identity and the records of its
@@ -51,7 +55,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	}
 	name = cmp.Or(name, conf.Backend())
 	opts := &session.Options{
-		Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes,
+		Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes, Join: a.join,
 		Images: imagePolicy{conf}, Defaults: *a.Defaults, IdleTimeout: conf.IdleTimeout(),
 	}
 	mapping, err := engines.ParseImageMap(conf.MapImages())
@@ -68,7 +72,16 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	if opts.Environments, err = a.environments(dir); err != nil {
 		return nil, nil, err
 	}
-	store, err := a.openStore(ctx, dir, use)
+	caches, err := a.caches()
+	if err != nil {
+		return nil, nil, err
+	}
+	opts.Caches = caches.Caches()
+	place, err := a.state()
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := a.openStore(ctx, place, use)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -76,7 +89,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 		a.records = store
 		open = append(open, func() { store.Close() }) // every change was on the disk before it was acknowledged
 	}
-	if opts.Instance, err = dir.Instance(ctx, store); err != nil {
+	if opts.Instance, err = place.Instance(ctx, store); err != nil {
 		return nil, nil, err
 	}
 	if name, err = a.backendOf(ctx, store, name, sandboxes); err != nil {
@@ -87,13 +100,16 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 		return nil, nil, err
 	}
 	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
-	opts.Engine = a.engines().ID(engines.NameOf(driver))
+	if opts.Engine, err = a.engines().IDOf(ctx, driver); err != nil {
+		return nil, nil, err
+	}
+	a.engine = opts.Engine
 	opts.Pool = a.poolSpecs(conf)
 	if engines.NameOf(driver) == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}
 	if store != nil {
-		opts.Store = a.guarded(store, dir, engines.NameOf(driver))
+		opts.Store = a.guarded(store, place, engines.NameOf(driver))
 	}
 	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
@@ -123,12 +139,16 @@ func (a *app) poolFlag(f *pflag.FlagSet) {
 }
 
 // guarded returns the store that a manager of this command is to use.
-func (a *app) guarded(store *sqlitestore.Store, dir state.Dir, backendName string) session.Store {
-	if !reaper.Supported || strings.EqualFold(a.env.Get(reaper.Variable), "off") {
+func (a *app) guarded(store state.Records, place state.Place, backendName string) session.Store {
+	if !reaper.Supported || a.noReaper || strings.EqualFold(a.env.Get(reaper.Variable), "off") {
 		return store
 	}
 	return reaper.Guard(store, reaper.Options{
-		Dir: string(dir), Backend: backendName, Engine: a.engines().ID(backendName), Environ: a.engines().Environ,
+		Dir: string(place.Dir), Backend: backendName, Engine: a.engine,
+		Environ: func() ([]string, error) {
+			vars, err := a.engines().Environ()
+			return append(vars, a.databaseVariables(place)...), err
+		},
 		Failed: func(err error) {
 			a.notice("should this process be killed, its sandboxes stay until the next command: no reaper can be started: %v", err)
 		},
@@ -213,13 +233,45 @@ const (
 // stateDir returns the directory for what must outlive a command.
 func (a *app) stateDir() (state.Dir, error) { return state.Locate(a.env, a.stateDirFlag) }
 
+// state returns where records and journals are kept.
+func (a *app) state() (state.Place, error) { return state.Find(a.env, a.stateFlag, a.stateDirFlag) }
+
+// databaseVariables returns the variables by which another process gets to the same database.
+func (a *app) databaseVariables(place state.Place) (vars []string) {
+	if place.URL == "" {
+		return nil
+	}
+	for _, name := range []string{
+		"PGPASSFILE", "PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGUSER", "PGHOST", "PGPORT",
+	} {
+		if v, ok := a.env(name); ok {
+			vars = append(vars, name+"="+v)
+		}
+	}
+	return append(vars, state.Variable+"="+place.URL)
+}
+
+// machine returns what tells this machine from others that share its database, where its sandboxes have to be told apart;
+// empty where the state is of one machine anyway.
+func (a *app) machine() string {
+	if cmp.Or(a.stateFlag, a.env.Get(state.Variable)) == "" {
+		return ""
+	}
+	id, err := os.ReadFile("/etc/machine-id")
+	if name := strings.TrimSpace(string(id)); err == nil && name != "" {
+		return name
+	}
+	name, _ := os.Hostname() // the last thing to tell them apart by
+	return name
+}
+
 // openStore opens the records of sandboxes; nil when the command does without.
-func (a *app) openStore(ctx context.Context, dir state.Dir, use stateUse) (*sqlitestore.Store, error) {
+func (a *app) openStore(ctx context.Context, place state.Place, use stateUse) (state.Records, error) {
 	if use == stateUnused {
 		return nil, nil
 	}
-	store, err := sqlitestore.Open(ctx, dir.File())
-	if err != nil && use == stateWanted && ctx.Err() == nil {
+	store, err := place.OpenRecords(ctx)
+	if err != nil && use == stateWanted && ctx.Err() == nil && place.URL == "" { // a database knows whose the sandboxes are
 		a.withoutRecords(err)
 		return nil, nil
 	}
@@ -233,12 +285,12 @@ func (a *app) withoutRecords(err error) {
 }
 
 // openJournal opens the journals of runs.
-func (a *app) openJournal(ctx context.Context) (*sqlitejournal.Journal, error) {
-	dir, err := a.stateDir()
+func (a *app) openJournal(ctx context.Context) (runstore.Store, error) {
+	place, err := a.state()
 	if err != nil {
 		return nil, err
 	}
-	return sqlitejournal.Open(ctx, dir.File())
+	return place.OpenJournal(ctx)
 }
 
 // saveEnv keeps what `sessions open -e` set: later commands come from other processes. It lies in the state file, which is

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // Exit codes. The text below is their documentation; keep both together.
@@ -137,7 +137,7 @@ func classOf(err error) (code int, hint string) {
 		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` resumes the run with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):
 		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, rebuilds it with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
-	case errors.Is(err, sqlitejournal.ErrDamaged):
+	case errors.Is(err, runstore.ErrDamaged):
 		return exitFailed, "`workcell runs cancel RUN` ends the run and removes its sandboxes; other runs are not concerned"
 	case state.Hint(err) != "":
 		return exitFailed, state.Hint(err)

@@ -58,7 +58,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
-			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
+			"what runs the sandboxes: docker, containerd, kubernetes, local (no engine, a weaker wall than a container), or auto: docker, "+
 				"else containerd (default that of the sandbox that is named, else $WORKCELL_BACKEND, else auto)")
 	}
 	if groups&imageFlags != 0 {

@@ -256,6 +256,11 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 			a.notice("trace: %s", id)
 		}
 	}()
+	return a.hosting(ctx, tel, files, oneRun, fn)
+}
+
+// hosting is withHost for who has what the whole process shares: the audit in ctx, and traces.
+func (a *app) hosting(ctx context.Context, tel *otelsetup.Tracing, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
 	endTools, err := a.startHostTools(ctx)
 	if err != nil {
 		return err

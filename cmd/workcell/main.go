@@ -18,10 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 func main() {
@@ -55,13 +55,14 @@ func newRootCmd(a *app) *cobra.Command {
 		Version: buildVersion(),
 		Short:   "Sandboxes for Genkit agents",
 		Long: `Workcell runs Genkit agents and multi-step workflows in sandboxes that live as long as the run that owns
-them: containers of Docker or containerd, or the local backend, which needs no engine.
+them: containers of Docker or containerd, pods of Kubernetes, or the local backend, which needs no engine.
 
 ` + exitCodeHelp + `
 
 Environment:
   WORKCELL_BACKEND     as --backend
   WORKCELL_STATE_DIR   as --state-dir
+  WORKCELL_STATE       as --state, which other users can see when it holds a password
   WORKCELL_CONFIG      as --config
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
@@ -69,6 +70,8 @@ Environment:
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
   WORKCELL_DEBUG       1 logs more
   WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
+  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS: as kubernetes.* of the configuration
+  KUBECONFIG           the cluster, as kubectl finds it
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd's socket, namespace (default workcell) and snapshotter
@@ -85,18 +88,23 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
 		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
+	root.PersistentFlags().StringVar(&a.stateFlag, "state", "",
+		"`URL` of a PostgreSQL database for records of sandboxes and journals of runs (default $WORKCELL_STATE, else a file in --state-dir)")
 	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
 		"configuration file (default $WORKCELL_CONFIG, else workcell.yaml in $XDG_CONFIG_HOME/workcell and here)")
 	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),
+		newWorkerCmd(a),
 		newAgentCmd(a),
 		newValidateCmd(a),
 		newSessionsCmd(a),
 		newMCPCmd(a),
 		newToolsCmd(a),
 		newDevCmd(a),
+		newGuestCmd(a),
 		newDoctorCmd(a),
+		newCacheCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
 	)
@@ -159,19 +167,24 @@ type app struct {
 
 	runFlags
 	stateDirFlag string
+	stateFlag    string
 	configFlag   string
 	ociRuntime   string
 	mounts       []string
 	loaded       *config.Config // a.config's; nil until it is needed
 	out          format
+	join         bool             // its sandboxes are those of several servers (session.Options.Join)
+	noReaper     bool             // what it leaves when it is killed is for others to go on with
 	maxSandboxes int              // that may be open at once; 0 is no bound. Only servers have a flag for it.
 	pool         []string         // IMAGE=N of servers' --pool
 	poolOf       *session.Request // what sandboxes of the pool are besides their image; nil for commands that keep none ready
 
-	before patch.Stamps // files in --out when the run began
+	before patch.Stamps                                  // files in --out when the run began
+	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine
 
 	hosts    *hosttools.Registry          // tools of the host for agents' code; nil for none
-	records  *sqlitestore.Store           // openManager's; nil when it does without
+	records  state.Records                // openManager's; nil when it does without
+	engine   string                       // the id of that of openManager
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 

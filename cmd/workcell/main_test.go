@@ -15,7 +15,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // testImages stand in for the official images in tests, so that no registry is needed.
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 // and so its own instance; what it leaves open is removed at its end.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	runScripts(t, "testdata", "")
+	runScripts(t, "testdata", "", nil)
 }
 
 // TestScriptsOnEveryBackend runs testdata/everywhere/*.txtar on each backend: nothing that a user sees may differ.
@@ -39,13 +41,22 @@ func TestScriptsOnEveryBackend(t *testing.T) {
 	for _, name := range []string{"docker", "containerd", "local"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runScripts(t, filepath.Join("testdata", "everywhere"), name)
+			runScripts(t, filepath.Join("testdata", "everywhere"), name, nil)
 		})
 	}
 }
 
-// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default.
-func runScripts(t *testing.T, dir, backend string) {
+// TestScriptsOnPostgres runs them with state in a database, each script in one of its own: nothing may differ there either.
+func TestScriptsOnPostgres(t *testing.T) {
+	t.Parallel()
+	runScripts(t, filepath.Join("testdata", "everywhere"), "local", func(e *testscript.Env) {
+		e.Setenv(state.Variable, pgtest.Database(e.T().(testing.TB)))
+	})
+}
+
+// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default. adjust may
+// be nil.
+func runScripts(t *testing.T, dir, backend string, adjust func(*testscript.Env)) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +76,9 @@ func runScripts(t *testing.T, dir, backend string) {
 				if v, ok := os.LookupEnv(name); ok {
 					e.Setenv(name, v)
 				}
+			}
+			if adjust != nil {
+				adjust(e)
 			}
 			environ := append([]string(nil), e.Vars...)
 			e.Defer(func() { removeSandboxes(t, environ, "docker", "containerd", "local") })

@@ -37,6 +37,10 @@ func TestReaperGivesUp(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			set := engines.Set{Env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
+			engine, err := set.ID(t.Context(), engines.Docker)
+			if err != nil {
+				t.Fatal(err)
+			}
 			store, err := sqlitestore.Open(t.Context(), state.Dir(dir).File())
 			if err != nil {
 				t.Fatal(err)
@@ -45,7 +49,7 @@ func TestReaperGivesUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := session.Record{
-				ID: "sbx_x", Key: session.UserKey("box"), Engine: set.ID(engines.Docker), EngineID: "x", Owner: deadOwner,
+				ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
 				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {

@@ -34,13 +34,21 @@ func (c *contest) run(ctx context.Context) (err error) {
 	codeMode := []func(context.Context) error{c.measureHostTools, c.measureModel, c.measureTokens}
 	forward := []func(context.Context) error{c.measureForward}
 	measures := slices.Concat([]func(context.Context) error{
-		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP, c.measurePool, c.measureGrowth, c.measureInstalled,
+		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP, c.measurePool, c.measureGrowth, c.measureInstalled, c.measureSnapshots,
 	}, forward, codeMode)
 	switch c.opts.only {
+	case "cluster":
+		measures = []func(context.Context) error{c.measureExec, c.measureThroughput, c.measureOpen, c.measureAtOnce}
+	case "controlplane":
+		measures = []func(context.Context) error{c.measureControlPlane}
+	case "state":
+		measures = []func(context.Context) error{c.measureState}
 	case "pool":
 		measures = []func(context.Context) error{c.measureExec, c.measurePool}
 	case "packages":
 		measures = []func(context.Context) error{c.measureInstalled}
+	case "snapshots":
+		measures = []func(context.Context) error{c.measureSnapshots}
 	case "growth":
 		measures = []func(context.Context) error{c.measureGrowth}
 	case "codemode":

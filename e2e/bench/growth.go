@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -19,6 +21,8 @@ const (
 	manySandboxes = 200
 	manyAtOnce    = 100
 	manyRecords   = 1000
+
+	manyMoreRecords = 10_000
 )
 
 // measureGrowth measures what many sandboxes and records cost.
@@ -52,25 +56,41 @@ func (c *contest) growthRecords(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	for i := range manyRecords {
-		now := time.Now()
-		rec := session.Record{
-			ID: "sbx_" + session.NewID(), Key: session.AgentKey(fmt.Sprintf("run_%d", i), session.DefaultName), Engine: "bench",
-			State: session.RecordReady, Created: now, LastUsed: now, Request: `{"image":"python:3.11-slim","user":"1000:1000","network":"none"}`,
-		}
-		if err := store.Insert(ctx, rec); err != nil {
-			return err
-		}
-	}
-	s, err := series(20, func() error {
-		recs, err := store.List(ctx)
-		if err == nil && len(recs) != manyRecords {
-			err = fmt.Errorf("%d records, want %d", len(recs), manyRecords)
-		}
-		return err
-	})
+	s, err := listed(ctx, store, manyRecords)
 	c.figures["growth_1000_records_ms.host"] = millis(s.quantile(.5))
 	return err
+}
+
+// measureAtOnce opens many small sandboxes at once on a cluster, which says how many of them its nodes take.
+func (c *contest) measureAtOnce(ctx context.Context) error {
+	for _, who := range c.all {
+		w, ok := who.(*workcell)
+		if !ok {
+			continue
+		}
+		m, err := session.NewManager(w.driver, &session.Options{IdleTimeout: -1})
+		if err != nil {
+			return err
+		}
+		small := *w
+		small.request.Limits = backend.Limits{CPUMillis: 100, MemoryBytes: 128 << 20}
+		var refused atomic.Int64
+		began := time.Now()
+		err = openAll(ctx, manyAtOnce, manyAtOnce, func() error {
+			_, err := small.openOne(ctx, m)
+			if errors.Is(err, backend.ErrCapacity) {
+				refused.Add(1)
+				err = nil
+			}
+			return err
+		})
+		c.figures["at_once_100_s."+w.name()] = time.Since(began).Seconds()
+		c.figures["at_once_100_taken."+w.name()] = float64(manyAtOnce - refused.Load())
+		if err = errors.Join(err, m.Close(context.WithoutCancel(ctx))); err != nil {
+			return fmt.Errorf("%s: %d at once: %w", who.name(), manyAtOnce, err)
+		}
+	}
+	return nil
 }
 
 // growthOpen opens many sandboxes and compares commands in the first with those in the last of them.

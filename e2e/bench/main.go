@@ -20,16 +20,20 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {
@@ -45,35 +49,39 @@ type options struct {
 	engines string
 	rounds  int
 	scale   int
+	// postgres is the URL of a server where the program makes a database.
+	postgres string
 	// only is the one benchmark that is run; empty for all.
 	only string
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	var o options
+	single := []string{"cluster", "codemode", "controlplane", "forward", "growth", "packages", "pool", "snapshots", "state"}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
 	flags.StringVar(&o.out, "out", "e2e/bench/out/latest.json", "file for the figures")
 	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all of them must be there")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds in which the contestants take turns")
+	flags.StringVar(&o.postgres, "postgres", "", "URL of a PostgreSQL server for the benchmark state")
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	switch what := flags.Args(); {
 	case len(what) == 0:
-	case len(what) == 1 && slices.Contains([]string{"codemode", "forward", "growth", "packages", "pool"}, what[0]):
+	case len(what) == 1 && slices.Contains(single, what[0]):
 		o.only = what[0]
 	default:
-		return fmt.Errorf("there is no benchmark %q; codemode, forward, growth, packages and pool are, and without a name all are run", what)
+		return fmt.Errorf("there is no benchmark %q; %s are, and without a name all that need no more than the engines are run", what, strings.Join(single, ", "))
 	}
 	bench := &contest{opts: o, all: []contestant{host{}}, figures: figures{}}
 	defer func() {
-		for _, who := range bench.all {
+		for _, who := range slices.Backward(bench.all) {
 			err = errors.Join(err, who.close())
 		}
 	}()
-	for engine := range strings.SplitSeq(o.engines, ",") {
+	for _, engine := range o.takesPart() {
 		some, err := enter(ctx, engine, o)
 		bench.all = append(bench.all, some...)
 		if err != nil {
@@ -86,7 +94,18 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	bench.figures.print(stdout, bench.all)
 	fmt.Fprintln(stdout)
 	bench.figures.judge(stdout)
-	return bench.figures.write(o.out)
+	return bench.figures.write(o.out, o.only != "")
+}
+
+// takesPart returns the engines that are measured.
+func (o *options) takesPart() []string {
+	switch o.only {
+	case "cluster", "controlplane":
+		return []string{"kubernetes"}
+	case "state":
+		return nil
+	}
+	return strings.Split(o.engines, ",")
 }
 
 // enter returns the contestants of an engine: its own interface, where it has one, and ours. Those returned with an error are
@@ -119,6 +138,19 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 		if driver, err = local.New(ctx, nil); err != nil {
 			return nil, err
 		}
+	case "kubernetes":
+		raw, err := newClientGo(ctx, o.image)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, raw)
+		opts := clustertest.Options(raw.namespace)
+		opts.StorageClass, opts.GuestImage = "", "" // as the baseline: no volume survives its pod, and the image has all that is needed
+		o.image = images.WithGuest(o.image)
+		driver, err = kubernetes.New(ctx, opts)
+		if err != nil {
+			return all, err
+		}
 	default:
 		return nil, errors.New("there is no such engine")
 	}
@@ -132,11 +164,14 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 // figures maps a flat key, "<what>.<contestant>", to its value.
 type figures map[string]float64
 
-// print makes a table with a column for each contestant.
+// print makes a table with a column for each contestant, and a line for each figure of none.
 func (f figures) print(w io.Writer, all []contestant) {
-	var rows []string
+	var rows, others []string
 	for key := range f {
-		if what, _, ok := strings.Cut(key, "."); ok && !slices.Contains(rows, what) {
+		what, whose, _ := strings.Cut(key, ".")
+		if !slices.ContainsFunc(all, func(who contestant) bool { return who.name() == whose }) {
+			others = append(others, key)
+		} else if !slices.Contains(rows, what) {
 			rows = append(rows, what)
 		}
 	}
@@ -148,9 +183,6 @@ func (f figures) print(w io.Writer, all []contestant) {
 	}
 	fmt.Fprintln(table)
 	for _, what := range rows {
-		if strings.HasPrefix(what, tokenFigures) {
-			continue // of no contestant
-		}
 		fmt.Fprintf(table, "%s\t", what)
 		for _, who := range all {
 			cell := "-"
@@ -162,16 +194,28 @@ func (f figures) print(w io.Writer, all []contestant) {
 		fmt.Fprintln(table)
 	}
 	table.Flush()
-	for _, key := range slices.Sorted(maps.Keys(f)) {
-		if strings.HasPrefix(key, tokenFigures) {
-			fmt.Fprintf(w, "%s  %.0f\n", key, f[key])
-		}
+	slices.Sort(others)
+	for _, key := range others {
+		fmt.Fprintf(w, "%s  %.4g\n", key, f[key])
 	}
 }
 
-func (f figures) write(path string) error {
+// write puts the figures into a file; beside those of others that are there, if asked for.
+func (f figures) write(path string, beside bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
+	}
+	if beside {
+		all := figures{}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(text, &all)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		maps.Copy(all, f)
+		f = all
 	}
 	text, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {

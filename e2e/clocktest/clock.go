@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,7 +48,11 @@ func New(t testing.TB, program string) *Clock {
 		text = bytes.ReplaceAll(text, []byte(name), []byte(strings.Replace(name, "clock", "klock", 1)))
 	}
 	c := &Clock{t: t, program: filepath.Join(t.TempDir(), filepath.Base(program))}
-	if err := os.WriteFile(c.program, text, 0o700); err != nil {
+	// A process that is forked meanwhile would have the program open for writing, and until it becomes another nobody can run it.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(c.program, text, 0o700)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return c

@@ -1,7 +1,8 @@
 // Package conformance holds the sessions of package session to one behaviour on every engine. What a session does is
 // tested in package session, on plain processes; here is what an engine could make of it.
 //
-// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd or local. Without it each has its turn.
+// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but
+// the last, which needs `make cluster`.
 package conformance
 
 import (
@@ -18,7 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
@@ -28,6 +31,14 @@ const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
 
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
 const patience = 3 * time.Minute
+
+// TestMain makes a namespace for the tests on Kubernetes.
+func TestMain(m *testing.M) {
+	if !slices.Contains(engineNames(), "kubernetes") {
+		os.Exit(m.Run())
+	}
+	os.Exit(clustertest.Main(m))
+}
 
 // engine opens backends of one installation.
 type engine struct {
@@ -45,6 +56,9 @@ func engineOf(name, dir string) engine {
 			return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS"), OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME")})
 		},
 		"local": func() (backend.SandboxBackend, error) { return local.New(ctx, &local.Options{StateDir: dir}) },
+		"kubernetes": func() (backend.SandboxBackend, error) {
+			return kubernetes.New(ctx, clustertest.Options(os.Getenv(clustertest.NamespaceVariable)))
+		},
 	}[name]}
 }
 
@@ -325,5 +339,12 @@ func TestService(t *testing.T) {
 			must(t, err)
 			return v
 		})
+	})
+}
+
+// TestSnapshots: a session's files go back to what they were, and others begin with them, on every engine.
+func TestSnapshots(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		sessiontest.RunSnapshots(t, manager(t, e.connect(t), session.Options{}), request())
 	})
 }

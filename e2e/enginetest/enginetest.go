@@ -1,6 +1,7 @@
 // Package enginetest opens the engines of this machine for tests that run on each of them.
 //
-// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd or local. Without it each has its turn.
+// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but the last,
+// which needs `make cluster`, and Main.
 // WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is configured with.
 package enginetest
 
@@ -8,14 +9,25 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/session"
 )
+
+// Main runs the tests of a package, on Kubernetes in a namespace of their own, and returns the exit code.
+func Main(m interface{ Run() int }) int {
+	if slices.Contains(Names(), "kubernetes") {
+		return clustertest.Main(m)
+	}
+	return m.Run()
+}
 
 // On runs a test on each engine, side by side.
 func On(t *testing.T, test func(t *testing.T, engine string)) {
@@ -45,6 +57,8 @@ func Open(engine, dir string) (backend.SandboxBackend, error) {
 		return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS"), OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME")})
 	case "local":
 		return local.New(ctx, &local.Options{StateDir: dir})
+	case "kubernetes":
+		return kubernetes.New(ctx, clustertest.Options(os.Getenv(clustertest.NamespaceVariable)))
 	}
 	return nil, fmt.Errorf("WORKCELL_TEST_BACKEND=%s: there is no such engine", engine)
 }

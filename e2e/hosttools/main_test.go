@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
@@ -22,5 +23,5 @@ func TestMain(m *testing.M) {
 	}
 	// Genkit sets a global provider of its own at the first span unless there is one.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
-	leaktest.Main(m)
+	os.Exit(enginetest.Main(leaktest.Tests{M: m}))
 }

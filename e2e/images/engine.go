@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
 // defaultPullSilence is how long a pull may show no progress. Without a
@@ -102,6 +106,58 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 		return "", fmt.Errorf("images: tag %s: %w", im.Ref, err)
 	}
 	return Tagged, nil
+}
+
+// EnsureGuest brings the image of the guest into the engine, and returns its reference.
+func (k *Keeper) EnsureGuest(ctx context.Context, force bool) (ref string, _ Outcome, _ error) {
+	ref = guestimage.Reference()
+	if _, present, err := k.find(ctx, ref); err != nil || present && !force {
+		return ref, Present, err
+	}
+	arch, err := k.Arch(ctx)
+	if err != nil {
+		return ref, "", err
+	}
+	img, err := guestimage.Image(arch)
+	if err != nil {
+		return ref, "", err
+	}
+	return ref, Built, k.load(ctx, ref, img)
+}
+
+// WithGuest returns the reference of an image to which EnsureWithGuest added the guest.
+func WithGuest(ref string) string {
+	name, tag, _ := strings.Cut(ref, ":")
+	_, version, _ := strings.Cut(guestimage.Reference(), ":")
+	return name + "-guest:" + tag + "-" + version
+}
+
+// EnsureWithGuest brings an image into the engine to which the guest was added, as operators of clusters add it to theirs.
+func (k *Keeper) EnsureWithGuest(ctx context.Context, im Image, force bool) (ref string, _ Outcome, _ error) {
+	ref = WithGuest(im.Ref)
+	if _, present, err := k.find(ctx, ref); err != nil || present && !force {
+		return ref, Present, err
+	}
+	arch, err := k.Arch(ctx)
+	if err != nil {
+		return ref, "", err
+	}
+	guest, err := guestimage.Image(arch)
+	if err != nil {
+		return ref, "", err
+	}
+	layers, err := guest.Layers()
+	if err != nil {
+		return ref, "", err
+	}
+	img, err := k.builder.Build(ctx, im)
+	if err == nil {
+		img, err = mutate.AppendLayers(img, layers...)
+	}
+	if err != nil {
+		return ref, "", err
+	}
+	return ref, Built, k.load(ctx, ref, img)
 }
 
 // EnsureOfficial brings an official image into the engine: what is there is

@@ -107,10 +107,15 @@ func TestImages(arch string) ([]Image, error) {
 	}
 	return []Image{
 		recipe("workcell/debian:12", "debian:bookworm-slim", "bash"),
-		recipe("workcell/python:3.11", "python:3.11-slim", "python3", pythonLayer(), Layer{Name: "pytest", Packages: []string{"python3-pytest"}}),
+		Python(),
 		recipe("workcell/node:22", "node:22-slim", "node", node),
 		recipe("workcell/net:12", "debian:bookworm-slim", "bash", Layer{Name: "net", Packages: []string{"apt", "curl", "git"}}),
 	}, nil
+}
+
+// Python is the one of them that most tests use.
+func Python() Image {
+	return recipe("workcell/python:3.11", "python:3.11-slim", "python3", pythonLayer(), Layer{Name: "pytest", Packages: []string{"python3-pytest"}})
 }
 
 // StandIns are substitutes for the official images that the examples name.

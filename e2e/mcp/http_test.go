@@ -20,11 +20,12 @@ import (
 
 // httpServer is the real command on HTTP.
 type httpServer struct {
-	t      *testing.T
-	addr   string
-	state  string
-	pid    int
-	stderr *lockedBuffer
+	t       *testing.T
+	addr    string
+	state   string
+	process *os.Process
+	stderr  *lockedBuffer
+	exited  chan struct{} // closed when it has; nil where the test does not ask
 }
 
 // startHTTP starts the command on a free port of the loopback address. At the end of the test it is ended as an operator
@@ -37,7 +38,7 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.pid = cmd.Process.Pid
+	s.process = cmd.Process
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -58,14 +59,21 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 			t.Logf("standard error:\n%s", s.stderr.String())
 		}
 	})
+	s.awaitListening()
+	return s
+}
+
+// awaitListening waits until the server says where it listens.
+func (s *httpServer) awaitListening() {
+	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if _, rest, ok := strings.Cut(s.stderr.String(), "serving MCP on http"); ok && strings.Contains(rest, "/mcp\n") {
 			_, rest, _ = strings.Cut(rest, "://") // http or https
 			s.addr, _, _ = strings.Cut(rest, "/")
-			return s
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the server does not begin:\n%s", s.stderr.String())
+			s.t.Fatalf("the server does not begin:\n%s", s.stderr.String())
 		}
 	}
 }

@@ -153,7 +153,7 @@ func TestR6FilesReturn(t *testing.T) {
 	s := startHTTP(t, "--max-rate", "10000", "--max-connections", fmt.Sprint(most))
 	handshake(t, s.addr, nil)
 	files := func() int {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.pid))
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -71,10 +71,10 @@ func outside(t *testing.T, b *sandbox, out string) string {
 // or by way of /proc. Every operation has the same answer.
 func TestA1Outside(t *testing.T) {
 	t.Parallel()
-	host, err := os.MkdirTemp("/tmp", "workcell-a1-")
+	dir, err := os.MkdirTemp("/tmp", "workcell-a1-")
 	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(host)) })
-	host = filepath.Join(host, "canary")
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	host := filepath.Join(dir, "canary")
 	must(t, os.WriteFile(host, []byte("host canary"), 0o666))
 	each(t, func(t *testing.T, b *sandbox) {
 		dir := b.dir(t)

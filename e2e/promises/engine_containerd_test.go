@@ -38,9 +38,28 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
+// containerdImages are those of a namespace of a containerd on this machine.
+type containerdImages struct {
+	api       *ctrd.Client
+	namespace string
+}
+
+// openContainerdImages connects to a containerd.
+func openContainerdImages(socket, namespace string) (containerdImages, error) {
+	api, err := ctrd.New(socket, ctrd.WithDefaultNamespace(namespace))
+	return containerdImages{api, namespace}, err
+}
+
+// in returns a context with the namespace.
+func (e containerdImages) in(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, e.namespace)
+}
+
+func (e containerdImages) close() error { return e.api.Close() }
+
 // containerdEngine is a containerd on this machine.
 type containerdEngine struct {
-	api      *ctrd.Client
+	containerdImages
 	socket   string
 	state    string            // the driver's directory
 	runtimes map[string]string // more of them, by path
@@ -49,13 +68,8 @@ type containerdEngine struct {
 func openContainerd() (engine, error) {
 	e := &containerdEngine{socket: cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress), state: containerd.DefaultStateDir}
 	var err error
-	e.api, err = ctrd.New(e.socket, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+	e.containerdImages, err = openContainerdImages(e.socket, containerd.DefaultNamespace)
 	return e, err
-}
-
-// in returns a context with the namespace of the sandboxes.
-func (e *containerdEngine) in(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, containerd.DefaultNamespace)
 }
 
 func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
@@ -143,7 +157,7 @@ func (e *containerdEngine) stranger(t testing.TB, image string, labels map[strin
 	return stranger{[]string{id}, func() bool { return running(id) }}
 }
 
-func (e *containerdEngine) derive(t testing.TB, c change) string {
+func (e containerdImages) derive(t testing.TB, c change) string {
 	t.Helper()
 	ctx, done, err := e.api.WithLease(e.in(context.Background()))
 	must(t, err)
@@ -184,7 +198,7 @@ func (e *containerdEngine) derive(t testing.TB, c change) string {
 }
 
 // store keeps bytes in containerd for as long as something refers to them.
-func (e *containerdEngine) store(ctx context.Context, t testing.TB, kind string, data []byte, labels map[string]string) ocispec.Descriptor {
+func (e containerdImages) store(ctx context.Context, t testing.TB, kind string, data []byte, labels map[string]string) ocispec.Descriptor {
 	t.Helper()
 	d := ocispec.Descriptor{MediaType: kind, Digest: ocispec.DescriptorEmptyJSON.Digest.Algorithm().FromBytes(data), Size: int64(len(data))}
 	err := content.WriteBlob(ctx, e.api.ContentStore(), "promises-"+session.NewID(), bytes.NewReader(data), d, content.WithLabels(labels))
@@ -194,12 +208,12 @@ func (e *containerdEngine) store(ctx context.Context, t testing.TB, kind string,
 	return d
 }
 
-func (e *containerdEngine) imageID(ctx context.Context, ref string) (string, error) {
+func (e containerdImages) imageID(ctx context.Context, ref string) (string, error) {
 	img, err := e.api.ImageService().Get(e.in(ctx), "docker.io/"+ref)
 	return img.Target.Digest.Encoded(), err
 }
 
-func (e *containerdEngine) tag(ctx context.Context, image, ref string) error {
+func (e containerdImages) tag(ctx context.Context, image, ref string) error {
 	ctx = e.in(ctx)
 	img, err := e.api.ImageService().Get(ctx, "docker.io/"+image)
 	if err != nil {
@@ -213,7 +227,7 @@ func (e *containerdEngine) tag(ctx context.Context, image, ref string) error {
 	return err
 }
 
-func (e *containerdEngine) forget(ctx context.Context, ref string) error {
+func (e containerdImages) forget(ctx context.Context, ref string) error {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
 		return err
@@ -224,7 +238,7 @@ func (e *containerdEngine) forget(ctx context.Context, ref string) error {
 func (e *containerdEngine) proxy(t testing.TB) *proxy {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "e.sock"))
 	must(t, err)
-	return newProxy(t, l, "unix", e.socket, forwardGRPC)
+	return newProxy(t, l, dialer("unix", e.socket), forwardGRPC)
 }
 
 func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
@@ -249,8 +263,6 @@ func (e *containerdEngine) unreachable(t testing.TB) map[string]string {
 }
 
 func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
-
-func (e *containerdEngine) close() error { return e.api.Close() }
 
 const mib = 1 << 20
 

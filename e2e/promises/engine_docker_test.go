@@ -161,7 +161,7 @@ func (e *dockerEngine) proxy(t testing.TB) *proxy {
 	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // as of an engine on another machine, whose streams are its own
 	must(t, err)
-	p := newProxy(t, l, at.Scheme, at.Host, forwardHTTP)
+	p := newProxy(t, l, dialer(at.Scheme, at.Host), forwardHTTP)
 	p.address = "tcp://" + p.address
 	return p
 }

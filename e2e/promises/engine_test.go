@@ -24,7 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// backendVariable names the driver that the tests attack: docker, containerd or local.
+// backendVariable names the driver that the tests attack: docker, containerd, local or kubernetes.
 const backendVariable = "WORKCELL_TEST_BACKEND"
 
 // engine is what the tests know of an engine apart from its driver: how to look at it from outside, and what to find there.
@@ -72,6 +72,13 @@ type served interface {
 	streams() bool
 }
 
+// clustered is implemented by engines of many machines. The driver knows none of them, and nobody's sandbox is root: whoever
+// rules the cluster has said so.
+type clustered interface {
+	// cannot returns the tests of what is promised elsewhere and cannot hold there.
+	cannot() []string
+}
+
 // connection is how a driver is opened. Zero fields are the driver's defaults.
 type connection struct {
 	address     string // of a proxy
@@ -101,6 +108,12 @@ type stranger struct {
 	runs  func() bool
 }
 
+// onCluster reports whether the engine is one of many machines.
+func onCluster() bool {
+	_, ok := w.engine.(clustered)
+	return ok
+}
+
 // openEngine finds the engine that the environment names.
 func openEngine(dir string) (name string, e engine, err error) {
 	switch name = os.Getenv(backendVariable); name {
@@ -111,6 +124,8 @@ func openEngine(dir string) (name string, e engine, err error) {
 		e, err = openContainerd()
 	case "local":
 		e = openLocal(dir)
+	case "kubernetes":
+		e, err = openKubernetes(dir)
 	default:
 		err = fmt.Errorf("%s=%s: there is no such engine", backendVariable, name)
 	}

@@ -241,13 +241,32 @@ func (b *sandbox) dir(t testing.TB) string {
 // each runs a test in the shared sandbox of an ordinary user and in that of root.
 func each(t *testing.T, f func(t *testing.T, b *sandbox)) {
 	t.Helper()
-	for name, b := range map[string]*sandbox{"user": w.user, "root": w.root} {
+	eachOf(t, map[string]*sandbox{"user": w.user, "root": w.root}, f)
+}
+
+// eachOf runs a test in shared sandboxes, but for those that the engine has not.
+func eachOf(t *testing.T, sandboxes map[string]*sandbox, f func(t *testing.T, b *sandbox)) {
+	t.Helper()
+	for name, b := range sandboxes {
+		if b == nil {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, b)
 			b.alive(t)
 		})
 	}
+}
+
+// users returns what tests with sandboxes of their own open: that of an ordinary user and, where the engine has such users,
+// that of root.
+func users() map[string]tools.Sandbox {
+	all := map[string]tools.Sandbox{"user": pythonSandbox()}
+	if w.root != nil {
+		all["root"] = rootSandbox()
+	}
+	return all
 }
 
 // request is the plain sandbox of tests of the session API.
@@ -290,12 +309,13 @@ func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 	return b
 }
 
-// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for.
-func refuses(t *testing.T, what string, cfg tools.Sandbox) {
+// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for, or does not let this user
+// have it.
+func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	t.Helper()
 	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	must(t, err)
-	fails(t, what, b.call(t, toolspec.ToolOpen, obj{}), toolspec.CodeUnsupported)
+	fails(t, what, b.call(t, toolspec.ToolOpen, obj{}), want)
 	if left := w.manager.InScope(b.run.Scope()); len(left) != 0 {
 		t.Errorf("%s: %v", what, left)
 	}

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	ctrd "github.com/containerd/containerd/v2/client"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
@@ -308,9 +307,9 @@ func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
 		must(t, err)
 		x.engine = &dockerEngine{api: api, host: m.DockerHost()}
 	case "containerd":
-		api, err := ctrd.New(m.ContainerdSocket(), ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+		images, err := openContainerdImages(m.ContainerdSocket(), containerd.DefaultNamespace)
 		must(t, err)
-		x.engine = &containerdEngine{api: api, socket: m.ContainerdSocket(), state: state, runtimes: map[string]string{"own": x.runtime}}
+		x.engine = &containerdEngine{containerdImages: images, socket: m.ContainerdSocket(), state: state, runtimes: map[string]string{"own": x.runtime}}
 	case "local":
 		x.engine = &localEngine{state: state}
 	}

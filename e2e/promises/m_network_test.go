@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -28,16 +29,10 @@ func eachNetwork(t *testing.T, f func(t *testing.T, b *sandbox)) {
 	t.Helper()
 	each(t, f)
 	if w.bridgedUser == nil {
-		refuses(t, "a network", bridged(pythonSandbox()))
+		refuses(t, "a network", bridged(pythonSandbox()), toolspec.CodeUnsupported)
 		return
 	}
-	for name, b := range map[string]*sandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, b)
-			b.alive(t)
-		})
-	}
+	eachOf(t, map[string]*sandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot}, f)
 }
 
 // target is something to reach, and what came of trying.
@@ -151,7 +146,8 @@ print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) fo
 	return f[0], f[1]
 }
 
-// TestM1NoNetwork: without a network there is a loopback interface and nothing else.
+// TestM1NoNetwork: without a network there is a loopback interface and nothing else. A pod has its interface, through which it
+// reaches nothing.
 func TestM1NoNetwork(t *testing.T) {
 	t.Parallel()
 	others := []string{"1.1.1.1", "8.8.8.8", "10.0.0.1", "172.17.0.1", "192.168.1.1", "2606:4700::1111"}
@@ -160,7 +156,7 @@ func TestM1NoNetwork(t *testing.T) {
 		others = append(others, other, gateway)
 	}
 	each(t, func(t *testing.T, b *sandbox) {
-		if got := b.sh(t, "sed -n '3,$s/:.*//p' /proc/net/dev | tr -d ' '; tail -n +2 /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route; true"); got != "lo\n" {
+		if got := b.sh(t, "sed -n '3,$s/:.*//p' /proc/net/dev | tr -d ' '; tail -n +2 /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route; true"); got != "lo\n" && !onCluster() {
 			t.Errorf("interfaces and routes: %q", got)
 		}
 		var list []target
@@ -219,9 +215,9 @@ func control(t *testing.T, gateway string, neighbour target) {
 	m := newManager(t, newDriver(t, connection{allowNets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(gateway), 32)}}), session.Options{})
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, bridged(pythonSandbox()))
 	must(t, err)
-	if got := probe(t, b, []target{{Kind: "tcp", Host: gateway, Port: h.tcp}})[0]; got.Result != "reached" {
-		t.Errorf("the gateway, which is let through: %+v", got)
-	}
+	eventually(t, "the gateway, which is let through, is reached", func() bool { // a cluster's network hears of a pod after its start
+		return probe(t, b, []target{{Kind: "tcp", Host: gateway, Port: h.tcp}})[0].Result == "reached"
+	})
 	eventually(t, "the host heard the call that was let through", func() bool { return h.got.String() != "" })
 	refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: h.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, neighbour})
 }

@@ -4,13 +4,14 @@
 // through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
 // it holds the product to.
 //
-// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd or local. Where one is made without what a
-// test is about, such as images, the test asserts that asking for it is refused.
+// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd, local or kubernetes. Where one is made without
+// what a test is about, such as images, the test asserts that asking for it is refused.
 package promises
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -56,7 +57,8 @@ type world struct {
 	cli      func() (string, error)
 
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
-	// and whose whole file system can be written to. The others are the same with a network, where the engine has one.
+	// and whose whole file system can be written to, where the engine has such users. The others are the same with a
+	// network, where the engine has one.
 	user, root, bridgedUser, bridgedRoot *sandbox
 }
 
@@ -87,6 +89,11 @@ func runTests(m *testing.M) (code int, err error) {
 	}
 	if w, err = newWorld(context.Background()); err != nil {
 		return 1, fmt.Errorf("these tests need an engine with the test images (make engine images): %w", err)
+	}
+	if c, ok := w.engine.(clustered); ok {
+		if err := leaveOut(c.cannot()); err != nil {
+			return 1, err
+		}
 	}
 	code = m.Run()
 	err = w.end(context.Background())
@@ -124,9 +131,16 @@ func newWorld(ctx context.Context) (*world, error) {
 // open opens the shared sandboxes.
 func (v *world) open(ctx context.Context) error {
 	var g errgroup.Group
-	sandboxes := map[**sandbox]tools.Sandbox{&v.user: pythonSandbox(), &v.root: rootSandbox()}
+	_, cluster := v.engine.(clustered)
+	sandboxes := map[**sandbox]tools.Sandbox{&v.user: pythonSandbox()}
+	if !cluster {
+		sandboxes[&v.root] = rootSandbox()
+	}
 	if slices.Contains(v.driver.Capabilities().Networks, backend.NetworkBridge) {
-		sandboxes[&v.bridgedUser], sandboxes[&v.bridgedRoot] = bridged(pythonSandbox()), bridged(rootSandbox())
+		sandboxes[&v.bridgedUser] = bridged(pythonSandbox())
+		if !cluster {
+			sandboxes[&v.bridgedRoot] = bridged(rootSandbox())
+		}
 	}
 	for b, cfg := range sandboxes {
 		g.Go(func() error {
@@ -136,6 +150,16 @@ func (v *world) open(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// leaveOut has tests not run.
+func leaveOut(names []string) error {
+	skip := flag.Lookup("test.skip").Value
+	pattern := "^(" + strings.Join(names, "|") + ")$"
+	if also := skip.String(); also != "" {
+		pattern += "|" + also
+	}
+	return skip.Set(pattern)
 }
 
 // end closes everything and looks for what is left of it.

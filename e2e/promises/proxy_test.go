@@ -60,9 +60,9 @@ func (p *proxy) admit(ends ...net.Conn) bool {
 	return !p.cut
 }
 
-// newProxy starts a proxy before an engine. forward copies what a client sends, and closes the engine's end if it may know
+// newProxy starts a proxy before the engine that dial connects to. forward copies what a client sends, and closes the engine's end if it may know
 // that the client is gone.
-func newProxy(t testing.TB, l net.Listener, network, address string, forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
+func newProxy(t testing.TB, l net.Listener, dial func() (net.Conn, error), forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
 	t.Helper()
 	p := &proxy{address: l.Addr().String()}
 	var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func newProxy(t testing.TB, l net.Listener, network, address string, forward fun
 			if err != nil {
 				return
 			}
-			server, err := net.Dial(network, address)
+			server, err := dial()
 			if err != nil || !p.admit(client, server) {
 				_ = client.Close() // as if nobody listened
 				if err == nil {
@@ -93,6 +93,11 @@ func newProxy(t testing.TB, l net.Listener, network, address string, forward fun
 		wg.Wait()
 	})
 	return p
+}
+
+// dialer returns a function that connects to an address.
+func dialer(network, address string) func() (net.Conn, error) {
+	return func() (net.Conn, error) { return net.Dial(network, address) }
 }
 
 // forwardHTTP copies requests one by one.

@@ -243,6 +243,18 @@ func (c *Config) Pool() map[string]int {
 	return pool
 }
 
+// Caches returns the caches of the operator's own, by name, with the variable by which programs find each.
+func (c *Config) Caches() map[string]string {
+	v, _ := c.get(keyCaches)
+	own, _ := v.(pairs)
+	caches := map[string]string{}
+	for _, pair := range own {
+		name, variable, _ := strings.Cut(pair, "=")
+		caches[name] = variable
+	}
+	return caches
+}
+
 // Mounts returns the directories of the machine that sandboxes see.
 func (c *Config) Mounts() ([]backend.Mount, error) {
 	v, _ := c.get(keyMounts)
@@ -279,6 +291,28 @@ func (c *Config) duration(key string) time.Duration {
 		return v.(time.Duration)
 	}
 	return 0
+}
+
+// Kubernetes is how a cluster is used.
+type Kubernetes struct {
+	Context, Namespace, GuestImage, StorageClass string
+	RuntimeClasses                               []string
+	TrustNetworkPolicy                           bool
+}
+
+// Kubernetes returns how a cluster is used.
+func (c *Config) Kubernetes() (k Kubernetes) {
+	for name, to := range map[string]*string{
+		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass,
+	} {
+		v, _ := c.get(keyKubernetes + name)
+		*to = v.(string)
+	}
+	v, _ := c.get(keyKubernetes + "runtime_classes")
+	k.RuntimeClasses = v.([]string)
+	v, _ = c.get(keyKubernetes + "trust_network_policy")
+	k.TrustNetworkPolicy = v.(bool)
+	return k
 }
 
 // TraceContent reports whether traces are to hold contents.

@@ -23,6 +23,7 @@ const (
 	keyMapImages     = "map_images"
 	keyPool          = "pool"
 	keyMounts        = "mounts"
+	keyCaches        = "caches"
 	keyImages        = "images."
 	keyLimits        = "limits."
 	keyIdleTimeout   = keyLimits + "idle_timeout"
@@ -31,6 +32,7 @@ const (
 	keyTelemetry     = "telemetry."
 	keyRetentionRuns = "retention.runs"
 	keyRetentionKept = "retention.kept"
+	keyKubernetes    = "kubernetes."
 )
 
 // maxRetention bounds how long something is kept.
@@ -78,9 +80,20 @@ func settings(backends []string) []setting {
 			what: "images to use where others are asked for", check: checkPairs},
 		setting{key: keyPool, fallback: pairs(nil), flag: "pool", counts: true, what: "sandboxes that servers keep ready, by image", check: checkCounts},
 		setting{key: keyMounts, fallback: []string(nil), flag: "mount", what: "directories of the machine that sandboxes see", check: checkMounts},
+		setting{key: keyCaches, fallback: pairs(nil), what: "caches of the operator's own, by name, with the variable by which programs find each", check: checkCaches},
 		setting{key: keyOCIRuntime, fallback: "", flag: "oci-runtime", what: "the OCI runtime of sandboxes; empty is the engine's own choice"},
 	)
 	list = append(list, limitSettings()...)
+	list = append(list,
+		setting{key: keyKubernetes + "context", fallback: "", variable: "WORKCELL_KUBE_CONTEXT", what: "context of the kubeconfig; empty is its current one"},
+		setting{key: keyKubernetes + "namespace", fallback: "", variable: "WORKCELL_KUBE_NAMESPACE", what: "namespace of sandboxes; empty is the context's"},
+		setting{key: keyKubernetes + "guest_image", fallback: "", variable: "WORKCELL_KUBE_GUEST_IMAGE",
+			what: "image that pods get the guest from, see workcell guest image; empty: each image has it", check: checkImage},
+		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
+			what: "class of the workspaces' volumes; empty: files go when a sandbox stops"},
+		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be asked for as OCI runtimes"},
+		setting{key: keyKubernetes + "trust_network_policy", fallback: false, what: "whether NetworkPolicies are taken for enforced without a trial"},
+	)
 	positive := func(v any) (string, string) {
 		if d := v.(time.Duration); d <= 0 || d > maxRetention {
 			return fmt.Sprintf("%v is out of range", d), "from 1s to " + maxRetention.String()
@@ -207,6 +220,18 @@ func checkCounts(v any) (string, string) {
 		}
 		if count, err := strconv.Atoi(n); err != nil || count < 0 || count > maxPool {
 			return fmt.Sprintf("%s=%s is out of range", image, n), fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
+		}
+	}
+	return "", ""
+}
+
+// checkCaches refuses what is no mapping of names to variables, by the rules of a package that it does not know.
+func checkCaches(v any) (string, string) {
+	own, _ := v.(pairs)
+	for _, pair := range own {
+		name, variable, _ := strings.Cut(pair, "=")
+		for _, p := range (frontmatter.Sandbox{Cache: []string{name}, Env: map[string]string{variable: ""}}).Problems() {
+			return p.Message, "as in models: HF_HOME"
 		}
 	}
 	return "", ""

@@ -29,6 +29,7 @@ const (
 	Docker     = "docker"
 	Containerd = "containerd"
 	Local      = "local"
+	Kubernetes = "kubernetes"
 )
 
 // patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
@@ -37,10 +38,29 @@ const patience = 4 * time.Second
 
 // Set is the engines that an environment leads to.
 type Set struct {
-	Env    environ.Lookup
-	Logger *slog.Logger
-	Notice func(text string) // is called when auto does not take Docker
+	Env environ.Lookup
+	// Machine tells this machine from others whose state is in the same place; empty where it is of one machine alone.
+	Machine string
+	Logger  *slog.Logger
+	Notice  func(text string) // is called when auto does not take Docker
+
+	Cluster Cluster
 }
+
+// Cluster is how Kubernetes is used, beside what its own commands find by the environment. See kubernetes.Options.
+type Cluster struct {
+	Context, Namespace, GuestImage, StorageClass string
+	RuntimeClasses                               []string
+	TrustNetworkPolicy                           bool
+}
+
+// Variables of the command's environment for what another process must find again.
+const (
+	VariableKubeContext      = "WORKCELL_KUBE_CONTEXT"
+	VariableKubeNamespace    = "WORKCELL_KUBE_NAMESPACE"
+	VariableKubeGuestImage   = "WORKCELL_KUBE_GUEST_IMAGE"
+	VariableKubeStorageClass = "WORKCELL_KUBE_STORAGE_CLASS"
+)
 
 // Engine is a kind of engine that this build knows. It is opened only when it is asked for.
 type Engine struct {
@@ -80,7 +100,7 @@ func leftOut(name string) Engine {
 }
 
 // All returns the engines that this build knows, in the order in which doctor shows them.
-func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.local()} }
+func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.local(), s.kubernetes()} }
 
 // Named returns the engine of a name, which is not Auto.
 func (s Set) Named(name string) (Engine, error) {
@@ -114,11 +134,23 @@ func NameOf(b backend.SandboxBackend) string {
 	return "engine"
 }
 
-// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file. It shows no
-// address, which may hold a password.
-func (s Set) ID(name string) string {
+// identified is a driver whose engine says what tells it from all others: an address is not enough.
+type identified interface {
+	Identity(ctx context.Context) (string, error)
+}
+
+// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file or database. It shows no
+// address, which may hold a password. A cluster is asked for it.
+func (s Set) ID(ctx context.Context, name string) (string, error) {
 	address := ""
 	switch name {
+	case Kubernetes:
+		b, err := s.Open(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		defer b.Close() // nothing was made
+		return s.IDOf(ctx, b)
 	case Docker:
 		address = s.dockerID()
 	case Containerd:
@@ -126,8 +158,42 @@ func (s Set) ID(name string) string {
 	case Local:
 		address, _ = s.stateDir(name) // the driver found it
 	}
+	if s.Machine != "" && isHere(address) {
+		address = s.Machine + " " + address
+	}
+	return idOf(name, address), nil
+}
+
+// IDOf is ID for a driver that is open.
+func (s Set) IDOf(ctx context.Context, b backend.SandboxBackend) (string, error) {
+	i, ok := b.(identified)
+	if !ok {
+		return s.ID(ctx, NameOf(b))
+	}
+	id, err := i.Identity(ctx)
+	if err != nil {
+		return "", err
+	}
+	return idOf(NameOf(b), id), nil
+}
+
+func idOf(name, address string) string {
 	sum := sha256.Sum256([]byte(address))
 	return name + "-" + hex.EncodeToString(sum[:6])
+}
+
+// isHere reports whether an address means another engine on another machine: a socket or a directory, not a host.
+func isHere(address string) bool {
+	scheme, host, ok := strings.Cut(address, "://")
+	if !ok || scheme == "unix" || scheme == "npipe" {
+		return true
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	ip := net.ParseIP(name)
+	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // Environ returns the variables by which another process finds the same engines. Relative directories are made absolute,
@@ -137,11 +203,29 @@ func (s Set) Environ() ([]string, error) {
 	for _, name := range []string{
 		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
 		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE", "CONTAINERD_SNAPSHOTTER",
+		"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSH_AUTH_SOCK",
 	} {
 		if v, ok := s.Env(name); ok {
 			vars = append(vars, name+"="+v)
 		}
+	}
+	for name, v := range map[string]string{
+		VariableKubeContext: s.Cluster.Context, VariableKubeNamespace: s.Cluster.Namespace,
+		VariableKubeGuestImage: s.Cluster.GuestImage, VariableKubeStorageClass: s.Cluster.StorageClass,
+	} {
+		if v != "" {
+			vars = append(vars, name+"="+v)
+		}
+	}
+	if files := filepath.SplitList(s.Env.Get("KUBECONFIG")); len(files) > 0 {
+		for i, file := range files {
+			var err error
+			if files[i], err = filepath.Abs(file); err != nil {
+				return nil, err
+			}
+		}
+		vars = append(vars, "KUBECONFIG="+strings.Join(files, string(filepath.ListSeparator)))
 	}
 	for _, name := range []string{"DOCKER_CONFIG", "DOCKER_CERT_PATH"} {
 		if dir := s.Env.Get(name); dir != "" {

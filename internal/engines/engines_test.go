@@ -21,7 +21,11 @@ func TestID(t *testing.T) {
 	t.Parallel()
 	id := func(engine string, vars map[string]string) string {
 		vars["DOCKER_CONFIG"] = t.TempDir() // whatever context this machine's user has chosen
-		return Set{Env: environ.Of(vars)}.ID(engine)
+		id, err := Set{Env: environ.Of(vars)}.ID(t.Context(), engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
 	}
 	for _, tc := range []struct {
 		engine string

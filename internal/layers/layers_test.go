@@ -31,16 +31,17 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
+	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "mcpserver/pgregistry", "mcpserver/replica", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
-		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
-		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs")},
-		{dir: "backend/memory", may: above("backend", "internal/guest")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs", "backend/internal/snapshots")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs", "backend/internal/snapshots")},
+		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
+		{dir: "backend/kubernetes", may: above("backend", "backend/internal/kit", "internal/guest")},
+		{dir: "backend/memory", may: above("backend", "backend/internal/kit", "internal/guest")},
 		// What they owe, for drivers of others too: nothing above the contract and the guest.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
@@ -61,6 +62,7 @@ func layers() []layer {
 		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems of a given size, for workspaces.
+		{dir: "backend/internal/snapshots", may: []string{"backend", "backend/internal/host", "backend/internal/sizedfs"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sync", "golang.org/x/sys"}},
 		{dir: "backend/internal/sizedfs", only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
@@ -81,6 +83,7 @@ func layers() []layer {
 		// What code inside may call on the host; what it is and how it gets there.
 		// Which hosts code inside may reach, and the way there.
 		{dir: "internal/netrule", may: []string{"internal/suggest"}, only: []string{}},
+		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
 		{dir: "internal/recipe", may: []string{"internal/netrule"}, only: []string{}},
 		{dir: "environment", may: above("backend", "session", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "session", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
@@ -101,12 +104,19 @@ func layers() []layer {
 		{dir: "internal/porttest", only: []string{}},
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 
-		// Durable state: one file for all that keep some.
+		// Durable state: one file, or one database, for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},
+		{dir: "internal/postgres", only: []string{"github.com/jackc/pgx/v5"}},
+		{dir: "session/pgstore", may: above("backend", "session", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
+		{dir: "workflow/runstore", may: []string{"workflow"}, genkit: true, only: []string{}},
+		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
+		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/pgstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5", "github.com/riverqueue/river"}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
-		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
+		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "workflow/runstore", "internal/sqlitefile"), genkit: true},
+		{dir: "workflow/journaltest", may: []string{"backend", "session", "workflow", "workflow/runstore"}, genkit: true},
 		{dir: "session", may: above("backend", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
+		{dir: "session/cache", may: []string{"backend", "session"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "session"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
@@ -114,10 +124,13 @@ func layers() []layer {
 		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
+		{dir: "mcpserver/replica", may: []string{"backend"}},
+		{dir: "mcpserver/pgregistry", may: []string{"backend", "mcpserver/replica", "internal/postgres"}, only: []string{"github.com/jackc/pgx/v5"}},
+		{dir: "mcpserver", may: above("backend", "session", "mcpserver/replica", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar"}},
 		{dir: "internal/outputs", only: []string{"github.com/bmatcuk/doublestar"}},
+		{dir: "internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
 		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
@@ -126,8 +139,8 @@ func layers() []layer {
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
-		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
-		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/pgstore", "session/sqlitestore", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
+		{dir: "internal/reaper", may: []string{"internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.

@@ -15,15 +15,21 @@ import (
 const patience = 2 * time.Minute
 
 // Main runs the tests and ends the process.
-func Main(m *testing.M) {
-	code := m.Run()
+func Main(m *testing.M) { os.Exit(Tests{m}.Run()) }
+
+// Tests are those of a package, which fail when goroutines are left.
+type Tests struct{ M *testing.M }
+
+// Run runs the tests and returns the exit code.
+func (t Tests) Run() int {
+	code := t.M.Run()
 	if code == 0 {
 		if err := Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 // Find waits for the end of all goroutines but the caller's, and returns those that go on.

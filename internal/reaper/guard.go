@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // Command is the name of the command that a reaper runs, and Variable the variable that turns reapers off.
@@ -36,12 +36,12 @@ type Options struct {
 
 // Guard returns a store that starts a reaper when its manager is about to have its first sandbox, and ends it when none is
 // left that time would take away.
-func Guard(store *sqlitestore.Store, o Options) session.Store {
-	return &guardedStore{Store: store, o: o, started: make(chan struct{})}
+func Guard(store state.Records, o Options) session.Store {
+	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }
 
 type guardedStore struct {
-	*sqlitestore.Store
+	state.Records
 	o       Options
 	owner   string // set by Join, which comes first
 	once    sync.Once
@@ -51,7 +51,7 @@ type guardedStore struct {
 
 // Join is the store's. The reaper goes before the owner does: it would take the end of this process for its cue.
 func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
-	owner, leave, err := g.Store.Join(ctx)
+	owner, leave, err := g.Records.Join(ctx)
 	g.owner = owner
 	return owner, sync.OnceValue(func() error {
 		g.settle()
@@ -61,7 +61,7 @@ func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
 
 // Insert is the store's; the record of a sandbox that is about to be made comes this way.
 func (g *guardedStore) Insert(ctx context.Context, rec session.Record) error {
-	err := g.Store.Insert(ctx, rec)
+	err := g.Records.Insert(ctx, rec)
 	if err == nil && rec.Owner == g.owner {
 		g.start()
 	}
@@ -70,7 +70,7 @@ func (g *guardedStore) Insert(ctx context.Context, rec session.Record) error {
 
 // Update is the store's; the record of a sandbox that was adopted, or resumed, comes this way.
 func (g *guardedStore) Update(ctx context.Context, rec session.Record) error {
-	err := g.Store.Update(ctx, rec)
+	err := g.Records.Update(ctx, rec)
 	if err == nil && rec.State.Live() && rec.Owner == g.owner {
 		g.start()
 	}
@@ -99,7 +99,7 @@ func (g *guardedStore) settle() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	if _, waits, err := nextDue(ctx, g.Store, g.o.Engine, g.owner); waits || err != nil {
+	if _, waits, err := nextDue(ctx, g.Records, g.o.Engine, g.owner); waits || err != nil {
 		return
 	}
 	_ = g.reaper.Process.Kill() // it has ended already, or does now
@@ -122,7 +122,7 @@ func (o Options) launch(owner string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, Command, "--state-dir", dir, "--backend", o.Backend, "--owner", owner)
+	cmd := exec.Command(self, Command, "--state-dir", dir, "--backend", o.Backend, "--engine", o.Engine, "--owner", owner)
 	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), append(environ, Variable+"=off")
 	if err := detach(cmd); err != nil {
 		return nil, err

@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // Bounds of a reaper's sleep, which ends when something is due. Other processes may change when that is.
@@ -27,7 +24,7 @@ const patience = 24 * time.Hour
 
 // Reaper sweeps one engine. It keeps nothing open between two rounds.
 type Reaper struct {
-	Dir    state.Dir
+	State  state.Place
 	Engine string                                                // as in records
 	Open   func(context.Context) (backend.SandboxBackend, error) // opens the engine
 	Logger *slog.Logger
@@ -40,11 +37,11 @@ type Reaper struct {
 func (r *Reaper) Run(ctx context.Context, owner string) error {
 	r.pause = pause
 	debug.FreeOSMemory() // it may be long until there is something to do
-	if err := sqlitefile.AwaitEnd(ctx, r.Dir.File(), owner); err != nil {
+	if err := r.State.AwaitEnd(ctx, owner); err != nil {
 		return err
 	}
-	for more := true; more && r.there(); {
-		leave, held, err := sqlitefile.Claim(r.Dir.File(), "reaper"+strings.ReplaceAll(r.Engine, "-", ""))
+	for more := true; more && r.State.There(); {
+		leave, held, err := r.State.Claim(ctx, "reaper"+strings.ReplaceAll(r.Engine, "-", ""))
 		if held || err != nil {
 			return err
 		}
@@ -78,7 +75,7 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 			return nil
 		case err == nil:
 			read = time.Now()
-		case ctx.Err() != nil || !passes(err) || time.Since(read) > patience:
+		case ctx.Err() != nil || !state.Passes(err) || time.Since(read) > patience:
 			return err
 		}
 		wait := time.Until(at)
@@ -95,18 +92,13 @@ func (r *Reaper) sweepOn(ctx context.Context) error {
 	}
 }
 
-// passes reports whether a state file may be read later that cannot be read now.
-func passes(err error) bool {
-	return errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, sqlitefile.ErrFull)
-}
-
 // look returns when there is something to sweep; before that it sweeps if it is told to. An engine that cannot be used is no
 // error: the records say how long that matters.
 func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool, err error) {
-	if !r.there() {
+	if !r.State.There() { // it is not made again for what may be left
 		return at, false, nil
 	}
-	store, err := sqlitestore.Open(ctx, r.Dir.File())
+	store, err := r.State.OpenRecords(ctx)
 	if err != nil {
 		return at, false, err
 	}
@@ -120,8 +112,8 @@ func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool,
 }
 
 // sweep does what every command does at its start.
-func (r *Reaper) sweep(ctx context.Context, store *sqlitestore.Store) error {
-	instance, err := r.Dir.ReadInstance()
+func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
+	instance, err := r.State.ReadInstance(ctx, store)
 	if err != nil {
 		return err
 	}
@@ -139,15 +131,9 @@ func (r *Reaper) sweep(ctx context.Context, store *sqlitestore.Store) error {
 	return errors.Join(m.Sweep(ctx), m.Detach(ctx))
 }
 
-// there reports whether the state file still exists. It is not made again for what may be left.
-func (r *Reaper) there() bool {
-	_, err := os.Stat(r.Dir.File())
-	return err == nil
-}
-
 // nextDue returns when a sweep of an engine will have something to do next; ok is false when time will bring it nothing. An
 // owner besides is taken for dead.
-func nextDue(ctx context.Context, store *sqlitestore.Store, engine, besides string) (at time.Time, ok bool, err error) {
+func nextDue(ctx context.Context, store state.Records, engine, besides string) (at time.Time, ok bool, err error) {
 	recs, err := store.List(ctx)
 	if err != nil {
 		return at, false, err

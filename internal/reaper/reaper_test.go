@@ -59,7 +59,7 @@ func TestReaperNaps(t *testing.T) {
 			keep(test.due[0])
 			var naps []time.Duration
 			over := errors.New("seen enough")
-			r := &Reaper{Dir: state.Dir(dir), Engine: engine, Logger: slog.New(slog.DiscardHandler),
+			r := &Reaper{State: state.Place{Dir: state.Dir(dir)}, Engine: engine, Logger: slog.New(slog.DiscardHandler),
 				Open: func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnavailable },
 				pause: func(_ context.Context, d time.Duration) error {
 					naps = append(naps, d)

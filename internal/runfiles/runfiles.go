@@ -25,6 +25,7 @@ import (
 const (
 	baseFile   = "base.zip" // the workspace as it was; only while the run is under way or interrupted
 	madeFile   = "made.zip" // what the run made
+	needsDir   = "needs"    // with unnamed behind it: what the run needs, on a machine that it did not begin on
 	unnamed    = "-*"       // behind the name of a file that is being written
 	aboutName  = "about.json"
 	outputsDir = "outputs/"
@@ -43,6 +44,18 @@ type Made struct {
 
 // Base returns the path of the file that keeps the workspace of a run as it began.
 func (d Dir) Base(run string) string { return d.of(run, baseFile) }
+
+// Made returns the path of the file that keeps what a run made.
+func (d Dir) Made(run string) string { return d.of(run, madeFile) }
+
+// Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of processes
+// that were killed go with RemoveBegun.
+func (d Dir) Needs(run string) (string, error) {
+	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(d.of(run), needsDir+unnamed)
+}
 
 // Of returns the directory of a run, which may not be there.
 func (d Dir) Of(run string) string { return d.of(run) }
@@ -270,7 +283,7 @@ func (d Dir) Begun() ([]string, error) {
 }
 
 func (d Dir) begun(run string) (files []string, err error) {
-	for _, pattern := range []string{baseFile, baseFile + unnamed, madeFile + unnamed} {
+	for _, pattern := range []string{baseFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
 		found, globErr := filepath.Glob(filepath.Join(string(d), run, pattern))
 		files, err = append(files, found...), errors.Join(err, globErr)
 	}
@@ -293,9 +306,7 @@ func (d Dir) RemoveBegun(run string) error {
 	files, err := d.begun(filepath.Base(run))
 	errs := []error{err}
 	for _, file := range files {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, os.RemoveAll(file))
 	}
 	return errors.Join(errs...)
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // instanceFile holds the random id that marks every sandbox of this user's commands as theirs.
@@ -50,7 +50,7 @@ func (d Dir) File() string { return d.path(stateFile) }
 
 func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 
-// Hint returns what to do about a state file that cannot be used; empty for other errors.
+// Hint returns what to do about a state file, or a database, that cannot be used; empty for other errors.
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
@@ -63,13 +63,25 @@ func Hint(err error) string {
 		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
 	case errors.Is(err, sqlitefile.ErrBusy):
 		return "try again; if it stays, a process that uses the file is stopped"
+	case errors.Is(err, postgres.ErrAddress):
+		return "set WORKCELL_STATE, or --state, as in postgres://user@host/database"
+	case errors.Is(err, postgres.ErrUnreachable):
+		return "does the server run, and does WORKCELL_STATE, or --state, name it? What runs waits for it, and what was interrupted can be resumed"
+	case errors.Is(err, postgres.ErrRefused):
+		return "the user of the URL must be able to connect to the database and to make tables in its schema workcell; passwords can stand in a file that PGPASSFILE names"
+	case errors.Is(err, postgres.ErrNewer):
+		return "use the newer workcell that wrote it, or another database"
+	case errors.Is(err, postgres.ErrFull):
+		return "free some space on the server"
+	case errors.Is(err, postgres.ErrLeaseLost):
+		return "another process may have removed its sandboxes, or go on with its run: `workcell sessions ls`, `workcell runs ls`"
 	}
 	return ""
 }
 
 // Instance returns this installation's id. The first command makes it, and the state file, where a command has that, knows
 // it too: when one of the two is lost, the sandboxes are not. store may be nil.
-func (d Dir) Instance(ctx context.Context, store *sqlitestore.Store) (string, error) {
+func (d Dir) Instance(ctx context.Context, store Records) (string, error) {
 	if store == nil {
 		return d.instanceAlone()
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
@@ -130,6 +131,48 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	if !errors.As(err, &pe) {
 		t.Errorf("error = %#v", err)
 	}
+}
+
+// TestFind: a database is named by the flag, then by the variable, and what is no database is refused.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := environ.Of(map[string]string{Variable: "postgres://variable/db"})
+	for flag, want := range map[string]string{"": "postgres://variable/db", "postgresql://flag/db": "postgresql://flag/db"} {
+		if p, err := Find(env, flag, dir); err != nil || p.URL != want || string(p.Dir) != dir {
+			t.Errorf("Find(%q) = %+v, %v", flag, p, err)
+		}
+	}
+	_, err := Find(env, "/var/lib/state", dir)
+	wantFailure(t, err, hint.Usage, "not the URL of a PostgreSQL database")
+}
+
+// TestSharedDatabase: all who share a database are one instance, whatever their directories, and one of them has a name at a
+// time.
+func TestSharedDatabase(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	var ids []string
+	places := []Place{{Dir: Dir(t.TempDir()), URL: url}, {Dir: Dir(t.TempDir()), URL: url}}
+	for _, p := range places {
+		records, err := p.OpenRecords(t.Context())
+		must(t, err)
+		defer records.Close() //nolint:errcheck // the database goes with the test
+		id, err := p.Instance(t.Context(), records)
+		must(t, err)
+		ids = append(ids, id)
+	}
+	if ids[0] != ids[1] || !isInstanceID(ids[0]) {
+		t.Errorf("instances %q", ids)
+	}
+	leave, held, err := places[0].Claim(t.Context(), "reaperx")
+	if held || err != nil {
+		t.Fatal(held, err)
+	}
+	if _, held, err := places[1].Claim(t.Context(), "reaperx"); !held || err != nil {
+		t.Errorf("held %v, %v", held, err)
+	}
+	must(t, leave())
 }
 
 // TestHint: the advice to move the file away says when that does no harm.

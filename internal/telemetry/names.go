@@ -33,6 +33,9 @@ const (
 	SpanRenameFile = "session.RenameFile"
 	SpanReadTree   = "session.ReadTree"
 	SpanDiff       = "session.Diff"
+	SpanSnapshot   = "session.Snapshot"
+	SpanRollback   = "session.Rollback"
+	SpanFork       = "session.Fork"
 
 	SpanTerminal     = "session.Terminal"
 	SpanJoinTerminal = "session.JoinTerminal"
@@ -47,6 +50,9 @@ const (
 	SpanDriverDial    = "Dial"
 	SpanDriverConnect = "Connect"
 	SpanDriverRemove  = "Remove"
+
+	SpanDriverSnapshot = "Snapshot"
+	SpanDriverRollback = "Rollback"
 )
 
 // SpanEgress is a connection of code inside a sandbox to a host of the network, by package gateway/egress.

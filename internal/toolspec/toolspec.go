@@ -21,6 +21,8 @@ const (
 	ToolFSList    = "sandbox_fs_list"
 	ToolFSDelete  = "sandbox_fs_delete"
 	ToolClose     = "sandbox_close"
+	ToolSnapshot  = "sandbox_snapshot"
+	ToolRollback  = "sandbox_rollback"
 )
 
 // Definition is what a host shows of a tool.

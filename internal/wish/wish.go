@@ -26,7 +26,7 @@ func Request(s frontmatter.Sandbox) session.Request {
 	if s.Root == frontmatter.RootWritable {
 		req.Root = backend.RootWritable
 	}
-	req.Egress, req.Environment = full.Network.Hosts(), s.Environment()
+	req.Egress, req.Environment, req.Caches = full.Network.Hosts(), s.Environment(), s.Cache
 	switch {
 	case full.Network.Allowed():
 		req.Network = backend.NetworkBridge

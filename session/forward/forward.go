@@ -159,18 +159,19 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 // accept passes the connections of one port on.
 func (f *Forwarder) accept(ctx context.Context, gone context.CancelCauseFunc, ln *net.TCPListener, p Port, tasks *sync.WaitGroup) {
 	for {
-		select {
-		case f.slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
 		conn, err := ln.AcceptTCP()
 		if err != nil {
-			<-f.slots
 			if errors.Is(err, net.ErrClosed) || !pause(ctx, acceptPause) {
 				return
 			}
 			continue
+		}
+		select { // not before there is a connection: ports that nobody uses hold no slot
+		case f.slots <- struct{}{}:
+		case <-ctx.Done():
+			l := &link{host: conn}
+			l.resetBoth()
+			return
 		}
 		tasks.Go(func() {
 			defer func() { <-f.slots }()

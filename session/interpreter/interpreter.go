@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,10 +118,10 @@ func Take(ctx context.Context, s *session.Session, execID string) (Value, error)
 	return Value{result.Value, result.Images}, nil
 }
 
-// Running returns the ids of the commands that a sandbox's interpreters are, or were.
+// Running returns the ids of the commands that a sandbox's interpreters are, or were, as far as the sandbox lets it find out.
 func Running(ctx context.Context, s *session.Session) (ids []string, err error) {
 	list, err := s.ListFiles(ctx, dir, session.ListFilesOptions{Recursive: true})
-	if errors.Is(err, backend.ErrNotFound) {
+	if isTheirs(err) {
 		return nil, nil
 	}
 	for _, f := range list.Entries {
@@ -128,12 +129,21 @@ func Running(ctx context.Context, s *session.Session) (ids []string, err error) 
 			continue
 		}
 		id, _, err := s.ReadFileBytes(ctx, f.Path, session.ReadFileOptions{Limit: maxExecID})
+		if isTheirs(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		ids = append(ids, string(id))
 	}
 	return ids, err
+}
+
+// isTheirs reports whether a file cannot be read because of what a program of the sandbox made of it.
+func isTheirs(err error) bool {
+	return slices.ContainsFunc([]error{backend.ErrNotFound, backend.ErrPermission, backend.ErrInvalid, backend.ErrTooLarge, backend.ErrUnsupported},
+		func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // interpreter is one of a sandbox.

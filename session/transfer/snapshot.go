@@ -66,6 +66,11 @@ func (s *Snapshot) Into(req session.Request) session.Request {
 	return req
 }
 
+// Take takes the snapshot now, where the first copy would.
+func (s *Snapshot) Take(ctx context.Context) error {
+	return s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes)
+}
+
 // CopyTo copies the snapshot to the work directory of a sandbox. Files that are there are replaced, others stay.
 func (s *Snapshot) CopyTo(ctx context.Context, box *session.Session) error {
 	if err := s.copyTo(ctx, box); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // component is what this package has in the file. Times are microseconds since 1970; 0 is none.
@@ -48,20 +49,7 @@ CREATE INDEX conversation_path ON conversation (run, path);
 `}}
 }
 
-// Run is a run that the journal knows.
-type Run struct {
-	ID       string           `json:"id"`
-	Workflow string           `json:"workflow"`
-	Hash     string           `json:"hash"` // of the workflow, workflow.Workflow.Hash
-	Started  time.Time        `json:"started"`
-	Finished time.Time        `json:"finished,omitzero"` // zero while it runs, and for ever when it was interrupted
-	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty as long as Finished is zero
-	Owner    string           `json:"-"`                 // who runs it, or did: see Lives
-	Note     string           `json:"-"`                 // what For was given
-	Cancel   bool             `json:"-"`                 // its owner was asked to cancel it
-}
-
-// Journal is a [workflow.Journal] in a file. It is safe for concurrent use, also by several processes.
+// Journal is a [runstore.Store] in a file. It is safe for concurrent use, also by several processes.
 type Journal struct {
 	f           *sqlitefile.File
 	owner, note string // of the runs that begin
@@ -82,12 +70,9 @@ func (j *Journal) Close() error { return j.f.Close() }
 // errGap: an entry does not follow the run's last one, so another process has resumed the same run.
 var errGap = errors.New("the entry does not follow the last one of its run")
 
-// ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
-var ErrDamaged = errors.New("the journal of the run is damaged")
-
 // For returns the journal for runs of an owner, as Join of the file's session store makes them, with a note for the
 // process that resumes them.
-func (j *Journal) For(owner, note string) *Journal { return &Journal{j.f, owner, note} }
+func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.f, owner, note} }
 
 // Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. The error is backend.ErrExists
 // for an entry whose number is taken or leaves a gap: a run has one writer.
@@ -161,11 +146,11 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 		}
 		var e workflow.Entry
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, ErrDamaged)
+			return fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, runstore.ErrDamaged)
 		}
 		if part.Valid {
 			if e.Conversation = json.RawMessage(part.String); !json.Valid(e.Conversation) {
-				return fmt.Errorf("entry %d of run %s: its part of a conversation is no JSON: %w", len(list)+1, runID, ErrDamaged)
+				return fmt.Errorf("entry %d of run %s: its part of a conversation is no JSON: %w", len(list)+1, runID, runstore.ErrDamaged)
 			}
 		}
 		list = append(list, e)
@@ -173,7 +158,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 	}, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = ? ORDER BY e.seq`, runID)
 	if err == nil && list == nil {
 		if _, err = j.Run(ctx, runID); err == nil {
-			err = fmt.Errorf("run %s has no entries: %w", runID, ErrDamaged)
+			err = fmt.Errorf("run %s has no entries: %w", runID, runstore.ErrDamaged)
 		}
 	}
 	if err != nil {
@@ -199,9 +184,18 @@ func (j *Journal) each(ctx context.Context, fn func(scanner) error, query string
 	return j.f.Error(rows.Err())
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished.
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run that has
+// finished stays as it is.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
+		var ended bool
+		err := tx.QueryRowContext(ctx, `SELECT finished <> 0 FROM run WHERE id = ?`, runID).Scan(&ended)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = fmt.Errorf("run %s: %w", runID, backend.ErrNotFound)
+		}
+		if err != nil || ended {
+			return err
+		}
 		seq, err := next(ctx, tx, runID)
 		if err != nil {
 			return err
@@ -213,7 +207,12 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 }
 
 // Lives reports whether an owner is alive, in any process of this machine. The empty owner is not.
-func (j *Journal) Lives(owner string) (bool, error) { return j.f.Lives(owner) }
+func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return j.f.Lives(owner)
+}
 
 // Take moves a run that has not finished from one owner to another and drops a request to cancel it.
 // backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
@@ -251,25 +250,25 @@ func (j *Journal) exec(ctx context.Context, query string, args ...any) (n int64,
 }
 
 // Runs returns the latest runs, at most limit, the newest first.
-func (j *Journal) Runs(ctx context.Context, limit int) ([]Run, error) {
+func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
 	return j.runs(ctx, `ORDER BY started DESC, id LIMIT ?`, limit)
 }
 
 // Run returns a run; backend.ErrNotFound for one that is not known.
-func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
+func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 	list, err := j.runs(ctx, `WHERE id = ?`, id)
 	if err != nil {
-		return Run{}, err
+		return runstore.Run{}, err
 	}
 	if len(list) == 0 {
-		return Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
+		return runstore.Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
 	}
 	return list[0], nil
 }
 
-func (j *Journal) runs(ctx context.Context, which string, arg any) (list []Run, err error) {
+func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {
 	err = j.each(ctx, func(row scanner) error {
-		var r Run
+		var r runstore.Run
 		var started, finished int64
 		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
 		r.Started = time.UnixMicro(started).UTC()

@@ -3,330 +3,53 @@ package sqlitejournal_test
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/journaltest"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-func open(t *testing.T, path string) *sqlitejournal.Journal {
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	journaltest.Run(t, func(t *testing.T) journaltest.Place {
+		path := filepath.Join(t.TempDir(), "state.db")
+		return journaltest.Place{
+			Open: func(t *testing.T) runstore.Store {
+				j, err := sqlitejournal.Open(t.Context(), path)
+				return closing(t, j, err)
+			},
+			Sessions: func(t *testing.T) session.Store {
+				s, err := sqlitestore.Open(t.Context(), path)
+				return closing(t, s, err)
+			},
+			Exec: func(t *testing.T, query string) {
+				db, err := sql.Open("sqlite", path)
+				if err == nil {
+					_, err = db.ExecContext(t.Context(), query)
+					err = errors.Join(err, db.Close())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+// closing closes what was opened at the end of the test.
+func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 	t.Helper()
-	j, err := sqlitejournal.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := j.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return j
-}
-
-func file(t *testing.T) string { return filepath.Join(t.TempDir(), "state.db") }
-
-func entries(run string) []workflow.Entry {
-	at := time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC)
-	return []workflow.Entry{
-		{RunID: run, Seq: 1, Time: at, Kind: workflow.EventRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
-		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EventStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
-		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EventStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
-			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: "internal", Message: "it \x00 broke"}, Retry: true},
-		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EventRunFinished, Outcome: workflow.Failed},
-	}
-}
-
-func mustAppend(t *testing.T, j *sqlitejournal.Journal, list ...workflow.Entry) {
-	t.Helper()
-	for _, e := range list {
-		if err := j.Append(t.Context(), e); err != nil {
-			t.Fatalf("Append %s/%d: %v", e.RunID, e.Seq, err)
-		}
-	}
-}
-
-// TestDamaged: a run whose entries cannot be read can be ended, and others are not concerned.
-func TestDamaged(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]string{
-		"no JSON":    `UPDATE entry SET data = '{bad' WHERE run = 'run_1' AND seq = 2`,
-		"no entries": `DELETE FROM entry WHERE run = 'run_1'`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := file(t)
-			j := open(t, path)
-			mustAppend(t, j, entries("run_1")[:3]...)
-			mustAppend(t, j, entries("run_2")...)
-			db, err := sql.Open("sqlite", path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			if _, err := db.ExecContext(t.Context(), spoil); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := j.Entries(t.Context(), "run_1"); !errors.Is(err, sqlitejournal.ErrDamaged) {
-				t.Errorf("Entries = %v, want ErrDamaged", err)
-			}
-			if err := j.Finish(t.Context(), "run_1", workflow.Cancelled, nil); err != nil {
-				t.Fatal(err)
-			}
-			if r, err := j.Run(t.Context(), "run_1"); err != nil || r.Outcome != workflow.Cancelled || r.Finished.IsZero() {
-				t.Errorf("Run = %+v, %v", r, err)
-			}
-			if list, err := j.Entries(t.Context(), "run_2"); err != nil || len(list) != 4 {
-				t.Errorf("the other run's entries: %v, %v", list, err)
-			}
-		})
-	}
-}
-
-// TestAnotherProcess reads with a second journal what the first one wrote.
-func TestAnotherProcess(t *testing.T) {
-	t.Parallel()
-	path := file(t)
-	j := open(t, path)
-	want := entries("run_1")
-	mustAppend(t, j, want[:3]...)
-	other := open(t, path)
-	got, err := other.Entries(t.Context(), "run_1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want[:3], got); diff != "" {
-		t.Errorf("entries (-want +got):\n%s", diff)
-	}
-	run := sqlitejournal.Run{ID: "run_1", Workflow: "w", Hash: "h", Started: want[0].Time}
-	if got, err := other.Run(t.Context(), "run_1"); err != nil || got != run {
-		t.Errorf("Run: %+v, %v, want %+v", got, err, run)
-	}
-	mustAppend(t, other, want[3])
-	run.Finished, run.Outcome = want[3].Time, workflow.Failed
-	if got, err := j.Run(t.Context(), "run_1"); err != nil || got != run {
-		t.Errorf("Run after its end: %+v, %v, want %+v", got, err, run)
-	}
-	if _, err := j.Run(t.Context(), "run_2"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("unknown run: %v", err)
-	}
-	if _, err := j.Entries(t.Context(), "run_2"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("entries of an unknown run: %v", err)
-	}
-}
-
-// TestOneWriter: of two that resume a run, the second is refused.
-func TestOneWriter(t *testing.T) {
-	t.Parallel()
-	path := file(t)
-	a, b := open(t, path), open(t, path)
-	list := entries("run_1")
-	mustAppend(t, a, list[0], list[1])
-	for what, e := range map[string]workflow.Entry{"the first again": list[0], "a number that is taken": list[1], "a gap": list[3]} {
-		if err := b.Append(t.Context(), e); !errors.Is(err, backend.ErrExists) {
-			t.Errorf("%s: %v, want ErrExists", what, err)
-		}
-	}
-	stranger := list[1]
-	stranger.RunID, stranger.Seq = "run_9", 1
-	if err := b.Append(t.Context(), stranger); err == nil {
-		t.Error("an entry of a run that never began was taken")
-	}
-	mustAppend(t, b, list[2])
-}
-
-func TestRunsAndPrune(t *testing.T) {
-	t.Parallel()
-	j := open(t, file(t))
-	var want []string
-	for i := range 5 {
-		list := entries(fmt.Sprintf("run_%d", i))
-		for k := range list {
-			list[k].Time = list[k].Time.Add(time.Duration(i) * time.Hour)
-		}
-		if i == 1 {
-			list = list[:2] // still runs, or was interrupted
-		}
-		mustAppend(t, j, list...)
-		want = append([]string{list[0].RunID}, want...)
-	}
-	ids := func(limit int) (ids []string) {
-		runs, err := j.Runs(t.Context(), limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range runs {
-			ids = append(ids, r.ID)
-		}
-		return ids
-	}
-	if diff := cmp.Diff(want, ids(10)); diff != "" {
-		t.Errorf("runs (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want[:2], ids(2)); diff != "" {
-		t.Errorf("two runs (-want +got):\n%s", diff)
-	}
-	n, err := j.Prune(t.Context(), entries("")[0].Time.Add(2*time.Hour))
-	if err != nil || n != 1 {
-		t.Errorf("Prune: %d, %v, want run_0 alone: run_1 has not finished", n, err)
-	}
-	if diff := cmp.Diff(want[:4], ids(10)); diff != "" {
-		t.Errorf("after Prune (-want +got):\n%s", diff)
-	}
-	if _, err := j.Entries(t.Context(), "run_0"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("entries of a forgotten run: %v", err)
-	}
-}
-
-// TestSharedFile: journals of many runs and session records are written side by side to one file.
-func TestSharedFile(t *testing.T) {
-	t.Parallel()
-	path := file(t)
-	j := open(t, path)
-	store, err := sqlitestore.Open(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	var wg sync.WaitGroup
-	for i := range 6 {
-		wg.Go(func() {
-			for _, e := range entries(fmt.Sprintf("run_%d", i)) {
-				if err := j.Append(t.Context(), e); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		wg.Go(func() {
-			rec := session.Record{ID: fmt.Sprintf("sbx_%d", i), Key: session.WorkflowKey(fmt.Sprintf("run_%d", i), "default"), State: session.RecordReady}
-			if err := store.Insert(t.Context(), rec); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	runs, err := j.Runs(t.Context(), 100)
-	recs, lerr := store.List(t.Context())
-	if err != nil || lerr != nil || len(runs) != 6 || len(recs) != 6 {
-		t.Errorf("%d runs, %d records, %v, %v", len(runs), len(recs), err, lerr)
-	}
-}
-
-// TestTake: a run goes from a dead owner to one of those who want it, and stays with a finished one.
-func TestTake(t *testing.T) {
-	t.Parallel()
-	path := file(t)
-	j := open(t, path)
-	store, err := sqlitestore.Open(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	owner, leave, err := store.Join(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := j.For(owner, "a note")
-	list := entries("run_1")
-	for _, e := range list[:2] {
-		if err := own.Append(t.Context(), e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if lives, err := j.Lives(owner); !lives || err != nil {
-		t.Errorf("Lives = %v, %v", lives, err)
-	}
-	if err := j.AskCancel(t.Context(), "run_1"); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := j.Run(t.Context(), "run_1"); err != nil || r.Owner != owner || r.Note != "a note" || !r.Cancel {
-		t.Errorf("Run: %+v, %v", r, err)
-	}
-	if err := leave(); err != nil {
-		t.Fatal(err)
-	}
-	if lives, err := j.Lives(owner); lives || err != nil {
-		t.Errorf("Lives after the end = %v, %v", lives, err)
-	}
-	errs := make([]error, 8)
-	var wg sync.WaitGroup
-	for i := range errs {
-		wg.Go(func() { errs[i] = j.Take(t.Context(), "run_1", owner, fmt.Sprintf("owner%d", i)) })
-	}
-	wg.Wait()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-		} else if !errors.Is(err, backend.ErrExists) {
-			t.Errorf("Take: %v, want ErrExists", err)
-		}
-	}
-	r, err := j.Run(t.Context(), "run_1")
-	if won != 1 || err != nil || r.Cancel || !strings.HasPrefix(r.Owner, "owner") {
-		t.Errorf("%d took the run: %+v, %v", won, r, err)
-	}
-	mustAppend(t, j, list[2], list[3])
-	for what, id := range map[string]string{"a finished run": "run_1", "an unknown run": "run_2"} {
-		if err := j.Take(t.Context(), id, r.Owner, "me"); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("Take of %s: %v, want ErrNotFound", what, err)
-		}
-	}
-}
-
-// TestConversations: the conversation of an attempt is there until the attempt has finished, and nothing of it afterwards. One
-// that is no JSON is damage.
-func TestConversations(t *testing.T) {
-	t.Parallel()
-	path := file(t)
-	j := open(t, path)
-	part := func(seq int64, path string) workflow.Entry {
-		return workflow.Entry{RunID: "run_1", Seq: seq, Kind: workflow.EventStepProgress, Path: path, Conversation: []byte(fmt.Sprintf(`{"part":%d}`, seq))}
-	}
-	kept := func() (parts string) {
-		t.Helper()
-		list, err := j.Entries(t.Context(), "run_1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, e := range list {
-			if e.Seq != int64(i+1) {
-				t.Errorf("entry %d has number %d", i+1, e.Seq)
-			}
-			parts += string(e.Conversation)
-		}
-		return parts
-	}
-	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 1, Kind: workflow.EventRunStarted}, part(2, "a"), part(3, "b"), part(4, "a"))
-	if got := kept(); got != `{"part":2}{"part":3}{"part":4}` {
-		t.Errorf("kept: %s", got)
-	}
-	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 5, Kind: workflow.EventStepFinished, Path: "a", Retry: true}, part(6, "a"))
-	if got := kept(); got != `{"part":3}{"part":6}` {
-		t.Errorf("kept of the attempts under way: %s", got)
-	}
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.ExecContext(t.Context(), `UPDATE conversation SET data = '{' WHERE seq = 3`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := j.Entries(t.Context(), "run_1"); !errors.Is(err, sqlitejournal.ErrDamaged) {
-		t.Errorf("damaged: %v", err)
-	}
-	mustAppend(t, j, workflow.Entry{RunID: "run_1", Seq: 7, Kind: workflow.EventRunFinished, Outcome: workflow.Cancelled})
-	if got := kept(); got != "" {
-		t.Errorf("kept of a run that has finished: %s", got)
-	}
+	return c
 }

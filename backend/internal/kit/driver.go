@@ -37,6 +37,7 @@ type Engine interface {
 	CommitEnvironment(ctx context.Context, id string) error
 	Environments(ctx context.Context, instance string) ([]backend.Environment, error)
 	RemoveEnvironment(ctx context.Context, instance, name string) error
+	backend.Snapshotter
 	OOMKills(ctx context.Context, id string) (int64, error)
 	Usage(ctx context.Context, id string) (backend.Usage, error)
 	// Capabilities may leave Workspace out, and return slices of its own.
@@ -145,14 +146,14 @@ func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return Admit(ctx, d.calls, "", d.engine.Ping)
 }
 
-// ImageID returns the id of the image that a reference names, empty when the engine does not have it.
+// ImageID returns the id of the image that a reference names, empty when the engine does not have it. See [backend.ImageChecker].
 func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
 		return "", err
 	}
 	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.FindImage(ctx, full) })
-	for _, none := range []error{backend.ErrNotFound, backend.ErrImage, backend.ErrUnsupported} {
+	for _, none := range []error{backend.ErrNotFound, backend.ErrImage} {
 		if errors.Is(err, none) {
 			return "", nil
 		}
@@ -192,6 +193,38 @@ func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.E
 // RemoveEnvironment removes an environment by its name. See [backend.EnvironmentKeeper].
 func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
+}
+
+// Snapshot keeps the files of a workspace. See [backend.Snapshotter].
+func (d *Driver) Snapshot(ctx context.Context, id, name string) (backend.Snapshot, error) {
+	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) { return d.engine.Snapshot(ctx, id, name) })
+}
+
+// Snapshots returns those of a sandbox. See [backend.Snapshotter].
+func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
+	list, err = Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Snapshot, error) {
+		list, m, err = d.engine.Snapshots(ctx, id)
+		return list, err
+	})
+	return list, m, err
+}
+
+// CopySnapshot gives a sandbox a snapshot of another one. See [backend.Snapshotter].
+func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
+	if !IsSessionID(from.SessionID) {
+		return fmt.Errorf("%s: session id %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
+	}
+	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CopySnapshot(ctx, id, from) })
+}
+
+// RemoveSnapshot deletes one. See [backend.Snapshotter].
+func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
+	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveSnapshot(ctx, id, name) })
+}
+
+// Rollback makes a workspace what it was. See [backend.Snapshotter].
+func (d *Driver) Rollback(ctx context.Context, id, name string) error {
+	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
 }
 
 // OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.

@@ -58,7 +58,7 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	if c.o.Native != nil {
 		err = c.o.Native(err)
 	}
-	if end := ended(ctx, err); end != nil {
+	if end := ended(ctx); end != nil {
 		return fmt.Errorf("%s: %s: %w", c.o.Name, what, end)
 	}
 	c.o.Log.Debug(c.o.Name+": call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
@@ -69,10 +69,10 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	return e
 }
 
-// ended returns the reason for which ctx ended, nil when it has not. An engine knows the deadline and may see it pass
-// before this process does.
-func ended(ctx context.Context, err error) error {
-	if deadline, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && !time.Now().Before(deadline) {
+// ended returns the reason for which ctx ended, nil when it has not. An engine and its client know the deadline and may see it
+// pass before this process does, and say so in words of their own.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()

@@ -59,12 +59,25 @@ func checkMounts(list []backend.Mount) error {
 			}
 		}
 	}
+	return CheckSources(list)
+}
+
+// CheckSources refuses a directory that lies in one to which the sandbox may write: it would decide what the other one is, when that is
+// mounted the next time.
+func CheckSources(list []backend.Mount) error {
+	for _, m := range list {
+		for _, other := range list {
+			if other.Writable && strings.HasPrefix(m.Source, other.Source+"/") {
+				return fmt.Errorf("mount: what is to be at %s lies in what can be written to at %s: %w", m.Target, other.Target, backend.ErrInvalid)
+			}
+		}
+	}
 	return nil
 }
 
 // checkSource refuses a directory of the machine. Models read errors, so that none names it.
-func checkSource(m backend.Mount, dir string) error {
-	if slices.ContainsFunc(heldSources(), func(held string) bool { return overlap(dir, held) }) {
+func checkSource(m backend.Mount, dir string, held ...string) error {
+	if slices.ContainsFunc(append(held, heldSources()...), func(held string) bool { return overlap(dir, held) }) {
 		return fmt.Errorf("mount: what is to be at %s is for no sandbox: %w", m.Target, backend.ErrPermission)
 	}
 	return nil
@@ -74,6 +87,10 @@ func checkSource(m backend.Mount, dir string) error {
 // well. held are directories of the driver's own.
 func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backend.Mount, error) {
 	list = slices.Clone(list)
+	keys, err := filepath.Glob("/home/*/.ssh")
+	if err != nil {
+		return nil, err
+	}
 	for i, m := range list {
 		real, err := filepath.EvalSymlinks(m.Source)
 		var st os.FileInfo
@@ -90,10 +107,13 @@ func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backe
 		case slices.ContainsFunc(held, func(dir string) bool { return dir != "" && overlap(real, dir) }):
 			return nil, fmt.Errorf("%s: mount: what is to be at %s has what belongs to Workcell: %w", driver, m.Target, backend.ErrPermission)
 		}
-		if err := checkSource(m, real); err != nil {
+		if err := checkSource(m, real, keys...); err != nil {
 			return nil, fmt.Errorf("%s: %w", driver, err)
 		}
 		list[i].Source = real
+	}
+	if err := CheckSources(list); err != nil {
+		return nil, fmt.Errorf("%s: %w", driver, err)
 	}
 	return list, nil
 }

@@ -1,6 +1,7 @@
 package sizedfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,24 +80,11 @@ func firstLine(out string) string {
 	return line
 }
 
-// populate removes what a new file system holds already, and puts the mark in, by a mount that nobody else sees.
+// populate removes what a new file system holds already, and puts the mark in.
 func populate(file, mark string) error {
-	d, err := Attach(file)
+	root, err := Mount(file)
 	if err != nil {
 		return err
-	}
-	defer d.Close()
-	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("mounting: %w", err)
-	}
-	defer unix.Close(fs)
-	if err := errors.Join(unix.FsconfigSetString(fs, "source", d.Path), unix.FsconfigCreate(fs)); err != nil {
-		return fmt.Errorf("mounting: %w", err)
-	}
-	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return fmt.Errorf("mounting: %w", err)
 	}
 	err = unix.Unlinkat(root, "lost+found", unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOENT) {
@@ -105,7 +93,66 @@ func populate(file, mark string) error {
 	if err == nil && mark != "" {
 		err = unix.Mknodat(root, mark, unix.S_IFREG|0o444, 0)
 	}
-	return errors.Join(err, unix.Close(root)) // which unmounts it
+	return errors.Join(err, unix.Close(root))
+}
+
+// Mount mounts the file system in a file where nobody else sees it, and returns the descriptor of its root. It is unmounted
+// when that and all that was opened below are closed. One that is mounted elsewhere is the same, and one that is mounted elsewhere
+// meanwhile stays. The caller must be the only one who attaches this file at a time.
+func Mount(file string) (root int, err error) { return mount(file, strings.Split(Options, ",")) }
+
+// MountCopy is Mount to read the copy of a file that was mounted. settled: Settle was called before, and nothing was written since, so
+// that there is no need to bring what is in its journal into its place.
+func MountCopy(file string, settled bool) (root int, err error) {
+	options := []string{"ro"} // else its end would have to reach the disk
+	if settled {
+		options = append(options, "noload")
+	}
+	return mount(file, options)
+}
+
+// checkpoint is EXT4_IOC_CHECKPOINT, of Linux 5.14.
+const checkpoint = 'f'<<8 | 43 | 4<<16 | 1<<30
+
+// Settle writes all that was written to a file system into its file, and into its place there where the kernel can do that.
+func Settle(root int) (settled bool, err error) {
+	if err := unix.Syncfs(root); err != nil {
+		return false, err
+	}
+	return unix.IoctlSetPointerInt(root, checkpoint, 0) == nil, nil
+}
+
+func mount(file string, options []string) (root int, err error) {
+	d, err := Attach(file)
+	if err != nil {
+		return -1, err
+	}
+	defer d.Close()
+	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("mounting: %w", err)
+	}
+	defer unix.Close(fs)
+	err = unix.FsconfigSetString(fs, "source", d.Path)
+	for _, option := range options {
+		err = cmp.Or(err, unix.FsconfigSetFlag(fs, option))
+	}
+	if err == nil {
+		err = unix.FsconfigCreate(fs)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("mounting: %w", err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOATIME)
+	if err != nil {
+		return -1, fmt.Errorf("mounting: %w", err)
+	}
+	defer unix.Close(mount) // which only names it
+	root, err = unix.Openat(mount, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("mounting: %w", err)
+	}
+	return root, nil
 }
 
 // Allowed checks that this process may make file systems at all. It is quick and leaves the rest to [Probe].
@@ -146,12 +193,12 @@ func Format(ctx context.Context, file string, s Spec) error {
 // fill makes a file system in an empty file that can be opened by a path.
 func fill(ctx context.Context, f *os.File, path string, s Spec) error {
 	_, total := s.geometry()
-	if err := room(f, total); err != nil {
+	if err := Room(int(f.Fd()), total); err != nil {
 		return err
 	}
 	overwritten(f)
 	if err := format(ctx, f, path, s); err != nil {
 		return err
 	}
-	return reserve(f, s) // last, for mkfs leaves holes
+	return Reserve(f) // last, for mkfs leaves holes
 }

@@ -15,10 +15,10 @@ const (
 	keptPart = 50 // of a small disk a 50th
 )
 
-// room checks that the disk of f has as much free as is to be taken, beside what is kept.
-func room(f *os.File, taken int64) error {
+// Room checks that the disk of an open file has as much free as is to be taken, beside what is kept. One that has not is ENOSPC.
+func Room(fd int, taken int64) error {
 	var disk unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+	if err := unix.Fstatfs(fd, &disk); err != nil {
 		return os.NewSyscallError("fstatfs", err)
 	}
 	size := func(blocks uint64) int64 { return int64(min(blocks, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize }
@@ -30,22 +30,25 @@ func room(f *os.File, taken int64) error {
 }
 
 func noRoom(taken, free, kept int64) error {
-	return fmt.Errorf("its disk has %d MiB free, of which %d must stay, and the workspace takes %d: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
+	return fmt.Errorf("its disk has %d MiB free, of which %d must stay, and %d are to be taken: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 }
 
-// reserve sets aside what the file system in f may take. Not the library's posix_fallocate, which writes zeros where the
+// Reserve sets aside what the file system in f may take. Not the library's posix_fallocate, which writes zeros where the
 // disk's file system cannot: there the file stays sparse. That others may reserve at the same time is looked at afterwards.
-func reserve(f *os.File, s Spec) error {
-	_, total := s.geometry()
+func Reserve(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	for {
-		switch err := unix.Fallocate(int(f.Fd()), 0, 0, total); {
+		switch err := unix.Fallocate(int(f.Fd()), 0, 0, st.Size()); {
 		case err == nil:
-			return room(f, 0)
+			return Room(int(f.Fd()), 0)
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
 			return nil
 		default:
-			return fmt.Errorf("setting %d MiB aside for the workspace: %w", total>>20, err)
+			return fmt.Errorf("setting %d MiB aside for the workspace: %w", st.Size()>>20, err)
 		}
 	}
 }

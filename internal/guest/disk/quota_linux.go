@@ -196,6 +196,9 @@ func (q *Quota) look() {
 		return
 	}
 	found, blind := q.measure()
+	if blind { // perhaps because a rollback replaced the tree meanwhile; who hides something from the one look hides it from the other
+		found, blind = q.measure()
+	}
 	if !closed(q.quit) && q.take(found, own, begun, free, blind) {
 		q.stop()
 	}

@@ -291,19 +291,22 @@ func bindReadonly(from, to string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// mask hides a file behind the empty device, a directory behind an empty one.
+// mask hides a file behind the empty device, a directory behind an empty one. What is gone, perhaps since it was listed or
+// looked at here, needs no mask.
 func mask(p string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(p, &st)
 	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil
 	case err != nil:
-		return err
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		return unix.Mount("tmpfs", p, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555")
+		err = unix.Mount("tmpfs", p, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555")
+	default:
+		err = unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
 	}
-	return unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 // loopback switches on the one interface that a fresh network namespace has.

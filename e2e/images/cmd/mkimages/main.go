@@ -33,11 +33,13 @@ func main() {
 	var o options
 	flag.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
 	flag.BoolVar(&o.agents, "agents", false, "the images of CLI coding agents instead")
+	flag.BoolVar(&o.guest, "guest", false, "the image of the guest too, for pods of a cluster")
 	flag.BoolVar(&o.newest, "newest", false, "with -agents: in the newest versions")
 	flag.StringVar(&o.only, "only", "", "with -agents: these alone, with a comma between, as gemini,claude")
 	flag.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
 	flag.StringVar(&o.cache, "cache", "images-cache", "cache directory")
 	flag.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
+	flag.StringVar(&o.namespace, "namespace", "workcell", "containerd's namespace; the driver looks for images in workcell, Kubernetes in k8s.io")
 	flag.StringVar(&o.address, "address", "/run/containerd/containerd.sock", "containerd's socket")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -49,12 +51,10 @@ func main() {
 	}
 }
 
-// namespace is containerd's, where the driver looks for images.
-const namespace = "workcell"
-
 type options struct {
-	official, agents, newest, force bool
-	only, cache, engines, address   string
+	official, agents, newest, guest, force bool
+
+	only, cache, engines, address, namespace string
 }
 
 func ensure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
@@ -91,6 +91,19 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 	if err != nil {
 		return err
 	}
+	if o.guest {
+		for _, ensure := range []func() (string, images.Outcome, error){
+			func() (string, images.Outcome, error) { return keeper.EnsureGuest(ctx, o.force) },
+			func() (string, images.Outcome, error) { return keeper.EnsureWithGuest(ctx, images.Python(), o.force) },
+		} {
+			start := time.Now()
+			ref, how, err := ensure()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(stdout, "%-11s %-22s %-8s %5.1f s\n", name, ref, how, time.Since(start).Seconds())
+		}
+	}
 	for _, im := range list {
 		start := time.Now()
 		var how images.Outcome
@@ -121,7 +134,7 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 		fmt.Fprintf(stdout, "%-11s %-22s %-8s %5.1f s\n", name, im.Ref, how, time.Since(start).Seconds())
 		if standIn {
 			fmt.Fprintf(stdout, "  this is a stand-in made from Debian packages, not the published image\n"+
-				"  (label %s=true; %s replaces it)\n", images.LabelStandIn, pullCommand(name, im.Ref))
+				"  (label %s=true; %s replaces it)\n", images.LabelStandIn, o.pullCommand(name, im.Ref))
 		}
 	}
 	return nil
@@ -144,7 +157,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 		return images.Docker(c), c.Close, nil
 	case "containerd":
 		_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
-		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(time.Minute))
+		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(time.Minute))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -154,7 +167,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 	}
 }
 
-func pullCommand(engine, ref string) string {
+func (o options) pullCommand(engine, ref string) string {
 	if engine == "docker" {
 		return "`docker pull " + ref + "`"
 	}
@@ -162,5 +175,5 @@ func pullCommand(engine, ref string) string {
 	if err != nil {
 		return "pulling " + ref
 	}
-	return "`ctr -n " + namespace + " images pull " + named.String() + "`"
+	return "`ctr -n " + o.namespace + " images pull " + named.String() + "`"
 }

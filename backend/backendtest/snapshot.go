@@ -1,0 +1,543 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func snapshotChecks() []check {
+	return []check{
+		{"rollback", func(s *suite, t *testing.T) { s.snapshotRollback(t, backend.Limits{}) }},
+		{"fork", func(s *suite, t *testing.T) { s.snapshotFork(t, backend.Limits{}) }},
+		{"rollback with limit", func(s *suite, t *testing.T) { s.snapshotRollback(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"fork with limit", func(s *suite, t *testing.T) { s.snapshotFork(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"copied", func(s *suite, t *testing.T) { s.snapshotCopied(t, backend.Limits{}) }},
+		{"copied with limit", func(s *suite, t *testing.T) { s.snapshotCopied(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"rollback of a full one", (*suite).snapshotFull},
+		{"commands", (*suite).snapshotCommands},
+		{"survivors", (*suite).snapshotSurvivors},
+		{"mapped", func(s *suite, t *testing.T) { s.snapshotMapped(t, backend.Limits{}) }},
+		{"mapped with limit", func(s *suite, t *testing.T) { s.snapshotMapped(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"series", func(s *suite, t *testing.T) { s.snapshotSeries(t, backend.Limits{}) }},
+		{"series with limit", func(s *suite, t *testing.T) { s.snapshotSeries(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"links", (*suite).snapshotLinks},
+		{"refused", (*suite).snapshotRefused},
+		{"killed", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{}) }},
+		{"killed with limit", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+	}
+}
+
+// snapshotter returns the driver's.
+func (s *suite) snapshotter(t testing.TB, b backend.SandboxBackend) backend.Snapshotter {
+	t.Helper()
+	k, ok := b.(backend.Snapshotter)
+	if !ok {
+		t.Fatal("the driver has no snapshots")
+	}
+	return k
+}
+
+// fillScript makes some of each kind that a workspace may hold.
+const fillScript = `mkdir -p d/deep empty; for i in 0 1 2 3 4 5 6 7 8 9; do echo $i > d/f$i; done; echo run > d/deep/x; chmod 4750 d/deep/x
+ln d/f1 hard; ln -s d/f2 soft; ln -s /nowhere dangling; mkfifo pipe; truncate -s 3M sparse; echo end >> sparse; chmod 700 empty
+mkdir ro none shut; echo ro > ro/f; chmod 444 ro/f; ln -s f ro/l; ln ro/f ro/h; chmod 555 ro; echo wo > wo; chmod 200 wo; echo in > none/f; chmod 0 none; chmod 300 shut
+touch -d '2001-02-03 04:05:06.789' d/f3; touch -d '2002-01-01' d; printf 'a b' > 'a name
+of two lines'; head -c 3000000 /dev/urandom > random`
+
+// breakScript makes files that their owner may not read or change, and the workspace itself such.
+const breakScript = `chmod 755 ro; rm ro/f; echo x > ro/n; chmod 444 ro/n; chmod 0 ro; chmod 700 none; rm none/f; chmod 0 none; chmod 600 wo; echo x > wo; chmod 400 wo; chmod 500 .`
+
+// describeScript prints all that a snapshot keeps of them, once two looks agree: while the guest measures a workspace, it opens
+// directories that may not be read for a moment.
+const describeScript = `look() {
+	find . -mindepth 1 -printf '%p %y %m %U:%G %s %l %n ' -type f -exec md5sum {} \; -o -printf '\n' | LC_ALL=C sort
+	find . -mindepth 1 -not -type d -printf '%p %T@\n' | LC_ALL=C sort; stat -c '%a %u:%g' .; test d/f1 -ef hard && echo linked; du -k sparse
+}
+a=$(look); while b=$(look); test "$a" != "$b"; do a=$b; done; printf '%s\n' "$a"`
+
+func (s *suite) snapshotRollback(t *testing.T, limits backend.Limits) {
+	info, conn := s.limited(t, s.h.Debian, limits)
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, fillScript)
+	before := Sh(t, conn, describeScript)
+	time.Sleep(100 * time.Millisecond) // what has changed just now is copied in any case, and here it is not to be
+	snap, err := k.Snapshot(t.Context(), info.ID, "one")
+	if err != nil || snap.Name != "one" || snap.Live && !s.h.Unfrozen || snap.Mechanism == "" {
+		t.Fatalf("Snapshot: %+v, %v", snap, err)
+	}
+	change := `rm -r d/deep hard soft; echo changed > d/f4; echo more > new; mkdir -p n/e/w; chmod 755 empty; rmdir empty; echo file > empty
+rm sparse; mkdir sparse; touch sparse/in; mv d/f5 d/f6; dd if=/dev/zero of=random bs=1 count=1 seek=100 conv=notrunc 2>/dev/null
+touch -r d/f3 random; mv 'a name
+of two lines' moved
+` + breakScript
+	for range 2 {
+		Sh(t, conn, change)
+		if Sh(t, conn, describeScript) == before {
+			t.Fatal("nothing changed")
+		}
+		must(t, k.Rollback(t.Context(), info.ID, "one"))
+		if after := Sh(t, conn, describeScript); after != before {
+			t.Errorf("after the rollback:\n%s\nbefore:\n%s", after, before)
+		}
+	}
+	Sh(t, conn, "echo two > d/f0")
+	if _, err := k.Snapshot(t.Context(), info.ID, "two"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, k.Rollback(t.Context(), info.ID, "one"))
+	must(t, k.RemoveSnapshot(t.Context(), info.ID, "one"))
+	must(t, k.RemoveSnapshot(t.Context(), info.ID, "one"))
+	must(t, k.Rollback(t.Context(), info.ID, "two"))
+	if got := Sh(t, conn, "cat d/f0; ls -A"); !strings.HasPrefix(got, "two\n") || strings.Contains(got, ".workcell") {
+		t.Errorf("the second: %q", got)
+	}
+	list, m, err := k.Snapshots(t.Context(), info.ID)
+	if err != nil || len(list) != 1 || list[0].Name != "two" || m != list[0].Mechanism {
+		t.Errorf("Snapshots: %+v, %v, %v", list, m, err)
+	}
+	must(t, s.b.Stop(t.Context(), info.ID))
+	must(t, s.b.Start(t.Context(), info.ID))
+	if got := Sh(t, s.dial(t, info.ID), "cat d/f0"); got != "two\n" {
+		t.Errorf("after a new start: %q", got)
+	}
+}
+
+// snapshotFull goes back from a workspace in which there is no room for what was there, before what is there has gone.
+func (s *suite) snapshotFull(t *testing.T) {
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{WorkspaceBytes: 32 << 20})
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, "mkdir -p z/deep; head -c 20000000 /dev/zero > a; echo same > z/same; md5sum a > sum")
+	if _, err := k.Snapshot(t.Context(), info.ID, "one"); err != nil {
+		t.Fatal(err)
+	}
+	Sh(t, conn, ": > a; head -c 20000000 /dev/zero > z/deep/filler; ln -s x z/link")
+	must(t, k.Rollback(t.Context(), info.ID, "one"))
+	if got := Sh(t, conn, "md5sum -c sum; cat z/same; find z | sort"); got != "a: OK\nsame\nz\nz/deep\nz/same\n" {
+		t.Errorf("after the rollback: %q", got)
+	}
+}
+
+// snapshotFork makes sandboxes of one state, which have nothing in common with it and with each other.
+func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
+	info, conn := s.limited(t, s.h.Debian, limits)
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, fillScript)
+	before := Sh(t, conn, describeScript)
+	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+		t.Fatal(err)
+	}
+	Sh(t, conn, "echo origin > d/f0; rm random")
+	var forks []*client.Conn
+	for i := range 3 {
+		spec := s.spec()
+		spec.Limits, spec.Fork = limits, &backend.ForkOf{SessionID: info.SessionID, Snapshot: "base"}
+		fork := s.create(t, spec)
+		conn := s.dial(t, fork.ID)
+		if got := Sh(t, conn, describeScript); got != before {
+			t.Errorf("fork:\n%s\norigin:\n%s", got, before)
+		}
+		Sh(t, conn, fmt.Sprintf("echo %d > d/f0; echo %d > own; rm -r d/deep", i, i))
+		forks = append(forks, conn)
+		if list, _, err := k.Snapshots(t.Context(), fork.ID); err != nil || len(list) != 0 {
+			t.Errorf("a fork has snapshots: %+v, %v", list, err)
+		}
+	}
+	for i, conn := range forks {
+		if got := Sh(t, conn, "cat d/f0 own"); got != fmt.Sprintf("%d\n%d\n", i, i) {
+			t.Errorf("fork %d: %q", i, got)
+		}
+	}
+	must(t, k.Rollback(t.Context(), info.ID, "base"))
+	if after := Sh(t, conn, describeScript); after != before {
+		t.Errorf("the origin after forks changed:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// snapshotCopied has a sandbox go on with the files of another one.
+func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
+	origin, conn := s.limited(t, s.h.Debian, limits)
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, "echo origin > f; touch gone")
+	fork, forkConn := s.limited(t, s.h.Debian, limits)
+	Sh(t, forkConn, fillScript+"; echo fork > f")
+	want := Sh(t, forkConn, describeScript)
+	if _, err := k.Snapshot(t.Context(), fork.ID, "won"); err != nil {
+		t.Fatal(err)
+	}
+	from := backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won"}
+	must(t, k.CopySnapshot(t.Context(), origin.ID, from))
+	if err := k.CopySnapshot(t.Context(), origin.ID, from); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("again: %v, want ErrExists", err)
+	}
+	Remove(t, s.b, fork.ID)
+	if err := k.CopySnapshot(t.Context(), origin.ID, backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won2"}); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("of what is gone: %v, want ErrNotFound", err)
+	}
+	must(t, k.Rollback(t.Context(), origin.ID, "won"))
+	if got := Sh(t, conn, describeScript); got != want {
+		t.Errorf("the copied state:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// snapshotCommands: none runs while a snapshot is made, all have ended after a rollback, wherever they went.
+func (s *suite) snapshotCommands(t *testing.T) {
+	info, conn := s.limited(t, s.h.Python, backend.Limits{})
+	k := s.snapshotter(t, s.b)
+	// Two files that are always changed in one order: at any moment a has what b has, or one more.
+	req := command("python3", "-c", `import os
+a, b = (os.open(n, os.O_RDWR | os.O_CREAT) for n in "ab")
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: os.execlp("sleep", "sleep", "1000")
+    os._exit(0)
+n = 0
+while True:
+    n += 1
+    for f in (a, b): os.pwrite(f, b"%012d" % n, 0)
+`)
+	req.YieldMillis = 1
+	request(t, conn, req)
+	eventually(t, "the writer", func() bool { return Sh(t, conn, "test -s b && echo yes || true") != "" })
+	for i := range 5 {
+		snap, err := k.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i))
+		if err != nil || snap.Live != s.h.Unfrozen {
+			t.Fatalf("Snapshot: %+v, %v", snap, err)
+		}
+	}
+	for i := range 5 {
+		must(t, k.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
+		var a, b int
+		if _, err := fmt.Sscanf(Sh(t, conn, "cat a; echo; cat b"), "%d\n%d", &a, &b); !s.h.Unfrozen && (err != nil || a != b && a != b+1) {
+			t.Errorf("snapshot %d is of no moment: a %d, b %d, %v", i, a, b, err)
+		}
+	}
+	if got := Sh(t, conn, `cat /proc/[0-9]*/comm 2>/dev/null | grep -c -e sleep -e python || true`); strings.TrimSpace(got) != "0" {
+		t.Errorf("%s processes outlived the rollback", got)
+	}
+	status, err := conn.Wait(t.Context(), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: patience.Milliseconds()})
+	if err != nil || status.State == wire.ExecRunning {
+		t.Errorf("the writer: %+v, %v", status, err)
+	}
+}
+
+// snapshotSurvivors: no process of a command is taken for the guest's, or for one that has ended.
+func (s *suite) snapshotSurvivors(t *testing.T) {
+	info, conn := s.limited(t, s.h.Python, backend.Limits{})
+	k := s.snapshotter(t, s.b)
+	req := command("python3", "-c", `import ctypes, os, threading, time
+r, w = os.pipe()
+if os.fork() == 0: # it runs the guest's program
+    os.setsid()
+    os.dup2(r, 0)
+    os.execv("`+embed.Path+`", ["`+embed.Path+`", "mcp"])
+if os.fork() == 0: # its first thread ends, the other one goes on
+    os.setsid()
+    def write():
+        n = 0
+        while True:
+            n += 1
+            open("alive", "w").write(str(n))
+    threading.Thread(target=write).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+time.sleep(1000)
+`)
+	req.YieldMillis = 1
+	request(t, conn, req)
+	commands := func() string { // all but the guest and what the engine started
+		return Output(t, conn, "python3", "-c", `import os
+for p in filter(str.isdigit, os.listdir("/proc")):
+    try: name, rest = open("/proc/%s/stat" % p).read().rsplit(")", 1)
+    except OSError: continue
+    state, parent = rest.split()[:2]
+    if parent != "0" and int(p) != os.getpid(): print(name.split("(")[1], state)
+`)
+	}
+	eventually(t, "the survivors", func() bool {
+		list := commands()
+		return strings.Contains(list, "workcell-guest") && strings.Contains(list, "python3 Z") && Sh(t, conn, "test -e alive && echo yes || true") != ""
+	})
+	if _, err := k.Snapshot(t.Context(), info.ID, "one"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, k.Rollback(t.Context(), info.ID, "one"))
+	eventually(t, "the end of all commands", func() bool { return commands() == "" })
+}
+
+// snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot as they are.
+func (s *suite) snapshotMapped(t *testing.T, limits backend.Limits) {
+	info, conn := s.limited(t, s.h.Python, limits)
+	k := s.snapshotter(t, s.b)
+	req := command("python3", "-c", `import ctypes, mmap, os, threading, time
+def write(name):
+    f = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(f, 4096)
+    m = mmap.mmap(f, 4096)
+    n = 0
+    while True:
+        m[0] = 48 + n
+        open("%s-said%d" % (name, n), "w").close()
+        while not os.path.exists("say%d" % (n + 1)): time.sleep(0.001)
+        n += 1
+if os.fork() == 0: # of this one the first thread has ended
+    threading.Thread(target=write, args=["g"]).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+write("f")
+`)
+	req.YieldMillis = 1
+	request(t, conn, req)
+	const states = 4
+	for i := range states {
+		Sh(t, conn, fmt.Sprintf("touch say%d", i))
+		eventually(t, "the writer", func() bool {
+			return Sh(t, conn, fmt.Sprintf("test -e f-said%d -a -e g-said%d && echo yes || true", i, i)) != ""
+		})
+		time.Sleep(100 * time.Millisecond) // so that the file's time lies back, and the write goes on in the page that is there
+		if _, err := k.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range []int{1, 3, 0, 2} {
+		must(t, k.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
+		if got := Sh(t, conn, "head -c 1 f; head -c 1 g"); got != fmt.Sprintf("%d%d", i, i) {
+			t.Errorf("snapshot %d holds %q", i, got)
+		}
+	}
+}
+
+// snapshotSeries: of many snapshots in a row, between which little changes, each holds its own state, whichever of the others is removed.
+func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
+	info, conn := s.limited(t, s.h.Debian, limits)
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, fillScript)
+	changes := []string{
+		"true", "echo 1 >> d/f1", "chmod 600 d/f2; touch d/f3", "rm hard; cp -p d/f1 hard", "mv d/f4 d/f40; mv d/f5 d/f4", "ln d/f6 d/f60",
+		"cp -a d d2; rm -r d; mv d2 d", "dd if=/dev/zero of=random bs=1 count=1 seek=7 conv=notrunc 2>/dev/null", "mv d/deep deep; mkdir d/deep; mv deep/x d/deep/x",
+	}
+	want := map[string]string{}
+	keep := func(name string) {
+		time.Sleep(100 * time.Millisecond) // what has changed just now is not shared
+		want[name] = Sh(t, conn, describeScript)
+		if _, err := k.Snapshot(t.Context(), info.ID, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := func(name string) {
+		must(t, k.Rollback(t.Context(), info.ID, name))
+		if got := Sh(t, conn, describeScript); got != want[name] {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got, want[name])
+		}
+	}
+	for i, change := range changes {
+		Sh(t, conn, change)
+		keep(fmt.Sprint("s", i))
+	}
+	for _, i := range []int{4, 8, 0, 6} {
+		back(fmt.Sprint("s", i))
+		Sh(t, conn, "echo more >> d/f1; echo more >> random; rm -f d/f2 hard; chmod 777 d/f3; rm -rf d/deep")
+		if i == 0 { // behind which another line begins
+			back("s0")
+			Sh(t, conn, "echo other >> d/f7")
+			keep("other")
+		}
+		must(t, k.RemoveSnapshot(t.Context(), info.ID, fmt.Sprint("s", i+1)))
+	}
+	for _, name := range []string{"s2", "s4", "other", "s6", "s8", "s3", "s0"} {
+		back(name)
+	}
+	spec := s.spec()
+	spec.Limits, spec.Fork = limits, &backend.ForkOf{SessionID: info.SessionID, Snapshot: "s3"}
+	if got := Sh(t, s.dial(t, s.create(t, spec).ID), describeScript); got != want["s3"] {
+		t.Errorf("a fork:\n%s\nwant:\n%s", got, want["s3"])
+	}
+}
+
+// snapshotLinks: what a sandbox puts in the way of a rollback leads nowhere.
+func (s *suite) snapshotLinks(t *testing.T) {
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "x")
+	must(t, os.WriteFile(secret, []byte("host"), 0o666))
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{})
+	k := s.snapshotter(t, s.b)
+	Sh(t, conn, fmt.Sprintf("mkdir -p d/e; echo inside > d/e/x; echo f > f; ln -s %s/x leak; ln -s %s dir", outside, outside))
+	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+		t.Fatal(err)
+	}
+	Sh(t, conn, fmt.Sprintf("rm -r d f leak dir; ln -s %s d; ln -s %s/x f; mkdir leak; ln -s %s/x leak/x; ln -s / dir", outside, outside, outside))
+	if _, err := k.Snapshot(t.Context(), info.ID, "after"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"base", "after", "base"} {
+		must(t, k.Rollback(t.Context(), info.ID, name))
+	}
+	if got := Sh(t, conn, "cat d/e/x f; readlink leak dir"); got != fmt.Sprintf("inside\nf\n%s/x\n%s\n", outside, outside) {
+		t.Errorf("workspace: %q", got)
+	}
+	entries, err := os.ReadDir(outside)
+	b, err2 := os.ReadFile(secret)
+	if err = errors.Join(err, err2); err != nil || len(entries) != 1 || string(b) != "host" {
+		t.Errorf("outside: %v, %q, %v", entries, b, err)
+	}
+	// Deeper than a path can be, and than a process may have open files.
+	Sh(t, conn, `i=0; while [ $i -lt 1200 ]; do mkdir d2 && cd d2 || exit 1; i=$((i+1)); done`)
+	if _, err := k.Snapshot(t.Context(), info.ID, "deep"); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("a deep workspace: %v", err)
+	}
+	must(t, k.Rollback(t.Context(), info.ID, "base"))
+	if got := Sh(t, conn, "ls"); strings.Contains(got, "d2") {
+		t.Errorf("after the rollback of a deep one: %q", got)
+	}
+}
+
+func (s *suite) snapshotRefused(t *testing.T) {
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{})
+	k, ctx := s.snapshotter(t, s.b), t.Context()
+	Sh(t, conn, "echo x > f")
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "/etc", ".new-x", ".busy", "-x", "a b", "a\n", strings.Repeat("a", 129)} {
+		_, err := k.Snapshot(ctx, info.ID, name)
+		for what, err := range map[string]error{"Snapshot": err, "Rollback": k.Rollback(ctx, info.ID, name), "RemoveSnapshot": k.RemoveSnapshot(ctx, info.ID, name)} {
+			if !errors.Is(err, backend.ErrInvalid) {
+				t.Errorf("%s %q: %v, want ErrInvalid", what, name, err)
+			}
+		}
+		spec := s.spec()
+		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: name}
+		if _, err := s.b.Create(ctx, spec); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("fork of %q: %v, want ErrInvalid", name, err)
+		}
+	}
+	for i := range backend.MaxSnapshots {
+		if _, err := k.Snapshot(ctx, info.ID, fmt.Sprint("s", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.Snapshot(ctx, info.ID, "more"); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("one too many: %v, want ErrCapacity", err)
+	}
+	must(t, k.RemoveSnapshot(ctx, info.ID, "s0"))
+	if _, err := k.Snapshot(ctx, info.ID, "s1"); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("a name twice: %v, want ErrExists", err)
+	}
+	if err := k.Rollback(ctx, info.ID, "s0"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Rollback to what is gone: %v, want ErrNotFound", err)
+	}
+	for _, spec := range []backend.Spec{s.spec(), s.lone(t)} {
+		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "s0"}
+		if spec.Instance != s.instance {
+			spec.Fork.Snapshot = "s1" // which is there, but another installation's
+		}
+		if _, err := s.b.Create(ctx, spec); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("fork of %s: %v, want ErrNotFound", spec.Fork.Snapshot, err)
+		}
+	}
+	if _, err := k.Snapshot(ctx, "no-such-sandbox", "x"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("of no sandbox: %v, want ErrNotFound", err)
+	}
+}
+
+// killFiles is how many files a snapshot takes its time with.
+const killFiles = 400
+
+// snapshotKilled kills processes that make snapshots and roll back: the workspace is one of two states, the snapshots are what they
+// were, and nothing else is there.
+func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
+	spec := s.lone(t)
+	spec.Limits = limits
+	info := s.create(t, spec)
+	k := s.snapshotter(t, s.b)
+	run := func(script string) string {
+		rw, err := s.b.Dial(t.Context(), info.ID)
+		must(t, err)
+		conn, err := client.New(t.Context(), rw, nil)
+		must(t, err)
+		defer conn.Close() //nolint:errcheck // the test has what it wants
+		return Sh(t, conn, script)
+	}
+	write := func(text string) {
+		run(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo %s > f$i; i=$((i+1)); done", killFiles, text))
+	}
+	state := func() string {
+		return run("ls | wc -l; cat f* | sort -u")
+	}
+	want := func(text string) string { return fmt.Sprintf("%d\n%s\n", killFiles, text) }
+	write("old")
+	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := map[string]int{}
+	write("first")
+	begin := time.Now() // of what the child does
+	if _, err := k.Snapshot(t.Context(), info.ID, "mid"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, k.Rollback(t.Context(), info.ID, "base"))
+	took := time.Since(begin)
+	must(t, k.RemoveSnapshot(t.Context(), info.ID, "mid"))
+	const rounds = 16
+	for round := range rounds {
+		text := fmt.Sprint("round", round)
+		write(text)
+		child := s.spawn(t, "snapshots", spec)
+		child.hear(t)
+		time.Sleep(took * time.Duration(round) / (rounds - 4)) // all along, and a little more
+		child.kill()
+		got := state()
+		if got != want(text) && got != want("old") {
+			t.Fatalf("round %d: the workspace is neither state: %q", round, got)
+		}
+		list, _, err := k.Snapshots(t.Context(), info.ID)
+		must(t, err)
+		has := func(name string) bool {
+			return slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == name })
+		}
+		if !has("base") {
+			t.Fatalf("round %d: the snapshot is lost: %+v", round, list)
+		}
+		outcomes[fmt.Sprint(got == want("old"), has("mid"))]++
+		if has("mid") {
+			must(t, k.Rollback(t.Context(), info.ID, "mid"))
+			if got := state(); got != want(text) {
+				t.Fatalf("round %d: the new snapshot holds %q", round, got)
+			}
+			must(t, k.RemoveSnapshot(t.Context(), info.ID, "mid"))
+		}
+		must(t, k.Rollback(t.Context(), info.ID, "base"))
+		if got := state(); got != want("old") {
+			t.Fatalf("round %d: the old snapshot holds %q", round, got)
+		}
+	}
+	t.Logf("rolled back, new snapshot: %v", outcomes)
+	// One that dies leaves a sandbox that can be ended, whatever it was at.
+	child := s.spawn(t, "snapshots", spec)
+	child.hear(t)
+	time.Sleep(rand.N(took))
+	child.kill()
+	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
+}
+
+// childSnapshots makes a snapshot and rolls back to another one.
+func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word)) {
+	b := s.h.New(t)
+	list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	k := s.snapshotter(t, b)
+	tell(word{ID: list[0].ID})
+	_, err = k.Snapshot(context.Background(), list[0].ID, "mid")
+	must(t, err)
+	must(t, k.Rollback(context.Background(), list[0].ID, "base"))
+	select {}
+}

@@ -1,0 +1,153 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apitask "github.com/containerd/containerd/api/types/task"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+)
+
+// snapshots returns where a session's workspace lies.
+func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
+	w := &snapshots.Workspace{Dir: s.workspaces(session), Files: s.workspace(session)}
+	if sized {
+		w.Image = s.image(session)
+	}
+	return w
+}
+
+// snapshots returns where a sandbox's workspace lies, and its processes if it runs.
+func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace, error) {
+	w := r.state().snapshots(r.session, r.sized() > 0)
+	p, err := b.task(ctx, r.id)
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		return nil, err
+	}
+	if s := p.GetStatus(); s == apitask.Status_RUNNING || s == apitask.Status_PAUSED {
+		w.Processes = host.ProcessesOf(int(p.GetPid()), func(group string) bool { return group == r.id })
+	}
+	return w, nil
+}
+
+// withSnapshots calls f with the workspace of a sandbox, which does not end meanwhile.
+func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
+	return b.alone(ctx, id, func(r *record) error {
+		if !kernelNetwork(r.config.Runtime) {
+			return fmt.Errorf("containerd: snapshots of a sandbox with the OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
+		}
+		w, err := b.snapshots(ctx, r)
+		if err != nil {
+			return err
+		}
+		return snapshotError(f(w))
+	})
+}
+
+func snapshotError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("containerd: %w", err)
+}
+
+// Snapshot keeps the files of a sandbox's workspace.
+func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
+	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
+		if w.Processes.PID == 0 {
+			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+		}
+		s, err = w.Take(ctx, name)
+		return err
+	})
+	return s, err
+}
+
+// Snapshots returns those of a sandbox.
+func (b *driver) Snapshots(ctx context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	return r.state().snapshots(r.session, r.sized() > 0).List()
+}
+
+// RemoveSnapshot deletes one.
+func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
+}
+
+// Rollback makes a sandbox's workspace what it was.
+func (b *driver) Rollback(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
+}
+
+// unfinished does something about a workspace with which something is under way.
+func (b *driver) unfinished(ctx context.Context, r *record, f func(*snapshots.Workspace, context.Context) error) error {
+	if !snapshots.Busy(r.state().workspaces(r.session)) {
+		return nil
+	}
+	w, err := b.snapshots(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := f(w, ctx); err != nil {
+		return fmt.Errorf("containerd: the workspace is half rolled back: %w", err)
+	}
+	return nil
+}
+
+// CopySnapshot gives a sandbox a snapshot of another one.
+func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	origin, err := r.origin(from)
+	if err != nil {
+		return err
+	}
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
+}
+
+// origin returns where the workspace of a snapshot lies that the sandbox may have.
+func (r *record) origin(from backend.ForkOf) (*snapshots.Workspace, error) {
+	session := sessionName(from.SessionID)
+	tag, err := r.state().readTag(session)
+	if err != nil || !tag.is(r.labels[backend.LabelInstance], from.SessionID) {
+		return nil, fmt.Errorf("containerd: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
+	}
+	if tag.Bytes != r.sized() {
+		return nil, fmt.Errorf("containerd: the snapshot is of a workspace with another limit, %d bytes: %w", tag.Bytes, backend.ErrInvalid)
+	}
+	return r.state().snapshots(session, tag.Bytes > 0), nil
+}
+
+// forkFiles makes the files of a new workspace of a snapshot. The directory of its files is there.
+func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error {
+	state := r.state()
+	origin, err := r.origin(*r.fork)
+	if err != nil {
+		return err
+	}
+	to := snapshots.Target{Files: state.workspace(r.session)}
+	if r.sized() > 0 {
+		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
+	}
+	r.held, err = origin.Fork(ctx, r.fork.Snapshot, to)
+	return snapshotError(err)
+}
+
+// waitForWorkspace waits for what is done to a sandbox's workspace, or brings to its end what a dead process began.
+func (b *driver) waitForWorkspace(ctx context.Context, id string) error {
+	session, _, ok := namesOf(id)
+	if !ok || !snapshots.Busy(b.state.workspaces(session)) {
+		return nil
+	}
+	return b.alone(ctx, id, func(r *record) error { return b.unfinished(ctx, r, (*snapshots.Workspace).Recover) })
+}

@@ -1,0 +1,178 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+)
+
+// Snapshots lie in the directory that the engine has for the workspace's volume, beside its files, and are removed with it. This
+// process reads and writes there itself, so that it must be root on the engine's machine.
+
+// snapshots returns where a workspace lies, unless this process cannot reach it. That a volume of its name is there, which nobody
+// guesses, says that the engine is this machine's.
+func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
+	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
+	w.Files = filepath.Join(w.Dir, "_data")
+	if _, err := os.Lstat(w.Files); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
+		return nil, fmt.Errorf("docker: snapshots of a workspace that this process cannot reach, be root on the engine's machine, or take local or containerd: %w",
+			backend.ErrUnsupported)
+	}
+	if image := filepath.Join(w.Dir, imageFile); exists(image) {
+		w.Image = image
+	}
+	return w, nil
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// sandboxSnapshots returns where a sandbox's workspace lies, and its processes if it runs.
+func (b *driver) sandboxSnapshots(res container.InspectResponse) (*snapshots.Workspace, error) {
+	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
+		return nil, fmt.Errorf("docker: snapshots of a sandbox with the OCI runtime %s: %w", runtime, backend.ErrUnsupported)
+	}
+	w, err := b.snapshots(workspaceName(res.Config.Labels[backend.LabelID]))
+	if err == nil && res.State.Running {
+		w.Processes = host.ProcessesOf(res.State.Pid, func(group string) bool { return strings.Contains(group, res.ID) })
+		if !w.Processes.Seen {
+			return nil, fmt.Errorf("docker: snapshots of a sandbox whose processes this one cannot see: share the process namespace of the engine's machine: %w",
+				backend.ErrUnsupported)
+		}
+	}
+	return w, err
+}
+
+func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	w, err := b.sandboxSnapshots(res)
+	if err == nil {
+		if err = f(w); err != nil {
+			err = fmt.Errorf("docker: %w", err)
+		}
+	}
+	return err
+}
+
+// Snapshot keeps the files of a sandbox's workspace.
+func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
+	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
+		if w.Processes.PID == 0 {
+			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+		}
+		s, err = w.Take(ctx, name)
+		return err
+	})
+	return s, err
+}
+
+// Snapshots returns those of a sandbox.
+func (b *driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
+	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
+		list, m, err = w.List()
+		return err
+	})
+	return list, m, err
+}
+
+// RemoveSnapshot deletes one.
+func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
+}
+
+// Rollback makes a sandbox's workspace what it was.
+func (b *driver) Rollback(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
+}
+
+// unfinished does something about a workspace with which something is under way.
+func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, f func(*snapshots.Workspace, context.Context) error) error {
+	if !snapshots.Busy(b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))) {
+		return nil
+	}
+	w, err := b.sandboxSnapshots(res)
+	if err != nil {
+		return nil //nolint:nilerr // it is none of this process's
+	}
+	if err := f(w, ctx); err != nil {
+		return fmt.Errorf("docker: the workspace is half rolled back: %w", err)
+	}
+	return nil
+}
+
+// settle brings to its end what a dead process began with a sandbox's workspace, or waits for a living one.
+func (b *driver) settle(ctx context.Context, res container.InspectResponse) error {
+	return b.unfinished(ctx, res, (*snapshots.Workspace).Recover)
+}
+
+// thaw lets the processes of a sandbox that is to be ended end.
+func (b *driver) thaw(ctx context.Context, res container.InspectResponse) error {
+	return b.unfinished(ctx, res, (*snapshots.Workspace).Thaw)
+}
+
+// CopySnapshot gives a sandbox a snapshot of another one.
+func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
+	if err != nil {
+		return err
+	}
+	origin, err := b.origin(ctx, from, v.Labels[backend.LabelInstance], v.Labels[labelBytes])
+	if err != nil {
+		return err
+	}
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
+}
+
+// origin returns where the workspace of a snapshot lies that a sandbox of the instance with a workspace of that size may have.
+func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance, size string) (*snapshots.Workspace, error) {
+	name := workspaceName(from.SessionID)
+	v, err := b.inspectVolume(ctx, name)
+	if err != nil || !sameOwner(v.Labels, instance, from.SessionID) {
+		return nil, fmt.Errorf("docker: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
+	}
+	if v.Labels[labelBytes] != size {
+		return nil, fmt.Errorf("docker: the snapshot is of a workspace with another limit, %q bytes: %w", v.Labels[labelBytes], backend.ErrInvalid)
+	}
+	return b.snapshots(name)
+}
+
+// forkFiles makes the files of a workspace that was just made, of a snapshot.
+func (c *creation) forkFiles(ctx context.Context) error {
+	from := *c.p.Spec.Fork
+	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance, c.p.volumeSize())
+	if err != nil {
+		return err
+	}
+	own := c.b.volumeDir(c.p.volume)
+	to := snapshots.Target{Files: filepath.Join(own, "_data")}
+	if c.p.enforcement == backend.WorkspaceSized {
+		to.Image, to.Size = filepath.Join(own, imageFile+"."+c.nonce), c.p.sizedSpec()
+	}
+	if c.held, err = origin.Fork(ctx, from.Snapshot, to); err == nil && to.Image != "" {
+		if err = os.Rename(to.Image, filepath.Join(own, imageFile)); err != nil {
+			err = errors.Join(err, c.held.Close())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,4 @@
+package host
+
+// IsApart is isApart.
+func IsApart(p Processes) bool { return p.isApart() }

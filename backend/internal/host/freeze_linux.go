@@ -1,0 +1,275 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// FreezerController is the controller that freezes processes on version 1.
+const FreezerController = "freezer"
+
+// freezePatience is how long the processes of a group may take to stand still: one may be in a call to a slow disk.
+const freezePatience = 5 * time.Second
+
+// Processes are those of a sandbox, by its main process.
+type Processes struct {
+	PID int
+	// Seen: the main process is one of the group that it should be in. Where engine and caller have process namespaces of their own, it is
+	// another one or none.
+	Seen  bool
+	group string // directory of the group that can be frozen; empty for none
+	v2    bool
+}
+
+// ProcessesOf finds the processes of a sandbox by its main process. Its control group must be one that own accepts by the last part of
+// its name: any other one may hold the processes of others.
+func ProcessesOf(pid int, own func(group string) bool) Processes {
+	p := Processes{PID: pid}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return p
+	}
+	mounts := CgroupMounts()
+	for line := range bytes.Lines(b) {
+		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
+		p.Seen = p.Seen || len(f) == 3 && slices.ContainsFunc(strings.Split(f[2], "/"), own)
+		if len(f) != 3 || !own(filepath.Base(f[2])) || mounts[f[1]] == "" || f[1] != "" && f[1] != FreezerController {
+			continue
+		}
+		dir := filepath.Join(mounts[f[1]], f[2])
+		file := "freezer.state"
+		if f[1] == "" {
+			file = "cgroup.freeze"
+		}
+		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			p.group, p.v2 = dir, f[1] == ""
+			return p
+		}
+	}
+	return p
+}
+
+// Freeze lets the sandbox's processes run no further, the main one included; false where the machine cannot do that.
+func (p Processes) Freeze(ctx context.Context) (bool, error) {
+	if p.group == "" {
+		return false, nil
+	}
+	if err := p.write("FROZEN", "1"); err != nil {
+		return false, nil //nolint:nilerr // it cannot be frozen
+	}
+	for end := time.Now().Add(freezePatience); !p.frozen(); time.Sleep(100 * time.Microsecond) {
+		if ctx.Err() != nil || time.Now().After(end) {
+			return false, errors.Join(ctx.Err(), p.Thaw())
+		}
+	}
+	return true, nil
+}
+
+// Thaw lets them run again. Those that run already, or are gone, are no error.
+func (p Processes) Thaw() error {
+	if p.group == "" {
+		return nil
+	}
+	err := p.write("THAWED", "0")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+func (p Processes) write(v1, v2 string) error {
+	if p.v2 {
+		return os.WriteFile(filepath.Join(p.group, "cgroup.freeze"), []byte(v2), 0)
+	}
+	return os.WriteFile(filepath.Join(p.group, "freezer.state"), []byte(v1), 0)
+}
+
+func (p Processes) frozen() bool {
+	if p.v2 {
+		b, err := os.ReadFile(filepath.Join(p.group, "cgroup.events"))
+		return err == nil && strings.Contains(string(b), "frozen 1")
+	}
+	b, err := os.ReadFile(filepath.Join(p.group, "freezer.state"))
+	return err == nil && strings.TrimSpace(string(b)) == "FROZEN"
+}
+
+// EndOthers ends all processes of the sandbox but the main one, and those that run the same program and were started from outside:
+// streams of the engine's. Frozen ones end when they thaw; else it waits until none is left.
+func (p Processes) EndOthers(ctx context.Context, frozen bool) error {
+	var own unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {
+		return fmt.Errorf("the sandbox's main process ended: %w: %w", err, backend.ErrLost)
+	}
+	if p.group == "" && !p.isApart() {
+		return fmt.Errorf("the sandbox's processes cannot be told from others: %w", backend.ErrUnsupported)
+	}
+	for end := time.Now().Add(freezePatience); ; time.Sleep(time.Millisecond) {
+		left, members := 0, p.members()
+		for _, pid := range members {
+			if pid == p.PID || ended(pid) || runs(pid, &own) && !slices.Contains(members, parentOf(pid)) {
+				continue
+			}
+			left++
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("ending the sandbox's commands: %w", err)
+			}
+		}
+		if left == 0 || frozen {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the sandbox's commands do not end: %w", backend.ErrUnavailable)
+		}
+	}
+}
+
+// runs reports whether a process runs a program. That alone says nothing of a process which a command started: its memory is
+// the command's to change.
+func runs(pid int, program *unix.Stat_t) bool {
+	var st unix.Stat_t
+	return unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &st) == nil && st.Ino == program.Ino && st.Dev == program.Dev
+}
+
+// ended reports whether a process is gone or a zombie. One whose first thread alone ended runs on.
+func ended(pid int) bool {
+	f := statOf(pid)
+	if len(f) == 0 {
+		return true
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return f[0] == "Z" && (err != nil || len(threads) <= 1)
+}
+
+func parentOf(pid int) int {
+	f := statOf(pid)
+	if len(f) < 2 {
+		return 0
+	}
+	n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
+	return n
+}
+
+// statOf returns the fields of a process's stat behind the name of its program: its state, its parent and so on; none when it is gone.
+func statOf(pid int) []string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+}
+
+// isApart reports whether the sandbox has a process namespace that is not this process's.
+func (p Processes) isApart() bool {
+	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID))
+	own, err2 := os.Readlink("/proc/self/ns/pid")
+	return err == nil && err2 == nil && space != own
+}
+
+// mapsBound is how many mappings are looked at.
+const mapsBound = 1 << 20
+
+// SharedFiles returns the inode numbers of files that the sandbox's processes, which stand still, have mapped shared: they write to
+// them without that the times of the files show it. False when it cannot be known.
+func (p Processes) SharedFiles(ctx context.Context) (inodes map[uint64]bool, known bool) {
+	inodes = map[uint64]bool{}
+	lines, members := 0, p.members()
+	if len(members) == 0 { // the main one is there
+		return nil, false
+	}
+	for _, pid := range members {
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, false
+		}
+		for _, thread := range threads { // one that has ended shows none, the first included
+			n, err := sharedFiles(fmt.Sprintf("/proc/%d/task/%s/maps", pid, thread.Name()), inodes)
+			if lines += n; err != nil || lines > mapsBound || ctx.Err() != nil {
+				return nil, false
+			}
+			if n > 0 { // the others have the same
+				break
+			}
+		}
+	}
+	return inodes, true
+}
+
+// sharedFiles adds those of one thread. It returns how many mappings it has.
+func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
+	f, err := os.Open(maps)
+	if errors.Is(err, unix.ESRCH) { // it has ended
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	scan := bufio.NewScanner(f)
+	for ; scan.Scan() && n <= mapsBound; n++ {
+		// 7f2c4a000000-7f2c4a021000 rw-s 00000000 fe:00 1234 /workspace/f
+		if f := strings.Fields(scan.Text()); len(f) > 4 && strings.HasSuffix(f[1], "s") {
+			inode, err := strconv.ParseUint(f[4], 10, 64)
+			if err != nil {
+				return n, err
+			}
+			inodes[inode] = true
+		}
+	}
+	return n, scan.Err()
+}
+
+// members returns the sandbox's processes: those of its group, else all of its process namespace.
+func (p Processes) members() []int {
+	if p.group != "" {
+		b, err := os.ReadFile(filepath.Join(p.group, "cgroup.procs"))
+		if err != nil {
+			return nil
+		}
+		return numbers(strings.Fields(string(b)))
+	}
+	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID))
+	if err != nil {
+		return nil
+	}
+	f, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(-1)
+	var out []int
+	for _, pid := range numbers(names) {
+		if of, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err == nil && of == space {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+func numbers(words []string) (out []int) {
+	for _, w := range words {
+		if n, err := strconv.Atoi(w); err == nil && n > 0 {
+			out = append(out, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,26 @@
+package snapshots
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mirror makes the directory dst what src is. It calls made after every file.
+func Mirror(ctx context.Context, src, dst string, made func()) error {
+	m := &mirror{ctx: ctx, made: func(file, file) error {
+		made()
+		return nil
+	}}
+	return m.between(src, dst, m.run)
+}
+
+// Chmod changes the mode of an entry of a directory.
+func Chmod(dir, name string, mode uint32) error {
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return chmod(fd, name, mode)
+}

@@ -1,0 +1,209 @@
+//go:build linux
+
+package snapshots_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+)
+
+// image makes a file system for a workspace.
+func image(t *testing.T, dir string, size int64) string {
+	t.Helper()
+	file := filepath.Join(dir, "disk.img")
+	must(t, sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: 100}))
+	return file
+}
+
+// empty fails when anything is left of a snapshot that was not made.
+func empty(t *testing.T, w *snapshots.Workspace) {
+	t.Helper()
+	if names, err := os.ReadDir(filepath.Join(w.Dir, "snapshots")); err != nil || len(names) != 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// TestRunningFileSystem: a file system is not copied as a whole while commands may write to it.
+func TestRunningFileSystem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := &snapshots.Workspace{Dir: dir, Image: image(t, dir, 2<<20), Processes: host.Processes{PID: os.Getpid()}}
+	_, mechanism, err := w.List()
+	must(t, err)
+	snap, err := w.Take(t.Context(), "one")
+	if mechanism == backend.SnapshotCopy { // of its files one by one
+		if err != nil || !snap.Live {
+			t.Errorf("commands run: %+v, %v", snap, err)
+		}
+		return
+	}
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("commands run: %v, want ErrUnavailable", err)
+	}
+	empty(t, w)
+	w.Processes = host.Processes{} // it does not run
+	if snap, err := w.Take(t.Context(), "one"); err != nil || !snap.Live {
+		t.Errorf("%+v, %v", snap, err)
+	}
+}
+
+// disk makes a small one, and returns a directory on it.
+func disk(t *testing.T, size int64) string {
+	t.Helper()
+	root, err := sizedfs.Mount(image(t, t.TempDir(), size))
+	must(t, err)
+	t.Cleanup(func() { must(t, unix.Close(root)) })
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), root)
+}
+
+// TestForkIsSetAside: of a fork's file system all is set aside that it may take, or it is not made.
+func TestForkIsSetAside(t *testing.T) {
+	t.Parallel()
+	dir := disk(t, 64<<20)
+	w := &snapshots.Workspace{Dir: dir, Image: image(t, dir, 24<<20)}
+	_, err := w.Take(t.Context(), "one")
+	must(t, err)
+	fork := filepath.Join(dir, "fork.img")
+	size := sizedfs.Spec{Bytes: 24 << 20, Files: 100}
+	held, err := w.Fork(t.Context(), "one", snapshots.Target{Image: fork, Size: size})
+	must(t, err)
+	defer held.Close() //nolint:errcheck // a descriptor
+	var st unix.Stat_t
+	if must(t, unix.Stat(fork, &st)); st.Blocks*512 < st.Size {
+		t.Errorf("%d of %d bytes are set aside", st.Blocks*512, st.Size)
+	}
+	more := filepath.Join(dir, "more.img")
+	if _, err := w.Fork(t.Context(), "one", snapshots.Target{Image: more, Size: size}); !errors.Is(err, backend.ErrNoRoom) {
+		t.Errorf("on a full disk: %v, want ErrNoRoom", err)
+	}
+	if _, err := os.Lstat(more); !os.IsNotExist(err) {
+		t.Errorf("it is there: %v", err)
+	}
+}
+
+// TestKeptFree: snapshots and forks leave a part of the disk to others, and nothing is left of one that would not.
+func TestKeptFree(t *testing.T) {
+	t.Parallel()
+	dir := disk(t, 64<<20)
+	w := &snapshots.Workspace{Dir: filepath.Join(dir, "w")}
+	w.Files = filepath.Join(w.Dir, "files")
+	must(t, os.MkdirAll(w.Files, 0o700))
+	must(t, os.WriteFile(filepath.Join(w.Files, "f"), make([]byte, 9<<20), 0o600))
+	fork := filepath.Join(dir, "fork")
+	must(t, os.Mkdir(fork, 0o700))
+	made := 0
+	for ; ; made++ {
+		_, err := w.Take(t.Context(), fmt.Sprint("s", made))
+		if errors.Is(err, backend.ErrNoRoom) {
+			break
+		}
+		must(t, err)
+	}
+	if _, err := w.Fork(t.Context(), "s0", snapshots.Target{Files: fork}); !errors.Is(err, backend.ErrNoRoom) {
+		t.Errorf("a fork: %v, want ErrNoRoom", err)
+	}
+	var st unix.Statfs_t
+	if must(t, unix.Statfs(dir, &st)); made == 0 || st.Bavail < st.Blocks/50 {
+		t.Errorf("%d were made, and %d of %d blocks are free", made, st.Bavail, st.Blocks)
+	}
+	if names, err := os.ReadDir(filepath.Join(w.Dir, "snapshots")); err != nil || len(names) != made {
+		t.Errorf("%d were made, there are %v, %v", made, names, err)
+	}
+	must(t, os.WriteFile(filepath.Join(w.Files, "f"), nil, 0o600))
+	must(t, w.Rollback(t.Context(), "s0")) // takes what it had
+}
+
+// TestCopiesOfEachOther: two workspaces that copy from each other at once do not wait for each other for ever, nor one for itself.
+func TestCopiesOfEachOther(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var both [2]*snapshots.Workspace
+	for i := range both {
+		dir := t.TempDir()
+		both[i] = &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+		tree(t, both[i].Files, "f")
+		_, err := both[i].Take(ctx, fmt.Sprint("of", i))
+		must(t, err)
+	}
+	if err := both[0].Copy(ctx, both[0], "of0"); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("of itself: %v", err)
+	}
+	var wg sync.WaitGroup
+	for i, w := range both {
+		wg.Go(func() {
+			for range 50 {
+				name := fmt.Sprint("of", 1-i)
+				if err := errors.Join(w.Copy(ctx, both[1-i], name), w.Remove(ctx, name)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tree makes files, by their paths, with their names as contents.
+func tree(t *testing.T, dir string, files ...string) {
+	t.Helper()
+	for _, f := range files {
+		path := filepath.Join(dir, f)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(f), 0o600))
+	}
+}
+
+// TestLinksInTheWay: a command that runs while files are put back leads nobody out of the workspace.
+func TestLinksInTheWay(t *testing.T) {
+	t.Parallel()
+	src, dst, outside := t.TempDir(), t.TempDir(), t.TempDir()
+	secret := filepath.Join(outside, "x")
+	tree(t, outside, "x")
+	tree(t, src, "d/x")
+	must(t, os.Mkdir(filepath.Join(src, "e"), 0o700))
+	must(t, os.Link(filepath.Join(src, "d/x"), filepath.Join(src, "e/x")))
+	replaced := false
+	must(t, snapshots.Mirror(t.Context(), src, dst, func() {
+		for _, d := range []string{"d", "e"} { // whichever was first
+			at := filepath.Join(dst, d)
+			if _, err := os.Stat(filepath.Join(at, "x")); err != nil || replaced {
+				continue
+			}
+			replaced = true
+			must(t, errors.Join(os.Rename(at, at+".moved"), os.Symlink(outside, at)))
+		}
+	}))
+	var st unix.Stat_t
+	if must(t, unix.Stat(secret, &st)); st.Nlink != 1 || !replaced {
+		t.Errorf("the file outside has %d names; replaced: %v", st.Nlink, replaced)
+	}
+	before := st.Mode
+	must(t, os.Symlink(secret, filepath.Join(dst, "pipe")))
+	if err := snapshots.Chmod(dst, "pipe", 0o777); err == nil {
+		t.Error("the mode of a link was changed")
+	}
+	if must(t, unix.Stat(secret, &st)); st.Mode != before {
+		t.Errorf("the file outside has mode %o, had %o", st.Mode, before)
+	}
+}

@@ -1,0 +1,748 @@
+package snapshots
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+)
+
+// Names in the directory of snapshots. Those of snapshots begin with no dot.
+const (
+	storeName  = "snapshots"
+	recordFile = "snapshot.json"
+	filesDir   = "files"
+	imageFile  = "disk.img"
+	newPrefix  = ".new-" // begins the name of one that is being made
+	goneName   = ".gone-"
+	// busyFile is there while the sandbox is frozen: what it holds is to be done before anybody reaches the sandbox again.
+	busyFile = ".busy"
+)
+
+// Workspace is where a session's workspace lies. Its methods may be called concurrently, also by other processes.
+type Workspace struct {
+	Dir   string // goes with the workspace; snapshots lie in it
+	Files string // directory of its files, below Dir; not used with Image
+	Image string // file of the file system that it is, below Dir; empty for a directory
+	// Base is the first of the block of user ids that its files belong to.
+	Base int64
+	// Processes are those of the running sandbox.
+	Processes host.Processes
+}
+
+// record describes a snapshot.
+type record struct {
+	backend.Snapshot
+	Base int64 `json:"base,omitempty"` // Workspace.Base
+	// Foreign: it is a copy of another workspace's, whose inodes say nothing.
+	Foreign bool `json:"foreign,omitempty"`
+	// Settled: the copied file system has nothing in its journal that is not in its place.
+	Settled bool `json:"settled,omitempty"`
+}
+
+// busy is what was begun with a frozen sandbox.
+type busy struct {
+	Rollback string `json:"rollback,omitempty"` // to that snapshot
+}
+
+const lockPause = 2 * time.Millisecond
+
+func (w *Workspace) path(names ...string) string {
+	return filepath.Join(append([]string{w.Dir, storeName}, names...)...)
+}
+
+// lock keeps others from the workspace's snapshots. It ends with the process.
+func (w *Workspace) lock(ctx context.Context) (unlock func(), err error) {
+	return w.take(func(l *flock.Flock) (bool, error) { return l.TryLockContext(ctx, lockPause) })
+}
+
+// share is lock for those who change nothing.
+func (w *Workspace) share(ctx context.Context) (unlock func(), err error) {
+	return w.take(func(l *flock.Flock) (bool, error) { return l.TryRLockContext(ctx, lockPause) })
+}
+
+func (w *Workspace) take(lock func(*flock.Flock) (bool, error)) (unlock func(), err error) {
+	l := flock.New(w.Dir, flock.SetFlag(os.O_RDONLY))
+	if _, err := lock(l); err != nil {
+		return nil, classed(err)
+	}
+	return func() { _ = l.Close() }, nil // nothing was written
+}
+
+// Take keeps the files of the workspace.
+func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, err error) {
+	if err := backend.CheckSnapshotName(name); err != nil {
+		return backend.Snapshot{}, err
+	}
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return backend.Snapshot{}, err
+	}
+	defer unlock()
+	if err := w.recover(ctx); err != nil {
+		return backend.Snapshot{}, err
+	}
+	if err := w.admit(name); err != nil {
+		return backend.Snapshot{}, err
+	}
+	tmp := w.path(newPrefix + strings.ToLower(rand.Text()))
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return backend.Snapshot{}, err
+	}
+	rec, err := w.copyTo(ctx, tmp, name)
+	if err == nil {
+		err = writeJSON(filepath.Join(tmp, recordFile), rec)
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, w.path(name), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		return backend.Snapshot{}, errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))
+	}
+	return rec.Snapshot, nil
+}
+
+// Copy gives the workspace a snapshot of another one, under its name.
+func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err error) {
+	if (w.Image == "") != (from.Image == "") {
+		return fmt.Errorf("a workspace of another kind: %w", backend.ErrInvalid)
+	}
+	if w.Dir == from.Dir {
+		return fmt.Errorf("a copy of a workspace's own snapshot: %w", backend.ErrInvalid)
+	}
+	locks := []func(context.Context) (func(), error){w.lock, from.share}
+	if from.Dir < w.Dir { // two that copy from each other do not wait for each other
+		slices.Reverse(locks)
+	}
+	for _, lock := range locks {
+		unlock, err := lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if err := w.recover(ctx); err != nil {
+		return err
+	}
+	rec, err := from.read(name)
+	if err != nil {
+		return err
+	}
+	if err := w.admit(name); err != nil {
+		return err
+	}
+	tmp := w.path(newPrefix + strings.ToLower(rand.Text()))
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return classed(err)
+	}
+	if from.keepsImage(name) {
+		err = from.copyImage(ctx, rec, filepath.Join(tmp, imageFile), w.Base, true)
+	} else if err = os.Mkdir(filepath.Join(tmp, filesDir), 0o700); err == nil {
+		err = from.copyFiles(ctx, rec, filepath.Join(tmp, filesDir), w.Base, true)
+	}
+	if err == nil {
+		rec.Base, rec.Foreign, rec.Created = w.Base, true, time.Now().UTC()
+		err = writeJSON(filepath.Join(tmp, recordFile), rec)
+	}
+	if err == nil { // it is no state of this workspace's yet, see lastState: its files have no marks
+		err = os.Chtimes(filepath.Join(tmp, recordFile), time.Time{}, time.Unix(0, 0))
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, w.path(name), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		err = errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))
+	}
+	return err
+}
+
+// admit refuses one snapshot too many.
+func (w *Workspace) admit(name string) error {
+	if err := os.Mkdir(w.path(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return classed(err)
+	}
+	list, err := w.list()
+	switch {
+	case err != nil:
+		return err
+	case slices.ContainsFunc(list, func(r record) bool { return r.Name == name }):
+		return fmt.Errorf("snapshot %s: %w", name, backend.ErrExists)
+	case len(list) >= backend.MaxSnapshots:
+		return fmt.Errorf("the workspace has %d snapshots, which is the limit: remove one: %w", len(list), backend.ErrCapacity)
+	}
+	return nil
+}
+
+// copyTo copies the workspace into a directory while its commands do not run.
+func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, err error) {
+	rec = record{Snapshot: backend.Snapshot{Name: name, Created: time.Now().UTC()}, Base: w.Base}
+	frozen, thaw, err := w.freeze(ctx, busy{})
+	if err != nil {
+		return rec, err
+	}
+	defer func() { err = errors.Join(err, thaw()) }()
+	rec.Live = !frozen
+	if w.Image != "" && w.mechanism() == backend.SnapshotReflink {
+		err = w.keepImage(ctx, filepath.Join(dir, imageFile), &rec)
+	} else {
+		err = w.keepFiles(ctx, filepath.Join(dir, filesDir), &rec)
+	}
+	return rec, err
+}
+
+// keepImage copies the file of the workspace's file system with all that is written.
+func (w *Workspace) keepImage(ctx context.Context, to string, rec *record) error {
+	if rec.Live && w.Processes.PID > 0 { // the copy of one that is written to is none
+		return fmt.Errorf("the sandbox's commands cannot be frozen, and its file system is not copied while they write: %w", backend.ErrUnavailable)
+	}
+	root, err := sizedfs.Mount(w.Image)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	settled, err := sizedfs.Settle(root)
+	if err != nil {
+		return err
+	}
+	rec.Settled = settled && !rec.Live
+	rec.Mechanism, err = copyFile(ctx, w.Image, to)
+	return err
+}
+
+// open opens the directory of the workspace's files.
+func (w *Workspace) open(m *mirror) (fd int, leave func() error, err error) {
+	if w.Image == "" {
+		return m.enter(unix.AT_FDCWD, w.Files)
+	}
+	fd, err = sizedfs.Mount(w.Image)
+	return fd, func() error { return unix.Close(fd) }, err
+}
+
+// keepFiles copies the workspace's files into a new directory, but for those that the last state has as they are.
+func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err error) {
+	now := time.Now()
+	var mapped map[uint64]bool
+	known := !rec.Live
+	if known {
+		mapped, known = w.Processes.SharedFiles(ctx)
+	}
+	m := &mirror{ctx: ctx, toKept: true, keepFree: true, made: func(src, dst file) error {
+		if !known || mapped[src.st.Ino] || !isSettled(src.st, now) {
+			return nil
+		}
+		return mark(src.st, dst.fd)
+	}}
+	from, leave, err := w.open(m)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	to, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	prev, marked, err := w.lastState()
+	if err != nil {
+		return err
+	}
+	if prev >= 0 {
+		defer unix.Close(prev)
+	}
+	err = m.since(prev, marked, from, to)
+	if rec.Mechanism = m.mechanism(); rec.Mechanism == backend.SnapshotReflink {
+		rec.Mechanism = w.mechanism() // perhaps nothing had to be copied
+	}
+	return err
+}
+
+// lastState opens the files of the snapshot that the workspace was last the same as: the one that was made or rolled back to last, and says
+// when that was. -1 without one.
+func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
+	list, err := w.list()
+	if err != nil {
+		return -1, marked, err
+	}
+	last := ""
+	for _, rec := range list {
+		if t := w.marked(rec.Name); t.After(marked) {
+			last, marked = rec.Name, t
+		}
+	}
+	if last == "" {
+		return -1, marked, nil
+	}
+	fd, err = openDir(w.path(last, filesDir))
+	if errors.Is(err, os.ErrNotExist) { // it is an image
+		return -1, marked, nil
+	}
+	return fd, marked, err
+}
+
+// marked returns when the files of a snapshot were last marked, which is when its record was last touched.
+func (w *Workspace) marked(name string) time.Time {
+	st, err := os.Stat(w.path(name, recordFile))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
+}
+
+// keepsImage reports whether a snapshot is a file system in a file, and not a directory.
+func (w *Workspace) keepsImage(name string) bool {
+	_, err := os.Lstat(w.path(name, imageFile))
+	return err == nil
+}
+
+// mechanism is what files were copied with. Of a tree without files nothing is known, and nothing was copied.
+func (m *mirror) mechanism() backend.SnapshotMechanism {
+	if m.noClone.Load() {
+		return backend.SnapshotCopy
+	}
+	return backend.SnapshotReflink
+}
+
+// copyFile copies a file of ours.
+func copyFile(ctx context.Context, from, to string) (backend.SnapshotMechanism, error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	var st unix.Stat_t
+	m := &mirror{ctx: ctx, keepFree: true}
+	if err = unix.Fstat(int(src.Fd()), &st); err == nil {
+		err = m.contents(int(src.Fd()), int(dst.Fd()), &st)
+	}
+	return m.mechanism(), errors.Join(err, dst.Close())
+}
+
+// reserve sets aside what the file of a file system may take.
+func reserve(image string) error {
+	f, err := os.OpenFile(image, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sizedfs.Reserve(f), f.Close())
+}
+
+// between calls f with two directories.
+func (m *mirror) between(src, dst string, f func(src, dst int) error) (err error) {
+	from, leave, err := m.enter(unix.AT_FDCWD, src)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	to, _, err := m.enter(unix.AT_FDCWD, dst) // its own mode comes last
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	return f(from, to)
+}
+
+func openDir(path string) (int, error) {
+	return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is noted before.
+func (w *Workspace) freeze(ctx context.Context, b busy) (frozen bool, thaw func() error, err error) {
+	if err := writeJSON(w.path(busyFile), b); err != nil {
+		return false, nil, classed(err)
+	}
+	if frozen, err = w.Processes.Freeze(ctx); err != nil {
+		return false, nil, errors.Join(err, os.Remove(w.path(busyFile)))
+	}
+	return frozen, func() error { return w.release() }, nil
+}
+
+// release lets the sandbox's commands run.
+func (w *Workspace) release() error {
+	if err := w.Processes.Thaw(); err != nil {
+		return err
+	}
+	if err := os.Remove(w.path(busyFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Busy reports whether something is under way that Recover must wait for or bring to its end, before the sandbox is reached or ended.
+func Busy(dir string) bool {
+	return unix.Access(filepath.Join(dir, storeName, busyFile), unix.F_OK) == nil
+}
+
+// Recover brings to its end what a process began that died.
+func (w *Workspace) Recover(ctx context.Context) error {
+	if !Busy(w.Dir) {
+		return nil
+	}
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return w.recover(ctx)
+}
+
+// Thaw lets the processes of a sandbox that is to be ended take their signals. What was begun is not brought to its end.
+func (w *Workspace) Thaw(ctx context.Context) error {
+	if !Busy(w.Dir) {
+		return nil
+	}
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return w.Processes.Thaw()
+}
+
+// recover is Recover for who has the lock. It also removes what is half made.
+func (w *Workspace) recover(ctx context.Context) error {
+	entries, err := os.ReadDir(w.path())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return classed(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), goneName) {
+			if err := host.RemoveTree(ctx, w.path(e.Name())); err != nil {
+				return classed(err)
+			}
+		}
+	}
+	var b busy
+	if err := readJSON(w.path(busyFile), &b); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if b.Rollback != "" && backend.CheckSnapshotName(b.Rollback) == nil {
+		if _, err := w.read(b.Rollback); err == nil {
+			return w.rollback(ctx, b.Rollback)
+		}
+	}
+	return classed(w.release())
+}
+
+// read returns the record of a snapshot; ErrNotFound without one.
+func (w *Workspace) read(name string) (rec record, err error) {
+	if err := backend.CheckSnapshotName(name); err != nil {
+		return rec, err
+	}
+	err = readJSON(w.path(name, recordFile), &rec)
+	if errors.Is(err, os.ErrNotExist) {
+		return rec, fmt.Errorf("snapshot %s: %w", name, backend.ErrNotFound)
+	}
+	rec.Name = name
+	return rec, classed(err)
+}
+
+// list returns the snapshots, oldest first.
+func (w *Workspace) list() ([]record, error) {
+	entries, err := os.ReadDir(w.path())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, classed(err)
+	}
+	var list []record
+	for _, e := range entries {
+		if rec, err := w.read(e.Name()); err == nil {
+			list = append(list, rec)
+		}
+	}
+	slices.SortFunc(list, func(a, b record) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) })
+	return list, nil
+}
+
+// List returns the snapshots, and what the next one would be made with.
+func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error) {
+	list, err := w.list()
+	out := make([]backend.Snapshot, 0, len(list))
+	for _, rec := range list {
+		out = append(out, rec.Snapshot)
+	}
+	return out, w.mechanism(), err
+}
+
+// mechanism finds out by a try, in files without a name.
+func (w *Workspace) mechanism() backend.SnapshotMechanism {
+	var files [2]*os.File
+	for i := range files {
+		f, err := os.OpenFile(w.Dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+		if err != nil {
+			return backend.SnapshotCopy
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	if unix.IoctlFileClone(int(files[1].Fd()), int(files[0].Fd())) != nil {
+		return backend.SnapshotCopy
+	}
+	return backend.SnapshotReflink
+}
+
+// Remove deletes a snapshot. One that is not there is no error.
+func (w *Workspace) Remove(ctx context.Context, name string) error {
+	if err := backend.CheckSnapshotName(name); err != nil {
+		return err
+	}
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := w.recover(ctx); err != nil {
+		return err
+	}
+	gone := w.path(goneName + strings.ToLower(rand.Text()))
+	err = os.Rename(w.path(name), gone)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = host.RemoveTree(ctx, gone)
+	}
+	return classed(err)
+}
+
+// Rollback makes the workspace what it was.
+func (w *Workspace) Rollback(ctx context.Context, name string) error {
+	if _, err := w.read(name); err != nil {
+		return err
+	}
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := w.recover(ctx); err != nil {
+		return err
+	}
+	if _, err := w.read(name); err != nil { // it may be gone by now
+		return err
+	}
+	return classed(w.rollback(ctx, name))
+}
+
+// rollback makes the workspace what the snapshot is. Done again, after it was cut off wherever that was, it comes to the same. One that was
+// begun is not given up because the caller leaves: half of it is no state of the workspace's.
+func (w *Workspace) rollback(ctx context.Context, name string) error {
+	ctx = context.WithoutCancel(ctx)
+	rec, err := w.read(name)
+	if err != nil {
+		return err
+	}
+	frozen, thaw, err := w.freeze(ctx, busy{Rollback: name})
+	if err != nil {
+		return err
+	}
+	if w.Processes.PID > 0 {
+		err = w.Processes.EndOthers(ctx, frozen)
+	}
+	if err == nil {
+		err = w.restore(ctx, rec)
+	}
+	if err != nil { // who reaches for the sandbox next tries again
+		return errors.Join(err, w.Processes.Thaw())
+	}
+	return thaw()
+}
+
+func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
+	if w.keepsImage(rec.Name) {
+		return w.restoreImage(ctx, rec)
+	}
+	last := w.marked(rec.Name)
+	m := &mirror{
+		ctx: ctx, fromKept: true,
+		same: func(src file, dst *unix.Stat_t) bool { return marked(src, dst, last) },
+		made: func(src, dst file) error { return mark(dst.st, src.fd) },
+	}
+	src, leave, err := m.enter(unix.AT_FDCWD, w.path(rec.Name, filesDir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	dst, _, err := w.open(m) // its own mode comes last
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dst)
+	if err := m.back(src, dst); err != nil {
+		return err
+	}
+	now := time.Now()
+	return os.Chtimes(w.path(rec.Name, recordFile), now, now) // see marked
+}
+
+func (w *Workspace) restoreImage(ctx context.Context, rec record) error {
+	src, err := sizedfs.MountCopy(w.path(rec.Name, imageFile), rec.Settled)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(src)
+	dst, err := sizedfs.Mount(w.Image)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dst)
+	m := &mirror{ctx: ctx, same: func(src file, dst *unix.Stat_t) bool {
+		return !rec.Live && !rec.Foreign && isSettled(src.st, rec.Created) && string(fingerprint(src.st)) == string(fingerprint(dst))
+	}}
+	return m.back(src, dst)
+}
+
+// Target is where Fork makes the files of a new workspace.
+type Target struct {
+	Files string // a directory that is there, where the workspace is one
+	// Image is the file of the file system that the workspace is, to be made as Size says where the snapshot is none; empty for a directory.
+	Image string
+	Size  sizedfs.Spec
+	Base  int64 // begins the block of user ids that the owners of the files move to
+}
+
+// Fork makes the files of a new workspace. What it returns is to be closed once the workspace is mounted for its sandbox: what was
+// written to a file system that nobody has mounted any more must reach the disk first.
+func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer, error) {
+	unlock, err := w.share(ctx)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("snapshot %.80q: %w", name, ErrNone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	rec, err := w.read(name)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, fmt.Errorf("snapshot %s: %w", name, ErrNone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if to.Image == "" {
+		return io.NopCloser(nil), w.copyFiles(ctx, rec, to.Files, to.Base, false)
+	}
+	if err := os.Remove(to.Image); err != nil && !errors.Is(err, os.ErrNotExist) { // what a dead process left
+		return nil, classed(err)
+	}
+	if w.keepsImage(name) {
+		return io.NopCloser(nil), w.copyImage(ctx, rec, to.Image, to.Base, false)
+	}
+	held, err := w.fillImage(ctx, rec, to)
+	return held, classed(err)
+}
+
+// copyFiles makes a directory what a snapshot is: a workspace, or another snapshot, which is kept here.
+func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) error {
+	m := &mirror{ctx: ctx, shift: base - rec.Base, fromKept: true, toKept: kept, keepFree: true}
+	return classed(m.between(w.path(rec.Name, filesDir), dir, m.run))
+}
+
+// copyImage makes a file what a snapshot is, as copyFiles does with a directory.
+func (w *Workspace) copyImage(ctx context.Context, rec record, image string, base int64, kept bool) error {
+	_, err := copyFile(ctx, w.path(rec.Name, imageFile), image)
+	if err == nil && !kept {
+		err = reserve(image)
+	}
+	if err != nil {
+		return errors.Join(classed(err), os.Remove(image))
+	}
+	m := &mirror{ctx: ctx, shift: base - rec.Base}
+	if m.shift == 0 {
+		return nil
+	}
+	return classed(reown(image, m))
+}
+
+// fillImage makes a file system with the files of a snapshot in it. It is mounted until what is returned is closed.
+func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Closer, error) {
+	if err := sizedfs.Format(ctx, to.Image, to.Size); err != nil {
+		return nil, err
+	}
+	src, err := openDir(w.path(rec.Name, filesDir))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(src)
+	dst, err := sizedfs.Mount(to.Image)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(to.Image))
+	}
+	m := &mirror{ctx: ctx, shift: to.Base - rec.Base, fromKept: true}
+	if err := m.run(src, dst); err != nil {
+		return nil, errors.Join(err, unix.Close(dst), os.Remove(to.Image))
+	}
+	return os.NewFile(uintptr(dst), "workspace"), nil
+}
+
+// reown gives the files of a file system other owners.
+func reown(image string, m *mirror) error {
+	root, err := sizedfs.Mount(image)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	m.links = map[inode]string{}
+	return m.reown(root, 0)
+}
+
+// classed returns an error without paths of this machine, with the class that it has.
+func classed(err error) error {
+	if err == nil {
+		return nil
+	}
+	var pe *os.PathError
+	var le *os.LinkError
+	switch {
+	case errors.As(err, &pe):
+		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
+	case errors.As(err, &le):
+		err = fmt.Errorf("%s: %w", le.Op, le.Err)
+	}
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
+	case errors.Is(err, unix.ENOENT) && !errors.Is(err, backend.ErrNotFound):
+		return fmt.Errorf("%w: %w", err, backend.ErrLost)
+	}
+	return err
+}
+
+func writeJSON(file string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return host.WriteFile(file, b, false)
+}
+
+func readJSON(file string, v any) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}

@@ -1,0 +1,889 @@
+package snapshots
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+)
+
+const (
+	// maxDepth is how deep the directories of a workspace may lie in each other: up to three of each level are open at a time.
+	maxDepth = 1000
+	// workers copy files at the same time.
+	workers = 4
+	// settled is how old the last change of a file must be for the time of that to tell whether there was another one since:
+	// clocks of file systems are that coarse, with plenty to spare.
+	settled = 50 * time.Millisecond
+	// tick is the step of those clocks, at most.
+	tick = 10 * time.Millisecond
+)
+
+// mirror makes a tree what another one is. Both may be in the hands of a sandbox: no link is followed, and what is no file,
+// directory, link, pipe or socket is refused. Nothing else may change the target meanwhile.
+type mirror struct {
+	ctx context.Context
+	// shift changes the owners of what is made.
+	shift int64
+	// same reports whether what is in the target is what it was copied from. Nil: nothing is.
+	same func(src file, dst *unix.Stat_t) bool
+	// made is called for every file of the target that was made.
+	made func(src, dst file) error
+	// fromKept and toKept: that tree is one of ours, whose modes may be noted beside. See keptMode.
+	fromKept, toKept bool
+
+	// keepFree: the target takes room of the host's disk, of which a part stays free for others.
+	keepFree bool
+
+	prevMarked time.Time // see since
+
+	noClone atomic.Bool // the file system cannot share blocks
+	links   map[inode]string
+	modes   map[inode]uint32 // of directories that enter made usable
+}
+
+type inode struct{ dev, ino uint64 }
+
+func inodeOf(st *unix.Stat_t) inode {
+	return inode{uint64(st.Dev), st.Ino} //nolint:unconvert // of another type on some architectures
+}
+
+// file is a file of a tree and its description.
+type file struct {
+	fd int
+	st *unix.Stat_t
+}
+
+// run makes dst, a directory, what src is.
+func (m *mirror) run(src, dst int) error { return m.since(-1, time.Time{}, src, dst) }
+
+// since is run for a copy beside an earlier one, prev, with marks of that time: what has not changed in between becomes another name of
+// the file there. Nobody may ever write to either copy.
+func (m *mirror) since(prev int, marked time.Time, src, dst int) error {
+	m.links, m.prevMarked = map[inode]string{}, marked
+	return m.dir(src, &level{dst: dst, top: dst, prev: prev})
+}
+
+// level is a directory of the target that is being made.
+type level struct {
+	dst   int
+	prev  int    // the same directory in an earlier copy; -1 for none
+	top   int    // the target itself
+	path  string // below it, with a slash at its end
+	depth int
+	fresh bool // it was made just now, and is empty
+}
+
+// dir makes one directory what another one is, and then its own attributes.
+func (m *mirror) dir(src int, l *level) error {
+	if l.depth > maxDepth {
+		return fmt.Errorf("the workspace has directories %d levels deep: %w", l.depth, backend.ErrTooLarge)
+	}
+	if m.ctx.Err() != nil {
+		return context.Cause(m.ctx)
+	}
+	names, err := list(src)
+	if err != nil {
+		return err
+	}
+	if !l.fresh {
+		if err := m.prune(src, l.dst, names); err != nil {
+			return err
+		}
+	}
+	var dirs []string
+	var links []func() error
+	files := errgroup.Group{}
+	files.SetLimit(workers)
+	for _, name := range names {
+		st, err := stat(src, name)
+		if errors.Is(err, unix.ENOENT) { // a command removed it meanwhile
+			continue
+		}
+		if err != nil {
+			return errors.Join(err, files.Wait())
+		}
+		switch first, ok := m.first(l, name, st); {
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			dirs = append(dirs, name)
+		case ok:
+			links = append(links, func() error { return m.link(src, first, l, name) })
+		case st.Mode&unix.S_IFMT == unix.S_IFREG:
+			files.Go(func() error { return m.regular(src, l, name) })
+		default:
+			if err := m.entry(src, l, name, st); err != nil {
+				return errors.Join(err, files.Wait())
+			}
+		}
+	}
+	if err := files.Wait(); err != nil {
+		return err
+	}
+	for _, link := range links { // whose files are there now
+		if err := link(); err != nil {
+			return err
+		}
+	}
+	for _, name := range dirs {
+		if err := m.below(src, l, name); err != nil {
+			return err
+		}
+	}
+	return m.attributes(src, l.dst)
+}
+
+// below does a directory in a directory.
+func (m *mirror) below(src int, l *level, name string) (err error) {
+	from, leave, err := m.enter(src, name)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) { // it was just replaced
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	made := unix.Mkdirat(l.dst, name, 0o700)
+	if made != nil && !errors.Is(made, unix.EEXIST) {
+		return made
+	}
+	to, _, err := m.enter(l.dst, name) // its own mode comes last
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	prev := -1
+	if l.prev >= 0 {
+		if prev, err = unix.Openat(l.prev, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+			defer unix.Close(prev)
+		}
+	}
+	return m.dir(from, &level{to, prev, l.top, l.path + name + "/", l.depth + 1, made == nil})
+}
+
+// prune removes from a directory what the other one does not have, or has as something else.
+func (m *mirror) prune(src, dst int, keep []string) error {
+	wanted := make(map[string]bool, len(keep))
+	for _, name := range keep {
+		wanted[name] = true
+	}
+	names, err := list(dst)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		have, err := stat(dst, name)
+		if err != nil {
+			return err
+		}
+		dir := have.Mode&unix.S_IFMT == unix.S_IFDIR
+		if wanted[name] {
+			want, err := stat(src, name)
+			if err != nil {
+				return err
+			}
+			if dir == (want.Mode&unix.S_IFMT == unix.S_IFDIR) { // what else differs is looked at later
+				continue
+			}
+		}
+		if err := m.remove(dst, name, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// back is run for a target that may be full: what the other one does not have goes first, in all directories, when there is no room.
+func (m *mirror) back(src, dst int) error {
+	err := m.run(src, dst)
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	if err := m.clear(src, dst, 0); err != nil {
+		return err
+	}
+	return m.run(src, dst)
+}
+
+// clear removes from a directory, and from those below, all that differs, and makes nothing.
+func (m *mirror) clear(src, dst, depth int) error {
+	if depth > maxDepth { // run says so
+		return nil
+	}
+	names, err := list(src)
+	if err == nil {
+		err = m.prune(src, dst, names)
+	}
+	if err == nil {
+		names, err = list(dst) // the same ones, of those that are there
+	}
+	for _, name := range names {
+		if err == nil {
+			err = m.clearEntry(src, dst, name, depth)
+		}
+	}
+	return err
+}
+
+func (m *mirror) clearEntry(src, dst int, name string, depth int) (err error) {
+	st, err := stat(dst, name)
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		fd, err := openFile(src, name)
+		if err != nil { // it is no file there
+			return m.remove(dst, name, false)
+		}
+		defer unix.Close(fd)
+		var want unix.Stat_t
+		if err = unix.Fstat(fd, &want); err == nil {
+			_, err = m.keeps(file{fd, &want}, dst, name)
+		}
+		return err
+	}
+	from, leave, err := m.enter(src, name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	to, _, err := m.enter(dst, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	if err := m.clear(from, to, depth+1); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(dst, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) { // an empty one takes room, too
+		return err
+	}
+	return nil
+}
+
+func (m *mirror) remove(dst int, name string, dir bool) error {
+	if !dir {
+		return unix.Unlinkat(dst, name, 0)
+	}
+	return removeTree(m.ctx, dst, name)
+}
+
+// regular copies a file that has one name, unless it is there.
+func (m *mirror) regular(src int, l *level, name string) error {
+	fd, err := openFile(src, name)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a command replaced it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil // it was just replaced
+	}
+	if !l.fresh {
+		if kept, err := m.keeps(file{fd, &st}, l.dst, name); kept || err != nil {
+			return err
+		}
+	}
+	if m.unchanged(&st, l, name) && unix.Linkat(l.prev, name, l.dst, name, 0) == nil { // what cannot be linked is copied
+		return nil
+	}
+	return m.create(file{fd, &st}, l.dst, name)
+}
+
+// keeps reports whether the target has the file already, and removes what it has otherwise.
+func (m *mirror) keeps(src file, dst int, name string) (bool, error) {
+	have, err := stat(dst, name)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if m.same != nil && have.Mode&unix.S_IFMT == unix.S_IFREG && m.same(src, have) {
+		return true, nil
+	}
+	return false, m.remove(dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR)
+}
+
+func (m *mirror) create(src file, dst int, name string) error {
+	fd, err := unix.Openat(dst, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := m.contents(src.fd, fd, src.st); err != nil {
+		return err
+	}
+	if err := m.describe(src, fd); err != nil {
+		return err
+	}
+	if m.made == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	return m.made(src, file{fd, &st})
+}
+
+// contents copies a file's contents, and its holes as such.
+func (m *mirror) contents(src, dst int, st *unix.Stat_t) error {
+	if st.Size == 0 {
+		return nil
+	}
+	if !m.noClone.Load() {
+		if err := m.room(dst, 0); err != nil {
+			return err
+		}
+		err := unix.IoctlFileClone(dst, src)
+		if err == nil {
+			return nil
+		}
+		if !cannotClone(err) {
+			return err
+		}
+		m.noClone.Store(true)
+	}
+	if err := m.room(dst, min(st.Size, st.Blocks*512)); err != nil {
+		return err
+	}
+	return copyData(m.ctx, src, dst, st.Size)
+}
+
+func (m *mirror) room(dst int, taken int64) error {
+	if !m.keepFree {
+		return nil
+	}
+	return sizedfs.Room(dst, taken)
+}
+
+func cannotClone(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EPERM)
+}
+
+// copyStep is how much is copied between two looks at the context.
+const copyStep = 64 << 20
+
+// copyData copies what of a file is no hole.
+func copyData(ctx context.Context, src, dst int, size int64) error {
+	if err := unix.Ftruncate(dst, size); err != nil {
+		return err
+	}
+	for at := int64(0); at < size; {
+		begin, err := unix.Seek(src, at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // a hole up to the end
+		}
+		end := size
+		if err == nil {
+			end, err = unix.Seek(src, begin, unix.SEEK_HOLE)
+		}
+		if errors.Is(err, unix.EINVAL) { // a file system that knows no holes
+			begin, end, err = at, size, nil
+		}
+		if err != nil {
+			return err
+		}
+		at = min(end, size)
+		if err := copyRange(ctx, src, dst, begin, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyRange(ctx context.Context, src, dst int, from, to int64) error {
+	for in, out := from, from; in < to; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := unix.CopyFileRange(src, &in, dst, &out, int(min(to-in, copyStep)), 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
+			return copySlowly(ctx, src, dst, in, to)
+		case err != nil:
+			return err
+		case n == 0: // it is shorter by now
+			return nil
+		}
+	}
+	return nil
+}
+
+// copySlowly is copyRange between file systems.
+func copySlowly(ctx context.Context, src, dst int, from, to int64) error {
+	if _, err := unix.Seek(dst, from, unix.SEEK_SET); err != nil {
+		return err
+	}
+	for from < to {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := unix.Sendfile(dst, src, &from, int(min(to-from, copyStep)))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if err == nil && n == 0 { // it is shorter by now
+			return nil
+		}
+	}
+	return nil
+}
+
+// entry does what is neither a directory nor a file.
+func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
+	dst := l.dst
+	kind := st.Mode & unix.S_IFMT
+	if !l.fresh { // it costs little to make it again
+		if have, err := stat(dst, name); err == nil {
+			if err := m.remove(dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+				return err
+			}
+		}
+	}
+	switch kind {
+	case unix.S_IFLNK:
+		target, err := readlink(src, name)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			return nil
+		}
+		if err == nil {
+			err = unix.Symlinkat(target, dst, name)
+		}
+		if err != nil {
+			return err
+		}
+	case unix.S_IFIFO, unix.S_IFSOCK:
+		if err := unix.Mknodat(dst, name, kind|0o600, 0); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("the workspace has a device, %.80q: %w", l.path+name, backend.ErrUnsupported)
+	}
+	if err := m.own(dst, name, st); err != nil {
+		return err
+	}
+	if kind != unix.S_IFLNK {
+		if err := chmod(dst, name, st.Mode&0o7777); err != nil {
+			return err
+		}
+	}
+	return times(dst, name, st)
+}
+
+// first returns the name, in the target, of a file of several names that was met before under another one, and remembers it otherwise.
+func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool) {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 {
+		return "", false
+	}
+	id := inodeOf(st)
+	if path, ok = m.links[id]; !ok && len(l.path)+len(name) < unix.PathMax {
+		m.links[id] = l.path + name
+	}
+	return path, ok
+}
+
+// link makes a name of a file that the target has under the first.
+func (m *mirror) link(src int, first string, l *level, name string) error {
+	if !l.fresh {
+		have, err := stat(l.dst, name)
+		if err == nil {
+			if of, err := statBelow(l.top, first); err == nil && of.Ino == have.Ino && of.Dev == have.Dev {
+				return nil
+			}
+			err = m.remove(l.dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	err := linkBelow(l.top, first, l.dst, name)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), // a command replaced the first meanwhile
+		errors.Is(err, unix.EACCES): // its directory is done and has its mode, which keeps this user out
+		return m.regular(src, l, name)
+	}
+	return err
+}
+
+// linkBelow links to a file of a tree, by its path, without following a link on the way there.
+func linkBelow(top int, path string, dst int, name string) error {
+	dir, base, err := parent(top, path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Linkat(dir, base, dst, name, 0), unix.Close(dir))
+}
+
+func statBelow(top int, path string) (*unix.Stat_t, error) {
+	dir, base, err := parent(top, path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	return stat(dir, base)
+}
+
+// parent opens the directory of a tree in which a path ends.
+func parent(top int, path string) (dir int, base string, err error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if dir, err = unix.Openat(top, ".", flags, 0); err != nil {
+		return -1, "", err
+	}
+	for {
+		name, rest, below := strings.Cut(path, "/")
+		if !below {
+			return dir, name, nil
+		}
+		next, err := unix.Openat(dir, name, flags, 0)
+		if err = errors.Join(err, unix.Close(dir)); err != nil {
+			return -1, "", err
+		}
+		dir, path = next, rest
+	}
+}
+
+// enter opens a directory. One that its owner, an ordinary user, may not read and change, that user may from then on, until leave.
+func (m *mirror) enter(dir int, name string) (fd int, leave func() error, err error) {
+	fd, mode, err := usable(dir, name, unix.O_DIRECTORY)
+	if err != nil || mode == nil {
+		return fd, func() error { return unix.Close(fd) }, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, nil, errors.Join(err, unix.Close(fd))
+	}
+	if m.modes == nil {
+		m.modes = map[inode]uint32{}
+	}
+	m.modes[inodeOf(&st)] = *mode
+	return fd, func() error { return errors.Join(unix.Fchmod(fd, *mode), unix.Close(fd)) }, nil
+}
+
+// openFile opens what is no directory to read it, also where its owner, an ordinary user, may not.
+func openFile(dir int, name string) (int, error) {
+	fd, mode, err := usable(dir, name, unix.O_NONBLOCK)
+	if err == nil && mode != nil {
+		if err = unix.Fchmod(fd, *mode); err != nil {
+			_ = unix.Close(fd) // only opened
+		}
+	}
+	return fd, err
+}
+
+// usable opens a file or directory to read it. If its mode was in the way of its owner and was changed, it returns what it was.
+func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
+	fd, refused := unix.Openat(dir, name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	isDir := flags&unix.O_DIRECTORY != 0
+	if os.Geteuid() == 0 || refused != nil && !errors.Is(refused, unix.EACCES) || refused == nil && !isDir {
+		return fd, nil, refused
+	}
+	if refused != nil {
+		if fd, err = unix.Openat(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			return -1, nil, err
+		}
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err != nil {
+		return -1, nil, errors.Join(err, unix.Close(fd))
+	}
+	had, want := st.Mode&0o7777, needed(&st)
+	switch kind := st.Mode & unix.S_IFMT; {
+	case refused == nil && had|want == had:
+		return fd, nil, nil
+	case had|want == had, kind != unix.S_IFDIR && kind != unix.S_IFREG: // its mode is not what is in the way
+		return -1, nil, errors.Join(refused, unix.Close(fd))
+	}
+	path, again := "/proc/self/fd/"+strconv.Itoa(fd), -1
+	if err = unix.Chmod(path, had|want); err == nil {
+		again, err = unix.Open(path, flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	return again, &had, errors.Join(err, unix.Close(fd))
+}
+
+// chmod changes the mode of an entry, and of nothing that a link which took its place leads to.
+func chmod(dir int, name string, mode uint32) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode), unix.Close(fd))
+}
+
+// describe gives a file the owner, mode, extended attributes and times of another one.
+func (m *mirror) describe(src file, dst int) error {
+	uid, gid := m.owner(src.st)
+	if os.Geteuid() == 0 {
+		if err := unix.Fchown(dst, uid, gid); err != nil {
+			return err
+		}
+	}
+	if err := copyXattrs(src.fd, dst); err != nil { // before the mode, which may forbid it
+		return err
+	}
+	if err := unix.Fchmod(dst, m.mode(src, dst)); err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(dst), []unix.Timespec{src.st.Atim, src.st.Mtim}, 0)
+}
+
+// keptMode is the extended attribute of a file of a snapshot that has the mode it should have, where that would keep an ordinary user,
+// whose snapshot it is, out of it.
+const keptMode = "user.workcell.mode"
+
+// mode returns that of a file which is made like another one.
+func (m *mirror) mode(of file, dst int) uint32 {
+	mode := of.st.Mode & 0o7777
+	var b [4]byte
+	if m.fromKept {
+		if n, err := unix.Fgetxattr(of.fd, keptMode, b[:]); err == nil && n == len(b) {
+			mode = binary.LittleEndian.Uint32(b[:]) & 0o7777
+		}
+	}
+	open := mode | needed(of.st)
+	if !m.toKept || os.Geteuid() == 0 || mode == open {
+		return mode
+	}
+	binary.LittleEndian.PutUint32(b[:], mode)
+	if unix.Fsetxattr(dst, keptMode, b[:], 0) != nil { // a file system without them
+		return mode
+	}
+	return open
+}
+
+// needed returns the rights that the owner of a file needs to read it and to note something with it, and of a directory, to change it.
+func needed(st *unix.Stat_t) uint32 {
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return 0o700
+	}
+	return 0o600
+}
+
+// attributes does the same for a directory whose entries are done.
+func (m *mirror) attributes(src, dst int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	if mode, ok := m.modes[inodeOf(&st)]; ok {
+		st.Mode = st.Mode&unix.S_IFMT | mode
+	}
+	return m.describe(file{src, &st}, dst)
+}
+
+func (m *mirror) owner(st *unix.Stat_t) (uid, gid int) { return m.shifted(st.Uid), m.shifted(st.Gid) }
+
+// shifted moves an id from one block to another. None lies outside of its block.
+func (m *mirror) shifted(id uint32) int { return int(int64(id) + m.shift) }
+
+func (m *mirror) own(dst int, name string, st *unix.Stat_t) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	uid, gid := m.owner(st)
+	return unix.Fchownat(dst, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func times(dst int, name string, st *unix.Stat_t) error {
+	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func stat(dir int, name string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, err
+	}
+	return &st, nil
+}
+
+func readlink(dir int, name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// list returns the names in a directory.
+func list(dir int) ([]string, error) {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "dir")
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
+
+// markName is the extended attribute in which a copy has what its original was.
+func markName() string {
+	if os.Geteuid() == 0 {
+		return "trusted.workcell.origin"
+	}
+	return "user.workcell.origin"
+}
+
+// mark notes in a copy which file it is of, so that this one, unchanged, is not copied back.
+func mark(of *unix.Stat_t, copy int) error {
+	err := unix.Fsetxattr(copy, markName(), fingerprint(of), 0)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) { // it is copied back, then
+		return nil
+	}
+	return err
+}
+
+// fingerprint is what no two states of files of a file system have in common.
+func fingerprint(st *unix.Stat_t) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, st.Ino)
+	b = binary.LittleEndian.AppendUint64(b, uint64(st.Ctim.Sec))  //nolint:gosec // only compared
+	b = binary.LittleEndian.AppendUint64(b, uint64(st.Ctim.Nsec)) //nolint:gosec // only compared
+	return binary.LittleEndian.AppendUint64(b, uint64(st.Size))   //nolint:gosec // only compared
+}
+
+// marked reports whether a copy is of that file as it is. The last marks were made at a certain time: right before that a change may have
+// been followed by another one that does not show.
+func marked(copy file, original *unix.Stat_t, last time.Time) bool {
+	if !changedBefore(original, last.Add(-tick)) {
+		return false
+	}
+	var b [64]byte
+	n, err := unix.Fgetxattr(copy.fd, markName(), b[:])
+	return err == nil && string(b[:n]) == string(fingerprint(original))
+}
+
+// unchanged reports whether the earlier copy has a file as it is.
+func (m *mirror) unchanged(original *unix.Stat_t, l *level, name string) bool {
+	if l.prev < 0 {
+		return false
+	}
+	fd, err := unix.Openat(l.prev, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return marked(file{fd: fd}, original, m.prevMarked)
+}
+
+// isSettled reports whether a file's last change lies so far back that another one would show.
+func isSettled(st *unix.Stat_t, now time.Time) bool { return changedBefore(st, now.Add(-settled)) }
+
+func changedBefore(st *unix.Stat_t, t time.Time) bool {
+	return time.Unix(st.Ctim.Sec, st.Ctim.Nsec).Before(t)
+}
+
+// copyXattrs copies the extended attributes that programs of the sandbox can set.
+func copyXattrs(src, dst int) error {
+	buf := make([]byte, 0)
+	n, err := unix.Flistxattr(src, nil)
+	if err != nil || n == 0 {
+		return ignoreUnsupported(err)
+	}
+	buf = make([]byte, n+4096)
+	if n, err = unix.Flistxattr(src, buf); err != nil {
+		return ignoreUnsupported(err)
+	}
+	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
+		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") || name == markName() || name == keptMode {
+			continue
+		}
+		value := make([]byte, 64<<10)
+		size, err := unix.Fgetxattr(src, name, value)
+		if err == nil {
+			err = unix.Fsetxattr(dst, name, value[:size], 0)
+		}
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EACCES) { // of a file that its owner may not read
+			return ignoreUnsupported(err)
+		}
+	}
+	return nil
+}
+
+func ignoreUnsupported(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+// removeTree removes a directory of a tree, by its own path, for no path is too long for it.
+func removeTree(ctx context.Context, dir int, name string) error {
+	if os.Geteuid() != 0 {
+		if err := chmod(dir, name, 0o700); err != nil {
+			return err
+		}
+	}
+	return host.RemoveTree(ctx, "/proc/self/fd/"+strconv.Itoa(dir)+"/"+name)
+}
+
+// reown gives the entries of a directory, and then itself, other owners.
+func (m *mirror) reown(dir int, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("the workspace has directories %d levels deep: %w", depth, backend.ErrTooLarge)
+	}
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		st, err := stat(dir, name)
+		if err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if err == nil {
+				err = errors.Join(m.reown(fd, depth+1), unix.Close(fd))
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if st.Nlink > 1 { // each file once
+			id := inodeOf(st)
+			if _, done := m.links[id]; done {
+				continue
+			}
+			m.links[id] = name
+		}
+		if err := m.own(dir, name, st); err != nil {
+			return err
+		}
+		if mode := st.Mode & 0o7000; mode != 0 && st.Mode&unix.S_IFMT == unix.S_IFREG { // which went with the owner
+			if err := chmod(dir, name, st.Mode&0o7777); err != nil {
+				return err
+			}
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return err
+	}
+	uid, gid := m.owner(&st)
+	return unix.Fchown(dir, uid, gid)
+}

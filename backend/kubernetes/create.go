@@ -1,0 +1,227 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+const (
+	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it takes, the
+	// less a moment counts.
+	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
+	// lookEvery is how often the pod is looked at meanwhile, for a reason why it never will.
+	lookEvery = 250 * time.Millisecond
+	// crowded is how long no node may take a pod: where nodes are added on demand one may come.
+	crowded = 30 * time.Second
+)
+
+// plan is what the cluster is to be asked for.
+type plan struct {
+	*kit.Plan
+	name    string // of the pod and of its claim
+	nonce   string
+	guest   string // version
+	network string // the label by which its NetworkPolicy selects it
+}
+
+func (p *plan) id() string { return p.name + "." + p.nonce }
+
+// newPlan checks a plan against what a cluster can do.
+func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
+	s := p.Spec
+	switch {
+	case p.Asked.PIDs > 0:
+		return nil, fmt.Errorf("kubernetes: processes of a pod are limited by its node (podPidsLimit), not by a sandbox: %w", backend.ErrUnsupported)
+	case s.Fork != nil:
+		return nil, errNoSnapshots
+	case s.Environment != "":
+		return nil, errNoEnvironments
+	case len(s.Mounts) > 0:
+		return nil, fmt.Errorf("kubernetes: directories of the machine cannot be mounted, because a sandbox may be on any: %w", backend.ErrUnsupported)
+	}
+	arch := strings.TrimPrefix(s.Platform, "linux/")
+	if s.Platform != "" && !slices.Contains(embed.Arches(), arch) {
+		arch = strings.Join(embed.Arches(), " or ")
+	}
+	if err := p.Supports(name, d.Capabilities(), arch); err != nil {
+		return nil, err
+	}
+	p.Spec.Limits.PIDs = 0 // see Capabilities
+	return &plan{Plan: p, name: objectName(s.ID), nonce: strings.ToLower(rand.Text()), guest: d.opts.Guest.Version, network: d.networkLabel(s.Network)}, nil
+}
+
+// Create makes a sandbox and waits for its guest.
+func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
+	p, err := d.newPlan(checked)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	if err := d.isolate(ctx, p); err != nil {
+		return backend.Info{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = d.calls.Undo(ctx, p.Spec.ID, err, func(ctx context.Context) error { return d.rollback(ctx, p) })
+		}
+	}()
+	if d.opts.StorageClass != "" {
+		if err := d.ensureClaim(ctx, p); err != nil {
+			return backend.Info{}, err
+		}
+	}
+	pod, err := d.manifest(p)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	if err := d.createPod(ctx, pod); err != nil {
+		return backend.Info{}, err
+	}
+	return d.await(ctx, pod, p.Image)
+}
+
+// ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim before the
+// server looks whether it is there, so that is looked at first.
+func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
+	c, err := d.claim(p)
+	if err != nil {
+		return err
+	}
+	_, there, err := d.getClaim(ctx, p.name)
+	if errors.Is(err, backend.ErrNotFound) {
+		_, err = kit.Finish(ctx, d.calls, "create workspace", func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+			return d.claims().Create(ctx, c, metav1.CreateOptions{})
+		})
+		if !errors.Is(err, backend.ErrExists) {
+			return err
+		}
+		_, there, err = d.getClaim(ctx, p.name)
+	}
+	if err == nil && (there.Values[backend.LabelInstance] != p.Spec.Instance || there.Values[backend.LabelID] != p.Spec.ID) {
+		err = fmt.Errorf("kubernetes: the workspace of session %s is another installation's: %w", p.Spec.ID, backend.ErrExists)
+	}
+	return err
+}
+
+// createPod asks for a pod.
+func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
+	session := pod.Name
+	if c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox); ok {
+		session = c.Values[backend.LabelID]
+	}
+	_, err := kit.Finish(ctx, d.calls, "create pod", func(ctx context.Context) (*corev1.Pod, error) {
+		return d.pods().Create(ctx, pod, metav1.CreateOptions{})
+	})
+	if errors.Is(err, backend.ErrExists) {
+		return fmt.Errorf("kubernetes: session %s has a pod: %w", session, backend.ErrExists)
+	}
+	return err
+}
+
+// await returns what a pod is once its guest answers, or why it never will.
+func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string) (backend.Info, error) {
+	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
+	defer cancel()
+	begin := time.Now()
+	var looked time.Time
+	var now *corev1.Pod
+	for {
+		if now == nil || now.Spec.NodeName == "" || time.Since(looked) >= lookEvery {
+			var err error
+			if now, err = d.getPod(wait, pod.Name); err != nil {
+				return backend.Info{}, d.whyNot(ctx, wait, err)
+			}
+			if now.Labels[labelNonce] != pod.Labels[labelNonce] {
+				return backend.Info{}, fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+			}
+			looked = time.Now()
+			if err := troubleSince(begin, now, image); err != nil {
+				return backend.Info{}, err
+			}
+		}
+		if now.Spec.NodeName != "" {
+			r, err := d.report(wait, pod.Name)
+			if err == nil {
+				info, _ := describe(now)
+				info.ImageEnv = imageEnv(r.Environ)
+				return info, nil
+			}
+			if classify(err) == backend.ErrPermission { //nolint:errorlint // it returns sentinels
+				return backend.Info{}, d.calls.Fail(ctx, "exec", err)
+			}
+		}
+		select {
+		case <-wait.Done():
+			return backend.Info{}, d.whyNot(ctx, wait, wait.Err())
+		case <-time.After(min(max(tryEvery, time.Since(begin)/10), tryAtLeast)):
+		}
+	}
+}
+
+// whyNot returns the true reason of a failure to wait for what was just made.
+func (d *driver) whyNot(ctx, wait context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return d.calls.Fail(ctx, "create", ctx.Err())
+	case wait.Err() != nil:
+		return fmt.Errorf("kubernetes: the sandbox did not start within %v: %w", d.opts.PullTimeout, backend.ErrUnavailable)
+	case errors.Is(err, backend.ErrNotFound):
+		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+	}
+	return err
+}
+
+// report is what a guest says of its pod; see cmd/workcell-guest.
+type report struct {
+	Environ     []string `json:"environ"`
+	OOMKills    int64    `json:"oom_kills"`
+	CPUNanos    int64    `json:"cpu_nanos"`
+	MemoryBytes int64    `json:"memory_bytes"`
+}
+
+// report asks a sandbox's guest, which answers as soon as it runs.
+func (d *driver) report(ctx context.Context, pod string) (r report, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	s, err := d.exec(ctx, pod, embed.Path, "report")
+	if err != nil {
+		return r, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	text, err := io.ReadAll(io.LimitReader(s, 1<<20))
+	if err = errors.Join(err, s.Close()); err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	return r, err
+}
+
+// rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
+func (d *driver) rollback(ctx context.Context, p *plan) error {
+	err := d.removePod(ctx, p.name, p.nonce)
+	if d.opts.StorageClass == "" {
+		return err
+	}
+	claim, _, wrong := d.getClaim(ctx, p.name)
+	switch {
+	case errors.Is(wrong, backend.ErrNotFound), errors.Is(wrong, backend.ErrExists):
+	case wrong != nil:
+		err = errors.Join(err, wrong)
+	case claim.Labels[labelNonce] == p.nonce:
+		err = errors.Join(err, d.removeClaim(ctx, claim))
+	}
+	return err
+}

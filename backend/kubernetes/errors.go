@@ -1,0 +1,111 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// classify returns the sentinel for what only the API server reports. A refusal for lack of a permission names the verb and
+// what it was wanted for.
+func classify(err error) error {
+	switch {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+		return backend.ErrCapacity
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return backend.ErrPermission
+	case apierrors.IsNotFound(err), apierrors.IsGone(err):
+		return backend.ErrNotFound
+	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
+		return backend.ErrExists
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return backend.ErrInvalid
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsServiceUnavailable(err),
+		apierrors.IsInternalError(err), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return backend.ErrUnavailable
+	}
+	return nil
+}
+
+// trouble returns why a pod will not run, nil while it may.
+func trouble(pod *corev1.Pod, image string) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return fmt.Errorf("kubernetes: no node takes the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+	}
+	for _, s := range slicesOf(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil {
+			switch w.Reason {
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+				return fmt.Errorf("kubernetes: the node cannot get image %s: %w", named(&s, image), backend.ErrImage)
+			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %.200s: %w", w.Reason, w.Message, backend.ErrInvalid)
+			}
+		}
+		if t := s.State.Terminated; t != nil && (s.Name == containerName || t.ExitCode != 0) {
+			return endOf(pod, t)
+		}
+	}
+	if ended(pod) {
+		return endOf(pod, nil)
+	}
+	return nil
+}
+
+// troubleSince is trouble for a pod that was made at a time: where nodes are added on demand, one may come.
+func troubleSince(begin time.Time, pod *corev1.Pod, image string) error {
+	err := trouble(pod, image)
+	if errors.Is(err, backend.ErrCapacity) && !ended(pod) && time.Since(begin) <= crowded {
+		return nil
+	}
+	return err
+}
+
+// endOf returns why a pod ended.
+func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
+	switch {
+	case pod.Status.Reason == "Evicted":
+		return fmt.Errorf("kubernetes: the node evicted the sandbox: %.200s: %w", pod.Status.Message, backend.ErrLost)
+	case pod.Status.Reason == "OutOfcpu" || pod.Status.Reason == "OutOfmemory" || pod.Status.Reason == "OutOfpods":
+		return fmt.Errorf("kubernetes: the node had no room for the sandbox: %s: %w", pod.Status.Reason, backend.ErrCapacity)
+	case t != nil && t.Reason == "StartError":
+		return fmt.Errorf("kubernetes: the sandbox cannot be started: its image has no guest for this node, and Options.GuestImage names none: %w", backend.ErrInvalid)
+	case t != nil:
+		return fmt.Errorf("kubernetes: the sandbox ended: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
+	}
+	return fmt.Errorf("kubernetes: the sandbox ended: %w", backend.ErrLost)
+}
+
+// lost returns why there is no guest to be reached in a pod that has ended.
+func lost(pod *corev1.Pod) error {
+	if pod.Status.Reason == "Evicted" {
+		return endOf(pod, nil)
+	}
+	return fmt.Errorf("kubernetes: the sandbox is %s: %w", backend.StateStopped, backend.ErrLost)
+}
+
+func slicesOf(lists ...[]corev1.ContainerStatus) (all []corev1.ContainerStatus) {
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}
+
+// named returns the image of a container as the user called it.
+func named(s *corev1.ContainerStatus, image string) string {
+	if s.Name == containerName {
+		return image
+	}
+	return s.Image
+}

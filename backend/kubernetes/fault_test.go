@@ -1,0 +1,550 @@
+package kubernetes_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+const patience = 3 * time.Minute
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// ownNamespace makes a namespace for one test.
+func ownNamespace(t *testing.T) string {
+	t.Helper()
+	api, ns := admin(t).CoreV1(), namespace()+"-"+strings.ToLower(rand.Text())[:8]
+	if _, err := api.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the service account, without which pods are refused", func() bool {
+		_, err := api.ServiceAccounts(ns).Get(t.Context(), "default", metav1.GetOptions{})
+		return err == nil
+	})
+	return ns
+}
+
+// as returns the configuration of a user who has nothing but a role.
+func as(t *testing.T, rules []rbacv1.PolicyRule) *rest.Config {
+	t.Helper()
+	api, name := admin(t).RbacV1(), "user-"+strings.ToLower(rand.Text())
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	if _, err := api.Roles(namespace()).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := api.RoleBindings(namespace()).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := rules[len(rules)-1]
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: namespace(), Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
+	}}}
+	eventually(t, "the server to know of the role", func() bool {
+		r, err := admin(t).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		return err == nil && r.Status.Allowed
+	})
+	config, err := clustertest.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
+	return config
+}
+
+// everything does what a driver is there for.
+func everything(t *testing.T, b *kubernetes.Backend, spec backend.Spec) error {
+	ctx := t.Context()
+	if _, err := b.Identity(ctx); err != nil {
+		return err
+	}
+	whole := newBackend(t, nil) // who may not look at what was made cannot remove it
+	t.Cleanup(func() {
+		list, err := whole.List(context.Background(), backend.Filter{SessionID: spec.ID})
+		for _, info := range list {
+			err = errors.Join(err, whole.Remove(context.Background(), info.ID, backend.RemoveOptions{Volumes: true}))
+		}
+		if err = errors.Join(err, whole.RemoveWorkspace(context.Background(), instance, spec.ID)); err != nil {
+			t.Error(err)
+		}
+	})
+	info, err := b.Create(ctx, spec)
+	if err != nil {
+		return err
+	}
+	rw, err := b.Dial(ctx, info.ID)
+	if err != nil {
+		return err
+	}
+	list, err := b.List(ctx, backend.Filter{SessionID: spec.ID})
+	if err != nil || len(list) != 1 {
+		return fmt.Errorf("list: %d, %w", len(list), err)
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := b.Watch(watching, backend.Filter{SessionID: spec.ID}, stop); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	for _, f := range []func() error{
+		rw.Close,
+		func() error { return b.Stop(ctx, info.ID) },
+		func() error { return b.Start(ctx, info.ID) },
+		func() error { return b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}) },
+	} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// role returns the rules of the published Role.
+func role(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	text, err := os.ReadFile("role.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r rbacv1.Role
+	if err := yaml.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Rules
+}
+
+// TestRole: the published Role is enough for everything, and without any of its verbs the error names the verb and what it was
+// wanted for.
+func TestRole(t *testing.T) {
+	t.Parallel()
+	whole := role(t)
+	try := func(t *testing.T, rules []rbacv1.PolicyRule) error {
+		t.Helper()
+		b := newBackend(t, func(o *kubernetes.Options) { o.Config = as(t, rules) })
+		return everything(t, b, newSpec())
+	}
+	if err := try(t, whole); err != nil {
+		t.Errorf("with the whole role: %v", err)
+	}
+	for i, rule := range whole {
+		for _, verb := range rule.Verbs {
+			what := rule.Resources[0]
+			if what == "networkpolicies" && verb != "get" || what == "pods/exec" && verb == "get" {
+				continue // the policies are there already, and SPDY is not refused
+			}
+			t.Run(verb+" "+what, func(t *testing.T) {
+				t.Parallel()
+				rules := slices.Clone(whole)
+				if rules[i].Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == verb }); len(rules[i].Verbs) == 0 {
+					rules = slices.Delete(rules, i, i+1) // an empty rule is none
+				}
+				err := try(t, rules)
+				if !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "cannot "+verb) || !strings.Contains(err.Error(), what) {
+					t.Errorf("%v, want ErrPermission for %s %s", err, verb, what)
+				}
+			})
+		}
+	}
+}
+
+// TestQuota: what a namespace may not have any more is no failure of the request.
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	api, ns := admin(t), ownNamespace(t)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
+	if _, err := api.CoreV1().ResourceQuotas(ns).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the quota", func() bool {
+		q, err := api.CoreV1().ResourceQuotas(ns).Get(ctx, "none", metav1.GetOptions{})
+		return err == nil && len(q.Status.Hard) > 0
+	})
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
+	if _, err := b.Create(ctx, newSpec()); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("Create: %v, want ErrCapacity", err)
+	}
+	if left, err := b.List(ctx, backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
+		t.Errorf("left: %+v, %v", left, err)
+	}
+}
+
+// TestNoNode: a sandbox that no node takes is refused after a while, and leaves nothing.
+func TestNoNode(t *testing.T) {
+	t.Parallel()
+	spec := newSpec()
+	spec.Limits.MemoryBytes = 1 << 40
+	_, err := newBackend(t, nil).Create(t.Context(), spec)
+	if !errors.Is(err, backend.ErrCapacity) || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("Create: %v, want ErrCapacity for memory", err)
+	}
+}
+
+// TestEvicted: a node evicts a sandbox, here for its disk; its owner finds it lost, and can start it again.
+func TestEvicted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		class string
+		root  backend.RootMode
+		file  func(*testing.T, types.UID) string // on the node, not through the guest, which would not let it come so far
+		bytes int
+	}{
+		"workspace": {"", backend.RootReadonly, func(_ *testing.T, pod types.UID) string {
+			return filepath.Join(filepath.Dir(clustertest.Kubeconfig()), "kubelet", "pods", string(pod), "volumes", "kubernetes.io~empty-dir", "workspace", "fill")
+		}, 8 << 20},
+		"root": {clustertest.StorageClass, backend.RootWritable, func(t *testing.T, pod types.UID) string {
+			return filepath.Join("/proc", guestOf(t, pod), "root/var/fill")
+		}, 128 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBackend(t, func(o *kubernetes.Options) { o.StorageClass = c.class })
+			spec := newSpec()
+			spec.Limits.WorkspaceBytes, spec.Root = 1<<20, c.root
+			info := backendtest.Create(t, b, spec)
+			conn := backendtest.Dial(t, b, info.ID)
+			name, _, _ := strings.Cut(info.ID, ".")
+			pod, err := admin(t).CoreV1().Pods(namespace()).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(c.file(t, pod.UID), make([]byte, c.bytes), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-conn.Done():
+			case <-time.After(patience):
+				t.Fatal("the sandbox stays")
+			}
+			eventually(t, "the news of it", func() bool {
+				_, err = b.Dial(t.Context(), info.ID)
+				return errors.Is(err, backend.ErrLost) && strings.Contains(err.Error(), "evicted")
+			})
+			if err := b.Start(t.Context(), info.ID); err != nil {
+				t.Fatalf("Start: %v", err)
+			}
+			if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "find . /var -maxdepth 1 -name fill"); got != "" {
+				t.Errorf("there is %q", got)
+			}
+		})
+	}
+}
+
+// guestOf returns the process, on this machine, of the guest in a pod.
+func guestOf(t *testing.T, pod types.UID) string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // it may have ended
+		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		id := string(pod)
+		is := strings.Contains(string(groups), id) || strings.Contains(string(groups), strings.ReplaceAll(id, "-", "_"))
+		if is && strings.HasPrefix(string(args), "/.workcell/") {
+			return filepath.Base(dir)
+		}
+	}
+	t.Fatal("the guest is not on this machine")
+	return ""
+}
+
+// TestRestricted: the namespace of these tests enforces the restricted Pod Security Standard, under which everything here runs.
+func TestRestricted(t *testing.T) {
+	t.Parallel()
+	yes, root := true, int64(0)
+	for what, loosen := range map[string]func(*corev1.Pod){
+		"privileged": func(p *corev1.Pod) {
+			c := p.Spec.Containers[0].SecurityContext
+			c.Privileged, c.AllowPrivilegeEscalation = &yes, &yes // which go together
+		},
+		"escalation":     func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = &yes },
+		"capabilities":   func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.Capabilities.Drop = nil },
+		"root":           func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsUser = &root },
+		"no filter":      func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.SeccompProfile = nil },
+		"node's network": func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+		"node's files": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "node", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
+		},
+	} {
+		pod := plainPod()
+		loosen(pod)
+		_, err := admin(t).CoreV1().Pods(namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+			t.Errorf("%s: %v, want a refusal", what, err)
+		}
+	}
+	if _, err := admin(t).CoreV1().Pods(namespace()).Create(t.Context(), plainPod(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		t.Errorf("a pod that is restricted: %v", err)
+	}
+	spec := newSpec()
+	spec.User = "0:0"
+	if _, err := newBackend(t, nil).Create(t.Context(), spec); !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "PodSecurity") {
+		t.Errorf("a sandbox whose user is root: %v, want ErrPermission", err)
+	}
+}
+
+// TestPreempted: the cluster takes a sandbox's place for a pod of a higher priority. Its owner finds it lost, with its workspace.
+// The pod is as large as the node, which only this test may fill: it runs alone.
+func TestPreempted(t *testing.T) {
+	here := map[string]string{corev1.LabelHostname: clustertest.Node}
+	api, b := admin(t), newBackend(t, func(o *kubernetes.Options) { o.NodeSelector = here })
+	node, err := api.CoreV1().Nodes().Get(t.Context(), clustertest.Node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := node.Status.Allocatable.Memory().Value() * 6 / 10
+	spec := newSpec()
+	spec.Limits.MemoryBytes = most
+	info := backendtest.Create(t, b, spec)
+	conn := backendtest.Dial(t, b, info.ID)
+	backendtest.Sh(t, conn, "echo kept > f")
+	pod := plainPod()
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Value: 1000}
+	if _, err := api.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.SchedulingV1().PriorityClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	pod.Spec.PriorityClassName, pod.Spec.NodeSelector = class.Name, here
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(most, resource.BinarySI)}
+	eventually(t, "the server knows the class", func() bool {
+		_, err := api.CoreV1().Pods(namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil
+	})
+	startPod(t, pod)
+	select {
+	case <-conn.Done():
+	case <-time.After(patience):
+		t.Fatal("the sandbox stays")
+	}
+	eventually(t, "the news of it", func() bool {
+		_, err := b.Dial(t.Context(), info.ID)
+		return errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound)
+	})
+	eventually(t, "the pod is gone", func() bool {
+		_, err := b.Get(t.Context(), info.ID)
+		return errors.Is(err, backend.ErrNotFound)
+	})
+	if has, err := b.HasWorkspace(t.Context(), instance, spec.ID); !has || err != nil {
+		t.Errorf("it has a workspace: %t, %v", has, err)
+	}
+	if err := b.RemoveWorkspace(t.Context(), instance, spec.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// part ends or starts a part of the cluster, which no other test may need meanwhile.
+func part(t *testing.T, do, name string) {
+	t.Helper()
+	c := exec.Command("hack/cluster.sh", do, name)
+	c.Dir = filepath.Join("..", "..")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("cluster.sh %s %s: %v: %s", do, name, err, out)
+	}
+}
+
+// TestNodeAway: the kubelet of a sandbox's node ends. Nobody can say what became of the sandbox, which runs on and is reached again
+// when its node is back. One whose pod was deleted meanwhile is gone. It runs alone.
+func TestNodeAway(t *testing.T) {
+	b := newBackend(t, nil)
+	info, other := backendtest.Create(t, b, newSpec()), backendtest.Create(t, b, newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
+	boot := conn.Hello().BootID
+	part(t, "end", "kubelet")
+	t.Cleanup(func() { part(t, "start", "kubelet") }) // when the test has failed
+	<-conn.Done()
+	if _, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Dial: %v, want ErrUnavailable", err)
+	}
+	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
+		t.Errorf("Get: %+v, %v", got, err)
+	}
+	name, _, _ := strings.Cut(other.ID, ".")
+	now := int64(0)
+	if err := admin(t).CoreV1().Pods(namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Dial(t.Context(), other.ID); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Dial of a deleted pod: %v, want ErrNotFound", err)
+	}
+	part(t, "start", "kubelet")
+	eventually(t, "the sandbox is reached again", func() bool {
+		rw, err := b.Dial(t.Context(), info.ID)
+		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
+			t.Fatalf("Dial: %v", err)
+		}
+		return err == nil && rw.Close() == nil
+	})
+	if again := backendtest.Dial(t, b, info.ID); again.Hello().BootID != boot {
+		t.Error("it is another guest")
+	}
+}
+
+// TestNoGuest: an image without the guest is told from others.
+func TestNoGuest(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, func(o *kubernetes.Options) { o.GuestImage, o.StorageClass = "", "" })
+	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "GuestImage") {
+		t.Errorf("an image without the guest: %v, want ErrInvalid", err)
+	}
+}
+
+// proxy stands between a driver and the API server.
+type proxy struct {
+	config *rest.Config
+
+	mu    sync.Mutex // guards what follows
+	down  bool
+	conns map[net.Conn]bool
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	config, err := clustertest.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{config: rest.CopyConfig(config), conns: map[net.Conn]bool{}}
+	p.config.Host = "https://" + l.Addr().String()
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { p.serve(c, server.Host) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.cut(true)
+		running.Wait()
+	})
+	return p
+}
+
+func (p *proxy) serve(c net.Conn, server string) {
+	defer c.Close() //nolint:errcheck // both ends know
+	s, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer s.Close() //nolint:errcheck // both ends know
+	p.mu.Lock()
+	refused := p.down
+	p.conns[c], p.conns[s] = true, true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, c)
+		delete(p.conns, s)
+	}()
+	if refused {
+		return
+	}
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{c, s}, {s, c}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done
+}
+
+// cut ends all connections, and refuses new ones from now on or takes them again.
+func (p *proxy) cut(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// TestServerAway: the API server goes away under every call, and comes back. Sandboxes run on.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.Patience = p.config, time.Second })
+	info := backendtest.Create(t, b, newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
+	boot := conn.Hello().BootID
+	p.cut(true)
+	<-conn.Done()
+	for name, call := range map[string]func() error{
+		"Create": func() error { _, err := b.Create(t.Context(), newSpec()); return err },
+		"Get":    func() error { _, err := b.Get(t.Context(), info.ID); return err },
+		"List":   func() error { _, err := b.List(t.Context(), backend.Filter{}); return err },
+		"Dial":   func() error { _, err := b.Dial(t.Context(), info.ID); return err },
+		"Stop":   func() error { return b.Stop(t.Context(), info.ID) },
+		"Remove": func() error { return b.Remove(t.Context(), info.ID, backend.RemoveOptions{}) },
+	} {
+		if err := call(); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+	}
+	p.cut(false)
+	if again := backendtest.Dial(t, b, info.ID); again.Hello().BootID != boot {
+		t.Error("it is another guest")
+	}
+}

@@ -1,0 +1,134 @@
+package kubernetes_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	cerrdefs "github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// node is a client of the node's containerd, which knows what the API server does not: images.
+func node(t testing.TB) *ctrd.Client {
+	t.Helper()
+	api, err := ctrd.New(clustertest.Containerd, ctrd.WithDefaultNamespace("k8s.io"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	return api
+}
+
+// imageStore lets the conformance suite at the node's images.
+func imageStore(t testing.TB) *backendtest.Images {
+	api := node(t)
+	return &backendtest.Images{
+		New: func(t testing.TB, o backendtest.ImageOptions) backend.SandboxBackend {
+			return newBackend(t, func(k *kubernetes.Options) {
+				k.Images, k.PullTimeout = o.Policy, o.PullTimeout
+				if o.ConfigDir != "" {
+					k.ImagePullSecrets = []string{pullSecret(t, o.ConfigDir)}
+				}
+			})
+		},
+		Save: func(ctx context.Context, ref string, w io.Writer) error {
+			full, err := backend.NormalizeImage(ref)
+			if err != nil {
+				return err
+			}
+			return api.Export(ctx, w, archive.WithImage(api.ImageService(), full))
+		},
+		Load: func(ctx context.Context, r io.Reader) error {
+			_, err := api.Import(ctx, r, ctrd.WithAllPlatforms(true))
+			return err
+		},
+		Remove: func(ctx context.Context, repo string) error {
+			list, err := api.ImageService().List(ctx)
+			for _, i := range list {
+				if strings.HasPrefix(i.Name, repo+":") || strings.HasPrefix(i.Name, repo+"@") {
+					if gone := api.ImageService().Delete(ctx, i.Name); !cerrdefs.IsNotFound(gone) {
+						err = errors.Join(err, gone)
+					}
+				}
+			}
+			return err
+		},
+	}
+}
+
+// pullSecret puts the credentials of a Docker configuration into the namespace.
+func pullSecret(t testing.TB, dir string) (name string) {
+	t.Helper()
+	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := admin(t).CoreV1().Secrets(namespace())
+	name = "pull-" + strings.ToLower(rand.Text())
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: config}}
+	if _, err := secrets.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := secrets.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// plainPod returns a pod that is no sandbox, as the restricted Pod Security Standard wants it.
+func plainPod() *corev1.Pod {
+	no, yes, user := false, true, int64(1000)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "workcell-foreign-" + strings.ToLower(rand.Text())[:10], Labels: map[string]string{}},
+		Spec: corev1.PodSpec{AutomountServiceAccountToken: &no, Containers: []corev1.Container{{
+			Name: "sandbox", Image: debianImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1000"},
+			SecurityContext: &corev1.SecurityContext{
+				RunAsUser: &user, RunAsNonRoot: &yes, AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+		}}},
+	}
+}
+
+// startPod makes a pod for the time of a test.
+func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	pods, now := admin(t).CoreV1().Pods(namespace()), int64(0)
+	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+			t.Error(err)
+		}
+	})
+	return made
+}
+
+// foreign starts a pod that is no sandbox.
+func foreign(t testing.TB, labels map[string]string) []string {
+	t.Helper()
+	pod := plainPod()
+	for k, v := range labels {
+		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v)
+	}
+	pod = startPod(t, pod)
+	return []string{pod.Name, pod.Name + "." + strings.ToLower(rand.Text()), string(pod.UID)}
+}

@@ -1,0 +1,321 @@
+// Package kubernetes runs sandboxes as pods of a cluster.
+//
+// A sandbox is one pod whose main process is the Workcell guest, under the restricted Pod Security Standard: a numeric
+// non-root user, no capabilities, no privilege escalation, the runtime's own system call filter, a read-only root (unless the
+// Spec asks for a writable one), no service account token and no service links. Host and guest speak over pods/exec; nothing
+// listens on the pod's network, and nothing of what is said lies in the node's logs, as it would with pods/attach.
+//
+// The workspace is a persistent volume where Options.StorageClass names a class, and survives a stop; else it is an emptyDir,
+// which goes with the pod. docs/kubernetes.md has the whole list, and the Role that the driver needs.
+//
+// # Networks
+//
+// Both network modes are NetworkPolicies, which bind only where the cluster's network plugin enforces them. The driver tries
+// that once per namespace with pods of its own; where they do not bind, Create fails with ErrUnsupported unless
+// Options.TrustNetworkPolicy says that somebody else has seen to it.
+//
+// # Spans
+//
+// kubernetes.Create, kubernetes.Start, kubernetes.Stop, kubernetes.Dial, kubernetes.Connect, kubernetes.Remove.
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+const name = "kubernetes"
+
+// Options refine New. The zero value, and nil, mean the defaults named at each field.
+type Options struct {
+	// Kubeconfig is the file that names the cluster. Empty: the cluster in whose pod the program runs, else the files of the
+	// variable KUBECONFIG, else ~/.kube/config.
+	Kubeconfig string
+	// Context is the one of the kubeconfig; empty is its current one.
+	Context string
+	// Config replaces Kubeconfig and Context for a program that has a configuration already.
+	Config *rest.Config
+	// Namespace is where sandboxes are. Empty is that of the context, else "default".
+	Namespace string
+
+	// GuestImage is the reference of the image that has the guest, see `workcell guest image`. An init container copies it from
+	// there. Empty: every sandbox's own image has it at /.workcell, which is faster by a second.
+	GuestImage string
+	// GuestVolume mounts GuestImage as a volume instead of copying from it: as fast as an image that has the guest, and needs
+	// Kubernetes 1.33 with a container runtime that can.
+	GuestVolume bool
+	// StorageClass is that of the workspaces' volumes. Empty: a workspace is an emptyDir, which goes when its sandbox stops.
+	StorageClass string
+	// RuntimeClasses are what a sandbox may name as its OCI runtime.
+	RuntimeClasses []string
+	// TrustNetworkPolicy takes NetworkPolicies for enforced without trying.
+	TrustNetworkPolicy bool
+	// NodeSelector and ImagePullSecrets are those of every pod.
+	NodeSelector     map[string]string
+	ImagePullSecrets []string
+
+	// Images are those that may be used; nil allows all.
+	Images *backend.ImagePolicy
+	// Limits replace the defaults where not zero.
+	Limits backend.Limits
+	// AllowNets are addresses that bridged sandboxes may reach although they are private.
+	AllowNets []netip.Prefix
+	// CallTimeout bounds one call of the API; 0 means 2 minutes.
+	CallTimeout time.Duration
+	// Patience is how long the API server may answer nothing before a call fails with ErrUnavailable; 0 means 5 s.
+	Patience time.Duration
+	// PullTimeout bounds the time from a pod's creation to its guest's first answer, in which its node may have to be found and
+	// its image to be pulled; 0 means 30 minutes.
+	PullTimeout time.Duration
+	// Guest replaces the guest that the library carries, of which only the version counts here.
+	Guest *backend.Guest
+	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	TracerProvider trace.TracerProvider
+	// Logger gets what operators may need and callers may not see; nil drops it.
+	Logger *slog.Logger
+}
+
+// Backend is a [backend.SandboxBackend] on one namespace of a cluster. Its methods may be called concurrently. Streams of Dial
+// and Connect outlive Close.
+type Backend struct {
+	*common
+	d *driver
+}
+
+type common = kit.Driver // without a name of its own in Backend
+
+// driver is what is the cluster's own.
+type driver struct {
+	opts   Options
+	config *rest.Config
+	http   *http.Client // of api; streams have connections of their own
+	api    k8s.Interface
+	log    *slog.Logger
+	calls  *kit.Calls
+
+	policies policies
+	env      sync.Map // image id -> []string, what an image declares
+}
+
+// New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is ErrUnavailable.
+func New(ctx context.Context, opts *Options) (*Backend, error) {
+	d := new(driver)
+	if opts != nil {
+		d.opts = *opts
+	}
+	d.policies = policies{turn: make(chan struct{}, 1)}
+	o := &d.opts
+	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
+	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
+	if err := kit.Defaults(name, o.Limits, &o.Guest, &o.Logger); err != nil {
+		return nil, err
+	}
+	if o.GuestVolume && o.GuestImage == "" {
+		return nil, fmt.Errorf("kubernetes: Options.GuestVolume needs Options.GuestImage: %w", backend.ErrInvalid)
+	}
+	if err := validNets(o.AllowNets); err != nil {
+		return nil, err
+	}
+	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
+	d.log = o.Logger
+	if err := d.configure(); err != nil {
+		return nil, err
+	}
+	d.calls = kit.New(kit.Options{
+		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify, Ping: d.alive,
+	})
+	if _, err := d.Ping(ctx); err != nil {
+		return nil, errors.Join(err, d.calls.Close(d.Release))
+	}
+	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
+}
+
+// configure finds the cluster and makes the clients.
+func (d *driver) configure() error {
+	namespace := ""
+	if d.config = d.opts.Config; d.config == nil {
+		var err error
+		if d.config, namespace, err = load(d.opts.Kubeconfig, d.opts.Context); err != nil {
+			return err
+		}
+	}
+	d.opts.Namespace = cmp.Or(d.opts.Namespace, namespace, "default")
+	d.config = rest.CopyConfig(d.config)
+	d.config.UserAgent = "workcell"
+	if d.config.QPS == 0 { // the client's 5 requests per second are for a command line
+		d.config.QPS, d.config.Burst = 100, 200
+	}
+	// Certificates that are files are read once: the client would watch them for as long as the process lives.
+	err := rest.LoadTLSFiles(d.config)
+	if err != nil {
+		return fmt.Errorf("kubernetes: the cluster's certificates cannot be read: %w", backend.ErrInvalid)
+	}
+	if d.http, err = rest.HTTPClientFor(d.config); err == nil {
+		d.api, err = k8s.NewForConfigAndClient(d.config, d.http)
+	}
+	if err != nil { // its text may name files
+		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
+	}
+	return nil
+}
+
+// Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
+func Locate(opts *Options) (server, namespace string, err error) {
+	config, namespace := opts.Config, ""
+	if config == nil {
+		if config, namespace, err = load(opts.Kubeconfig, opts.Context); err != nil {
+			return "", "", err
+		}
+	}
+	return config.Host, cmp.Or(opts.Namespace, namespace, "default"), nil
+}
+
+// load reads a configuration as kubectl finds it.
+func load(file, contextName string) (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
+	config, err := loader.ClientConfig()
+	switch {
+	case err == nil:
+	case clientcmd.IsEmptyConfig(err) && file == "":
+		return nil, "", fmt.Errorf("kubernetes: there is no kubeconfig, and the program runs in no pod: %w", backend.ErrUnavailable)
+	default:
+		return nil, "", fmt.Errorf("kubernetes: the kubeconfig cannot be used: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		namespace = ""
+	}
+	return config, namespace, nil
+}
+
+// alive asks the server for a sign of life, which needs no permission.
+func (d *driver) alive(ctx context.Context) error {
+	_, err := d.version(ctx)
+	return err
+}
+
+// version is ServerVersion of the client's, which takes no context.
+func (d *driver) version(ctx context.Context) (v version.Info, err error) {
+	text, err := d.api.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(text, &v)
+	}
+	return v, err
+}
+
+// Ping asks the server what it is.
+func (d *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	return kit.Call(ctx, d.calls, "version", func(ctx context.Context) (backend.EngineInfo, error) {
+		v, err := d.version(ctx)
+		if err != nil {
+			return backend.EngineInfo{}, err
+		}
+		return backend.EngineInfo{
+			Name: name, Version: v.GitVersion, API: v.Major + "." + v.Minor, OS: "linux", OCIRuntimes: d.opts.RuntimeClasses,
+			Details: map[string]string{"namespace": d.opts.Namespace},
+		}, nil
+	})
+}
+
+// Identity returns what tells the namespace from all others, of all clusters and whatever its address is: its UID.
+func (b *Backend) Identity(ctx context.Context) (string, error) {
+	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (string, error) {
+		ns, err := kit.Call(ctx, b.d.calls, "get namespace", func(ctx context.Context) (*corev1.Namespace, error) {
+			return b.d.api.CoreV1().Namespaces().Get(ctx, b.d.opts.Namespace, metav1.GetOptions{})
+		})
+		if err != nil {
+			return "", err
+		}
+		return string(ns.UID), nil
+	})
+}
+
+// Capabilities are those of every cluster: what bounds processes is a setting of its nodes.
+func (d *driver) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
+		OCIRuntimes: d.opts.RuntimeClasses, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
+		Persistent: d.opts.StorageClass != "",
+	}
+}
+
+// Enforcement returns what holds a workspace to its limit: the guest. Most classes of volumes are directories.
+func (d *driver) Enforcement(context.Context) (backend.Enforcement, error) {
+	return backend.WorkspaceWatched, nil
+}
+
+// Release ends idle connections.
+func (d *driver) Release() error {
+	d.http.CloseIdleConnections()
+	return nil
+}
+
+// errNoEnvironments: a pod's files cannot be kept for other pods.
+var errNoEnvironments = fmt.Errorf("kubernetes: packages cannot be installed once for all sandboxes here; use an image that has them: %w", backend.ErrUnsupported)
+
+// CommitEnvironment fails.
+func (d *driver) CommitEnvironment(context.Context, string) error { return errNoEnvironments }
+
+// Environments returns none.
+func (d *driver) Environments(context.Context, string) ([]backend.Environment, error) {
+	return nil, nil
+}
+
+// RemoveEnvironment has nothing to remove.
+func (d *driver) RemoveEnvironment(context.Context, string, string) error { return nil }
+
+// errNoSnapshots: a volume's files can be kept by its class alone.
+var errNoSnapshots = fmt.Errorf("kubernetes: workspaces of pods have no snapshots: %w", backend.ErrUnsupported)
+
+// Snapshot fails.
+func (d *driver) Snapshot(context.Context, string, string) (backend.Snapshot, error) {
+	return backend.Snapshot{}, errNoSnapshots
+}
+
+// Snapshots fails.
+func (d *driver) Snapshots(context.Context, string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
+	return nil, "", errNoSnapshots
+}
+
+// CopySnapshot fails.
+func (d *driver) CopySnapshot(context.Context, string, backend.ForkOf) error { return errNoSnapshots }
+
+// RemoveSnapshot fails.
+func (d *driver) RemoveSnapshot(context.Context, string, string) error { return errNoSnapshots }
+
+// Rollback fails.
+func (d *driver) Rollback(context.Context, string, string) error { return errNoSnapshots }
+
+// FindImage cannot be answered: images are on nodes.
+func (d *driver) FindImage(context.Context, string) (string, error) {
+	return "", fmt.Errorf("kubernetes: images are on nodes: %w", backend.ErrUnsupported)
+}
+
+var (
+	_ backend.SandboxBackend  = (*Backend)(nil)
+	_ backend.WorkspaceKeeper = (*Backend)(nil)
+	_ backend.Watcher         = (*Backend)(nil)
+)

@@ -1,0 +1,337 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+func (d *driver) pods() typed.PodInterface { return d.api.CoreV1().Pods(d.opts.Namespace) }
+
+func (d *driver) claims() typed.PersistentVolumeClaimInterface {
+	return d.api.CoreV1().PersistentVolumeClaims(d.opts.Namespace)
+}
+
+func (d *driver) getPod(ctx context.Context, name string) (*corev1.Pod, error) {
+	return kit.Call(ctx, d.calls, "get pod", func(ctx context.Context) (*corev1.Pod, error) {
+		return d.pods().Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// own returns the pod of a sandbox; ErrNotFound for what is not one of ours, too.
+func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info, error) {
+	name, nonce, ok := splitID(id)
+	if !ok {
+		return nil, backend.Info{}, notFound(id)
+	}
+	pod, err := d.getPod(ctx, name)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, backend.Info{}, notFound(id)
+	}
+	if err != nil {
+		return nil, backend.Info{}, err
+	}
+	info, ok := describe(pod)
+	if !ok || pod.Labels[labelNonce] != nonce || pod.DeletionTimestamp != nil {
+		return nil, backend.Info{}, notFound(id)
+	}
+	return pod, info, nil
+}
+
+// Get describes a sandbox.
+func (d *driver) Get(ctx context.Context, id string) (backend.Info, error) {
+	pod, info, err := d.own(ctx, id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	if info.State == backend.StateRunning {
+		if info.ImageEnv, err = d.declared(ctx, pod.Name, info.ImageID); err != nil && ctx.Err() != nil {
+			return backend.Info{}, d.calls.Fail(ctx, "get", ctx.Err())
+		}
+	}
+	return info, nil
+}
+
+// declared returns what an image declares, which for one digest never changes.
+func (d *driver) declared(ctx context.Context, pod, image string) ([]string, error) {
+	if env, ok := d.env.Load(image); ok && image != "" {
+		return env.([]string), nil
+	}
+	r, err := d.report(ctx, pod)
+	env := imageEnv(r.Environ)
+	if err == nil && image != "" {
+		d.env.Store(image, env)
+	}
+	return env, err
+}
+
+// List describes the sandboxes that match filter.
+func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	list, err := kit.Call(ctx, d.calls, "list pods", func(ctx context.Context) (*corev1.PodList, error) {
+		return d.pods().List(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var infos []backend.Info
+	for i := range list.Items {
+		if info, ok := describe(&list.Items[i]); ok && list.Items[i].DeletionTimestamp == nil && matches(&info, filter) {
+			infos = append(infos, info)
+		}
+	}
+	return infos, nil
+}
+
+// Start makes another pod of a sandbox that has stopped.
+func (d *driver) Start(ctx context.Context, id string) error {
+	pod, info, err := d.own(ctx, id)
+	if err != nil || info.State != backend.StateStopped {
+		return err
+	}
+	if _, err := d.ensurePolicy(ctx, info.Network); err != nil {
+		return err
+	}
+	next := again(pod)
+	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
+	if err := d.admits(ctx, next); err != nil {
+		return err
+	}
+	err = d.replace(ctx, pod, next)
+	if errors.Is(err, backend.ErrExists) { // another process was faster
+		return nil
+	}
+	if err == nil {
+		_, err = d.await(ctx, next, info.Image)
+	}
+	return err
+}
+
+// replace makes a pod in the place of one that has ended, whatever becomes of ctx: between the two the sandbox is nowhere but here.
+func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
+	defer cancel()
+	if err := d.removePod(ctx, pod.Name, pod.Labels[labelNonce]); err != nil {
+		return err
+	}
+	return d.createPod(ctx, next)
+}
+
+// admits returns why the server would not take a pod, whose name another one has as yet.
+func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
+	return d.calls.Do(ctx, "create pod", func(ctx context.Context) error {
+		_, err := d.pods().Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsAlreadyExists(err) { // which it is found to be once it is admitted
+			return nil
+		}
+		return err
+	})
+}
+
+// Stop ends the processes of a sandbox. Its pod stays, with all that is known of the sandbox.
+func (d *driver) Stop(ctx context.Context, id string) error {
+	pod, info, err := d.own(ctx, id)
+	if err != nil || info.State == backend.StateStopped {
+		return err
+	}
+	err = d.calls.Do(ctx, "stop pod", func(ctx context.Context) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":1}}`, pod.UID)
+		_, err := d.pods().Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return d.calls.Retry(ctx, func() (bool, error) {
+		_, info, err := d.own(ctx, id)
+		return err != nil || info.State == backend.StateStopped, err
+	})
+}
+
+// Remove ends a sandbox and deletes it.
+func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
+	name, nonce, ok := splitID(id)
+	if !ok {
+		return nil
+	}
+	if err := d.removePod(ctx, name, nonce); err != nil {
+		return err
+	}
+	if !opts.Volumes {
+		return nil
+	}
+	claim, _, err := d.getClaim(ctx, name)
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.removeClaim(ctx, claim)
+}
+
+// removePod deletes the pod of a sandbox and returns when it is gone. That of another sandbox of the name stays.
+func (d *driver) removePod(ctx context.Context, name, nonce string) error {
+	return d.calls.Retry(ctx, func() (bool, error) {
+		pod, err := d.getPod(ctx, name)
+		if errors.Is(err, backend.ErrNotFound) || err == nil && pod.Labels[labelNonce] != nonce {
+			return true, nil
+		}
+		if err == nil && pod.DeletionTimestamp == nil {
+			grace := int64(1)
+			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
+				err := d.pods().Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+				if apierrors.IsConflict(err) {
+					return nil // another pod of the name: looked at again
+				}
+				return err
+			})
+		}
+		if errors.Is(err, backend.ErrNotFound) {
+			return true, nil
+		}
+		return err != nil, err
+	})
+}
+
+// getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is
+// named there may be one of a time when one was, unless this user may not even look.
+func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
+	c, err := kit.Call(ctx, d.calls, "get workspace", func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+		return d.claims().Get(ctx, name, metav1.GetOptions{})
+	})
+	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {
+		err = fmt.Errorf("kubernetes: claim %s: %w", name, backend.ErrNotFound)
+	}
+	if err != nil {
+		return nil, config{}, err
+	}
+	of, ok := configOf(&c.ObjectMeta, backend.RoleWorkspace)
+	if !ok {
+		return nil, config{}, fmt.Errorf("kubernetes: claim %s is no workspace: %w", name, backend.ErrExists)
+	}
+	return c, of, nil
+}
+
+// removeClaim deletes a claim, not another one of its name, and returns when it is gone.
+func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
+		return d.claims().Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
+	})
+	gone := func(err error) bool { return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) }
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.calls.Retry(ctx, func() (bool, error) {
+		now, _, err := d.getClaim(ctx, claim.Name)
+		if gone(err) || err == nil && now.UID != claim.UID {
+			return true, nil
+		}
+		return err != nil, err
+	})
+}
+
+// HasWorkspace reports whether a session has a workspace.
+func (d *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	if d.opts.StorageClass == "" {
+		return false, nil
+	}
+	_, of, err := d.getClaim(ctx, objectName(sessionID))
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
+		return false, nil
+	}
+	return err == nil && of.Values[backend.LabelInstance] == instance && of.Values[backend.LabelID] == sessionID, err
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no pod.
+func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
+	name := objectName(sessionID)
+	claim, of, err := d.getClaim(ctx, name)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case of.Values[backend.LabelInstance] != instance || of.Values[backend.LabelID] != sessionID:
+		return fmt.Errorf("kubernetes: claim %s is not this session's: %w", name, backend.ErrExists)
+	}
+	if _, err := d.getPod(ctx, name); !errors.Is(err, backend.ErrNotFound) {
+		if err == nil {
+			err = fmt.Errorf("kubernetes: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
+		}
+		return err
+	}
+	return d.removeClaim(ctx, claim)
+}
+
+// OOMKills returns how often a process of the sandbox was killed for lack of memory since it was started.
+func (d *driver) OOMKills(ctx context.Context, id string) (int64, error) {
+	pod, info, err := d.own(ctx, id)
+	switch {
+	case err != nil:
+		return 0, err
+	case info.State != backend.StateRunning && info.OOMKilled:
+		return 1, nil
+	case info.State != backend.StateRunning:
+		return 0, nil
+	}
+	r, err := d.ask(ctx, pod.Name)
+	return r.OOMKills, err
+}
+
+// Usage returns what a sandbox uses.
+func (d *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
+	pod, info, err := d.own(ctx, id)
+	switch {
+	case err != nil:
+		return backend.Usage{}, err
+	case info.State != backend.StateRunning:
+		return backend.Usage{}, fmt.Errorf("kubernetes: the sandbox does not run: %w", backend.ErrLost)
+	}
+	r, err := d.ask(ctx, pod.Name)
+	return backend.Usage{CPU: time.Duration(r.CPUNanos), MemoryBytes: r.MemoryBytes}, err
+}
+
+// ask is report for a sandbox that is said to run.
+func (d *driver) ask(ctx context.Context, pod string) (report, error) {
+	return kit.Call(ctx, d.calls, "ask", func(ctx context.Context) (report, error) { return d.report(ctx, pod) })
+}
+
+// Watch listens to the server's events about the pods that match filter.
+func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func()) error {
+	d := b.d
+	ctx, done, err := d.calls.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	w, err := d.pods().Watch(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
+	if err != nil {
+		return d.calls.Fail(ctx, "watch", err)
+	}
+	defer w.Stop()
+	changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return d.calls.Fail(ctx, "watch", ctx.Err())
+		case event, ok := <-w.ResultChan():
+			if !ok || event.Type == "ERROR" {
+				return fmt.Errorf("kubernetes: the server ended the watch: %w", backend.ErrUnavailable)
+			}
+			changed()
+		}
+	}
+}

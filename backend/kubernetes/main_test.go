@@ -1,0 +1,98 @@
+package kubernetes_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8s "k8s.io/client-go/kubernetes"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/leaktest"
+)
+
+const (
+	pythonImage = "workcell/python:3.11"
+	debianImage = "workcell/debian:12"
+)
+
+// instance marks everything that this run of the tests makes.
+var instance = "test-" + strings.ToLower(rand.Text())
+
+// namespace is that of this run.
+var namespace = sync.OnceValue(func() string { return os.Getenv(clustertest.NamespaceVariable) })
+
+func TestMain(m *testing.M) { os.Exit(clustertest.Main(tests{m})) }
+
+// tests are those of this package, and what they leave.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	if code := t.M.Run(); code != 0 {
+		return code
+	}
+	if left, err := leftovers(context.Background(), instance); len(left) != 0 || err != nil {
+		fmt.Fprintln(os.Stderr, "left behind:", left, err)
+		return 1
+	}
+	if err := leaktest.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// leftovers lists what an instance has in the namespace.
+func leftovers(ctx context.Context, instance string) ([]string, error) {
+	api, err := clustertest.Client()
+	if err != nil {
+		return nil, err
+	}
+	ours := metav1.ListOptions{LabelSelector: backend.LabelInstance + "=" + instance}
+	var left []string
+	pods, err := api.CoreV1().Pods(namespace()).List(ctx, ours)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods.Items {
+		left = append(left, "pod "+p.Name)
+	}
+	claims, err := api.CoreV1().PersistentVolumeClaims(namespace()).List(ctx, ours)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range claims.Items {
+		left = append(left, "claim "+c.Name)
+	}
+	return left, nil
+}
+
+func newBackend(t testing.TB, adjust func(*kubernetes.Options)) *kubernetes.Backend {
+	t.Helper()
+	o := clustertest.Options(namespace())
+	if adjust != nil {
+		adjust(o)
+	}
+	b, err := kubernetes.New(t.Context(), o)
+	return backendtest.Closing(t, b, err)
+}
+
+// admin is a client of the cluster beside the driver's.
+func admin(t testing.TB) *k8s.Clientset {
+	t.Helper()
+	api, err := clustertest.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }

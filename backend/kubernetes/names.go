@@ -1,0 +1,156 @@
+package kubernetes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+const (
+	namePre = "workcell-" // begins the name of every object
+
+	labelNonce   = backend.LabelPrefix + "nonce"   // distinguishes the sandbox of this very Create
+	labelNetwork = backend.LabelPrefix + "network" // what the NetworkPolicies select by
+	labelConfig  = backend.LabelPrefix + "config"  // an annotation: config, as JSON
+
+	labelName      = "app.kubernetes.io/name"
+	labelManagedBy = "app.kubernetes.io/managed-by"
+	labelComponent = "app.kubernetes.io/component"
+	labelInstance  = "app.kubernetes.io/instance"
+	labelVersion   = "app.kubernetes.io/version"
+
+	annotationContainer = "kubectl.kubernetes.io/default-container"
+
+	containerName = "sandbox"
+)
+
+// config is what Info needs and labels cannot hold.
+type config struct {
+	kit.Record
+	Values map[string]string `json:"values"`           // of our labels, unabridged
+	Labels map[string]string `json:"labels,omitempty"` // the user's own
+}
+
+// objectName returns the name of a session's pod and volume.
+func objectName(session string) string {
+	if n := namePre + strings.ReplaceAll(session, "_", "-"); len(validation.IsDNS1123Label(n)) == 0 {
+		return n
+	}
+	sum := sha256.Sum256([]byte(session))
+	return namePre + "h" + hex.EncodeToString(sum[:16])
+}
+
+// labelValue returns v where a label can hold it, else a hash.
+func labelValue(v string) string {
+	if len(validation.IsValidLabelValue(v)) == 0 {
+		return v
+	}
+	sum := sha256.Sum256([]byte(v))
+	return "h-" + hex.EncodeToString(sum[:16])
+}
+
+// metaOf returns the name, labels and annotations of an object of a planned sandbox.
+func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
+	values := p.SandboxLabels(p.guest)
+	values[backend.LabelRole] = role
+	record, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Values: values, Labels: p.Spec.Labels})
+	if err != nil {
+		return metav1.ObjectMeta{}, fmt.Errorf("kubernetes: annotation %s: %w", labelConfig, err)
+	}
+	m := metav1.ObjectMeta{
+		Name: p.name,
+		Labels: map[string]string{
+			labelName: "workcell", labelManagedBy: "workcell", labelComponent: role, labelInstance: labelValue(p.Spec.ID), labelVersion: labelValue(p.guest),
+			labelNonce: p.nonce, labelNetwork: p.network,
+		},
+		Annotations: map[string]string{labelConfig: string(record), backend.LabelKey: p.Spec.Key, annotationContainer: containerName},
+	}
+	for k, v := range values {
+		if k != backend.LabelCreated && v != "" { // the object's own time says as much
+			m.Labels[k] = labelValue(v)
+		}
+	}
+	return m, nil
+}
+
+// configOf reads back what metaOf wrote; false for an object that is no sandbox's.
+func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
+	var c config
+	if m.Labels[backend.LabelRole] != role || json.Unmarshal([]byte(m.Annotations[labelConfig]), &c) != nil {
+		return c, false
+	}
+	id := c.Values[backend.LabelID]
+	return c, id != "" && m.Name == objectName(id) && m.Labels[labelNonce] != ""
+}
+
+// selector returns what selects the pods of a filter; those of another value with the same hash are for the caller to leave out.
+func selector(f backend.Filter) string {
+	set := labels.Set{}
+	for k, v := range kit.FilterLabels(f) {
+		set[k] = labelValue(v)
+	}
+	return set.String()
+}
+
+// matches reports whether a sandbox is among those of a filter.
+func matches(i *backend.Info, f backend.Filter) bool {
+	return (f.Instance == "" || f.Instance == i.Instance) && (f.SessionID == "" || f.SessionID == i.SessionID) &&
+		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
+}
+
+// sandboxIDs matches the ids that the driver gives out: the pod's name and the sandbox's nonce, because a sandbox that is
+// started again has another pod.
+var sandboxIDs = regexp.MustCompile(`^` + namePre + `[a-z0-9-]{1,54}\.[a-z0-9]{26}$`)
+
+func splitID(id string) (name, nonce string, ok bool) {
+	if !sandboxIDs.MatchString(id) {
+		return "", "", false
+	}
+	return strings.Cut(id, ".")
+}
+
+func notFound(id string) error {
+	return fmt.Errorf("kubernetes: sandbox %.90q: %w", id, backend.ErrNotFound)
+}
+
+// describe returns what a pod says of its sandbox; false when it is none.
+func describe(pod *corev1.Pod) (backend.Info, bool) {
+	c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox)
+	if !ok {
+		return backend.Info{}, false
+	}
+	info := c.Info(c.Values, maps.Clone(c.Labels))
+	info.ID, info.State = pod.Name+"."+pod.Labels[labelNonce], backend.StateRunning
+	if ended(pod) {
+		info.State = backend.StateStopped
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		info.ImageID = s.ImageID
+		if t := s.State.Terminated; t != nil {
+			info.OOMKilled = t.Reason == "OOMKilled"
+		}
+	}
+	return info, true
+}
+
+// ended reports whether a pod's main process has, whatever the phase says yet.
+func ended(pod *corev1.Pod) bool {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.State.Terminated != nil {
+			return true
+		}
+	}
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}

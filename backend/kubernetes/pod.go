@@ -1,0 +1,224 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// Names of a pod's volumes.
+const (
+	volumeGuest     = "guest"
+	volumeWorkspace = "workspace"
+	volumeTmp       = "tmp"
+)
+
+// Bytes that the guest's own volume, and what a node keeps of a pod beside its workspace, may take.
+const (
+	guestBytes   = 64 << 20
+	scratchBytes = 16 << 20
+)
+
+// manifest returns the pod of a planned sandbox.
+func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
+	meta, err := p.metaOf(backend.RoleSandbox)
+	if err != nil {
+		return nil, err
+	}
+	l := p.Spec.Limits
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: d.podSpec(p.User)}
+	s := &pod.Spec
+	s.Containers = []corev1.Container{{
+		Name: containerName, Image: p.Ref, ImagePullPolicy: pullPolicy(p.Spec.Pull),
+		Command: p.command(), WorkingDir: "/",
+		Env: environment(kit.GuestEnv()), SecurityContext: confined(p.Spec.Root != backend.RootWritable), Resources: d.resources(p),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: volumeWorkspace, MountPath: backend.Workdir}, {Name: volumeTmp, MountPath: "/tmp"},
+		},
+	}}
+	s.Volumes = []corev1.Volume{
+		d.workspaceVolume(p),
+		emptyDir(volumeTmp, corev1.StorageMediumMemory, l.TmpBytes),
+	}
+	if p.Spec.Network == backend.NetworkBridge {
+		s.DNSPolicy = corev1.DNSClusterFirst
+	}
+	if p.Spec.OCIRuntime != "" {
+		s.RuntimeClassName = &p.Spec.OCIRuntime
+	}
+	if arch, ok := strings.CutPrefix(p.Spec.Platform, "linux/"); ok {
+		s.NodeSelector = maps.Clone(s.NodeSelector)
+		if s.NodeSelector == nil {
+			s.NodeSelector = map[string]string{}
+		}
+		s.NodeSelector[corev1.LabelArchStable] = arch
+	}
+	d.deliverGuest(s)
+	return pod, nil
+}
+
+// command returns the sandbox's main process. It sets the limits of processes, of which a pod has none.
+func (p *plan) command() []string {
+	l := p.Spec.Limits
+	args := append([]string{embed.Path}, kit.GuestArgs(l, true, p.Root, p.Spec.OrphanTimeout)...)
+	return append(args, fmt.Sprintf("--open-files=%d", kit.OpenFiles(l)), fmt.Sprintf("--file-bytes=%d", kit.FileBytes(l, backend.WorkspaceWatched, p.Root)))
+}
+
+// podSpec returns what all pods of the driver have.
+func (d *driver) podSpec(u kit.User) corev1.PodSpec {
+	no, uid, gid, grace, once := false, int64(u.UID), int64(u.GID), int64(1), corev1.FSGroupChangeOnRootMismatch
+	nonRoot := uid != 0
+	s := corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+		TerminationGracePeriodSeconds: &grace, // the guest has nothing to save
+		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector,
+		DNSPolicy: corev1.DNSDefault, // there is nothing to resolve
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: &nonRoot, FSGroup: &gid, FSGroupChangePolicy: &once,
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+	for _, secret := range d.opts.ImagePullSecrets {
+		s.ImagePullSecrets = append(s.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
+	}
+	return s
+}
+
+// confined returns what every container is denied.
+func confined(readonly bool) *corev1.SecurityContext {
+	no := false
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no, Privileged: &no, ReadOnlyRootFilesystem: &readonly,
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+// deliverGuest lets the first container find the guest, unless its image has it.
+func (d *driver) deliverGuest(s *corev1.PodSpec) {
+	main := &s.Containers[0]
+	switch {
+	case d.opts.GuestImage == "":
+		return
+	case d.opts.GuestVolume:
+		s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeGuest, VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: d.opts.GuestImage, PullPolicy: corev1.PullIfNotPresent},
+		}})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, SubPath: strings.TrimPrefix(embed.Dir, "/"), ReadOnly: true})
+	default:
+		s.Volumes = append(s.Volumes, emptyDir(volumeGuest, corev1.StorageMediumDefault, guestBytes))
+		s.InitContainers = []corev1.Container{{
+			Name: volumeGuest, Image: d.opts.GuestImage, ImagePullPolicy: corev1.PullIfNotPresent,
+			Command: []string{embed.Path, "install", "/guest", "/volume/" + volumeWorkspace}, SecurityContext: confined(true), Resources: main.Resources,
+			VolumeMounts: []corev1.VolumeMount{{Name: volumeGuest, MountPath: "/guest"}, {Name: volumeWorkspace, MountPath: "/volume"}},
+		}}
+		main.VolumeMounts[0].SubPath = volumeWorkspace // which is its user's, as the root of a volume is not
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volumeGuest, MountPath: embed.Dir, ReadOnly: true})
+	}
+}
+
+// resources returns those of a planned sandbox. Of the node's disk it may take twice what the guest lets it have, which may be
+// held up: at that the node evicts it, before its neighbours have no room. A claim is none of the node's.
+func (d *driver) resources(p *plan) corev1.ResourceRequirements {
+	local := int64(0)
+	if d.opts.StorageClass == "" {
+		local = p.Spec.Limits.WorkspaceBytes
+	}
+	r := resources(p.Spec.Limits, p.Asked)
+	r.Requests[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(local+guestBytes+scratchBytes, resource.BinarySI)
+	r.Limits[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(2*(local+p.Root)+guestBytes+scratchBytes, resource.BinarySI)
+	return r
+}
+
+// resources returns the limits that a node enforces, and what it reserves: the memory that somebody asked for, so that the
+// sandbox's neighbours take nothing of it, and a quarter of the limit where nobody did; an eighth of the processors, because
+// most sandboxes wait most of the time.
+func resources(l, asked backend.Limits) corev1.ResourceRequirements {
+	reserved := l.MemoryBytes / 4
+	if asked.MemoryBytes > 0 {
+		reserved = l.MemoryBytes
+	}
+	request := *resource.NewQuantity(reserved+kit.GuestMemory, resource.BinarySI)
+	memory := *resource.NewQuantity(l.MemoryBytes+kit.GuestMemory, resource.BinarySI)
+	disk := *resource.NewQuantity(guestBytes+scratchBytes, resource.BinarySI)
+	return corev1.ResourceRequirements{
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(l.CPUMillis, resource.DecimalSI), corev1.ResourceMemory: memory, corev1.ResourceEphemeralStorage: disk},
+		Requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(max(l.CPUMillis/8, 1), resource.DecimalSI), corev1.ResourceMemory: request, corev1.ResourceEphemeralStorage: disk},
+	}
+}
+
+func emptyDir(name string, medium corev1.StorageMedium, size int64) corev1.Volume {
+	e := &corev1.EmptyDirVolumeSource{Medium: medium}
+	if size > 0 {
+		e.SizeLimit = resource.NewQuantity(size, resource.BinarySI)
+	}
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: e}}
+}
+
+// workspaceVolume returns the claim of the session, or a directory of the node. The guest holds that to its limit; what
+// passes it all the same has the node evict the pod.
+func (d *driver) workspaceVolume(p *plan) corev1.Volume {
+	if d.opts.StorageClass == "" {
+		return emptyDir(volumeWorkspace, corev1.StorageMediumDefault, 2*p.Spec.Limits.WorkspaceBytes)
+	}
+	return corev1.Volume{Name: volumeWorkspace, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: p.name},
+	}}
+}
+
+// claim returns the claim of a session's workspace.
+func (d *driver) claim(p *plan) (*corev1.PersistentVolumeClaim, error) {
+	meta, err := p.metaOf(backend.RoleWorkspace)
+	if err != nil {
+		return nil, err
+	}
+	return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: &d.opts.StorageClass, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceStorage: *resource.NewQuantity(max(p.Spec.Limits.WorkspaceBytes, 1<<20), resource.BinarySI),
+		}},
+	}}, nil
+}
+
+func pullPolicy(p backend.PullPolicy) corev1.PullPolicy {
+	switch p {
+	case backend.PullAlways:
+		return corev1.PullAlways
+	case backend.PullNever:
+		return corev1.PullNever
+	}
+	return corev1.PullIfNotPresent
+}
+
+func environment(env []string) []corev1.EnvVar {
+	vars := make([]corev1.EnvVar, 0, len(env))
+	for _, e := range env {
+		k, v, _ := strings.Cut(e, "=")
+		vars = append(vars, corev1.EnvVar{Name: k, Value: v})
+	}
+	return vars
+}
+
+// imageEnv returns what an image declares, of the environment that its container has.
+func imageEnv(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		k, _, _ := strings.Cut(e, "=")
+		return k == "HOSTNAME" || strings.HasPrefix(k, "KUBERNETES_") || slices.Contains(kit.GuestEnv(), e)
+	})
+}
+
+// again returns the manifest of a pod that is there, for another pod of the same sandbox.
+func again(pod *corev1.Pod) *corev1.Pod {
+	next := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: maps.Clone(pod.Labels), Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}
+	next.Spec.NodeName, next.Spec.ActiveDeadlineSeconds, next.Spec.Priority, next.Spec.Tolerations = "", nil, nil, nil
+	next.Spec.EphemeralContainers, next.Spec.Overhead = nil, nil // those of `kubectl debug`, which no new pod may have
+	return next
+}

@@ -1,0 +1,94 @@
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+)
+
+// TestStartGivenUp: a start ends when its caller gives up, and the sandbox is still there.
+func TestStartGivenUp(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	info := backendtest.Create(t, b, newSpec())
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	// Without its claim no node takes it.
+	name, _, _ := strings.Cut(info.ID, ".")
+	if err := admin(t).CoreV1().PersistentVolumeClaims(namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := b.Start(ctx, info.ID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Start: %v, want the end of its time", err)
+	}
+	if now, err := b.Get(t.Context(), info.ID); err != nil || now.ID != info.ID {
+		t.Errorf("Get: %+v, %v", now, err)
+	}
+}
+
+// TestStartRefused: a sandbox that may not be started stays what it is, and starts once it may.
+func TestStartRefused(t *testing.T) {
+	t.Parallel()
+	api, ns := admin(t).CoreV1(), ownNamespace(t)
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
+	info := backendtest.Create(t, b, newSpec())
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
+	if _, err := api.ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the quota", func() bool {
+		q, err := api.ResourceQuotas(ns).Get(t.Context(), "none", metav1.GetOptions{})
+		return err == nil && len(q.Status.Hard) > 0
+	})
+	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("Start: %v, want ErrCapacity", err)
+	}
+	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
+		t.Fatalf("Get: %+v, %v", now, err)
+	}
+	if err := api.ResourceQuotas(ns).Delete(t.Context(), "none", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
+	backendtest.Dial(t, b, info.ID)
+}
+
+// TestStartDebugged: a sandbox into which somebody put a container to look at it is started without that.
+func TestStartDebugged(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	info := backendtest.Create(t, b, newSpec())
+	pods := admin(t).CoreV1().Pods(namespace())
+	name, _, _ := strings.Cut(info.ID, ".")
+	pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	main := pod.Spec.Containers[0]
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
+	}}}
+	if _, err := pods.UpdateEphemeralContainers(t.Context(), name, pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)); err != nil {
+		t.Fatal(err)
+	}
+	backendtest.Dial(t, b, info.ID)
+}

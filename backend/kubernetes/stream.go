@@ -1,0 +1,130 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// attachTimeout bounds the opening of a stream to a sandbox that runs.
+const attachTimeout = 15 * time.Second
+
+// Dial opens a stream to the guest. All are alike: the guest knows whose is its owner's.
+func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return d.dial(ctx, "dial", id)
+}
+
+// Connect opens a stream beside the owner's.
+func (d *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return d.dial(ctx, "connect", id)
+}
+
+// dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
+// that a failure means nothing while the pod is said to run.
+func (d *driver) dial(ctx context.Context, what, id string) (s io.ReadWriteCloser, err error) {
+	bounded, cancel := context.WithTimeout(ctx, min(attachTimeout, d.opts.CallTimeout))
+	defer cancel()
+	err = d.calls.Retry(bounded, func() (bool, error) {
+		pod, info, err := d.own(bounded, id)
+		if err != nil {
+			return true, err
+		}
+		if info.State != backend.StateRunning {
+			return true, lost(pod)
+		}
+		s, err = d.exec(bounded, pod.Name, embed.Path, "connect")
+		err = d.calls.Fail(bounded, what, err)
+		return err == nil || errors.Is(err, backend.ErrPermission), err
+	})
+	if err != nil && ctx.Err() != nil {
+		return nil, d.calls.Fail(ctx, what, ctx.Err())
+	}
+	if err != nil && bounded.Err() != nil {
+		return nil, fmt.Errorf("kubernetes: %s: the sandbox cannot be reached: %w", what, backend.ErrUnavailable)
+	}
+	return s, err
+}
+
+// stream is the standard streams of a program in a pod.
+type stream struct {
+	in   *io.PipeWriter
+	out  *io.PipeReader
+	end  context.CancelFunc
+	done chan struct{}
+	once sync.Once
+}
+
+func (s *stream) Read(p []byte) (int, error)  { return s.out.Read(p) }
+func (s *stream) Write(p []byte) (int, error) { return s.in.Write(p) }
+
+// Close ends both directions and pending calls, and with them the program.
+func (s *stream) Close() error {
+	s.once.Do(func() {
+		s.end()
+		_ = s.in.Close()  // never fails
+		_ = s.out.Close() // never fails
+		<-s.done
+	})
+	return nil
+}
+
+// exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds that
+// alone.
+func (d *driver) exec(ctx context.Context, pod string, argv ...string) (io.ReadWriteCloser, error) {
+	url := d.api.CoreV1().RESTClient().Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, scheme.ParameterCodec).URL()
+	executor, err := d.executor(url)
+	if err != nil {
+		return nil, err
+	}
+	// The client logs what is an error of the stream, too.
+	life, end := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
+	in, input := io.Pipe()
+	source := &source{Reader: in, wanted: make(chan struct{})}
+	output, out := io.Pipe()
+	s := &stream{in: input, out: output, end: end, done: make(chan struct{})}
+	failed := make(chan error, 1)
+	go func() {
+		defer close(s.done)
+		err := executor.StreamWithContext(life, remotecommand.StreamOptions{Stdin: source, Stdout: out})
+		failed <- err
+		_ = out.CloseWithError(io.EOF) // what an end means the guest's protocol tells
+		_ = input.Close()              // never fails
+	}()
+	select {
+	case <-source.wanted:
+		return s, nil
+	case err := <-failed:
+		end()
+		if err == nil { // it has ended already, and its output waits in no pipe
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), s.Close())
+	}
+}
+
+// source is the input of a program. That it is read from is the first sign that the server has connected the streams.
+type source struct {
+	io.Reader
+	wanted chan struct{}
+	once   sync.Once
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	s.once.Do(func() { close(s.wanted) })
+	return s.Reader.Read(p)
+}

@@ -1,0 +1,166 @@
+package kubernetes_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// front returns the configuration of an HTTP proxy before the API server, which passes on what take does not take.
+func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *rest.Config {
+	t.Helper()
+	config, err := clustertest.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	onward := httputil.NewSingleHostReverseProxy(server)
+	transport := &http.Transport{TLSClientConfig: tls, Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP1(true) // others have no upgrades
+	onward.Transport, onward.FlushInterval = transport, -1
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !take(w, r) {
+			onward.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+		transport.CloseIdleConnections()
+	})
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{CAData: cert}}
+}
+
+// TestWebSocket: a stream comes through a proxy that lets no SPDY pass.
+func TestWebSocket(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"refuses": func(w http.ResponseWriter, _ *http.Request) bool {
+			http.Error(w, "<html>no such upgrade</html>", http.StatusForbidden)
+			return true
+		},
+		"drops the header": func(_ http.ResponseWriter, r *http.Request) bool {
+			r.Header.Del("Upgrade")
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var refused atomic.Int64
+			config := front(t, func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.HasPrefix(r.Header.Get("Upgrade"), "SPDY/") {
+					return false
+				}
+				refused.Add(1)
+				return refuse(w, r)
+			})
+			b := newBackend(t, func(o *kubernetes.Options) { o.Config = config })
+			conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
+			if got := backendtest.Sh(t, conn, "echo through"); got != "through\n" || refused.Load() == 0 {
+				t.Errorf("%q; %d refused", got, refused.Load())
+			}
+		})
+	}
+}
+
+// TestSilentNode: calls end when their callers do, and else after a while, where the API server is well and says nothing to an
+// exec, as it does while a node is frozen.
+func TestSilentNode(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	asked, over := make(chan struct{}, 1000), make(chan struct{})
+	config := front(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		if !silent.Load() || !strings.HasSuffix(r.URL.Path, "/exec") {
+			return false
+		}
+		asked <- struct{}{}
+		select {
+		case <-r.Context().Done():
+		case <-over:
+		}
+		return true
+	})
+	t.Cleanup(func() { close(over) })
+	b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.CallTimeout = config, 10*time.Second })
+	info := backendtest.Create(t, b, newSpec())
+	silent.Store(true)
+	ends := func(name string, want error, call func() error) {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() { done <- call() }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s has no end", name)
+		}
+	}
+	ends("Dial", backend.ErrUnavailable, func() error { _, err := b.Dial(t.Context(), info.ID); return err })
+	ends("Usage", backend.ErrUnavailable, func() error { _, err := b.Usage(t.Context(), info.ID); return err })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for len(asked) > 0 {
+		<-asked
+	}
+	ends("Create", context.Canceled, func() error {
+		go func() {
+			<-asked
+			cancel()
+		}()
+		_, err := b.Create(ctx, newSpec())
+		return err
+	})
+	silent.Store(false)
+	backendtest.Dial(t, b, info.ID)
+}
+
+// TestIdentity: a namespace has one identity by whatever address its cluster is reached, and no other namespace has it.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	identity := func(adjust func(*kubernetes.Options)) string {
+		t.Helper()
+		id, err := newBackend(t, adjust).Identity(t.Context())
+		if err != nil || id == "" {
+			t.Fatalf("%q, %v", id, err)
+		}
+		return id
+	}
+	plain := identity(nil)
+	through := front(t, func(http.ResponseWriter, *http.Request) bool { return false })
+	if got := identity(func(o *kubernetes.Options) { o.Config = through }); got != plain {
+		t.Errorf("%s by another address, %s", got, plain)
+	}
+	other := ownNamespace(t)
+	if got := identity(func(o *kubernetes.Options) { o.Namespace = other }); got == plain {
+		t.Errorf("%s for another namespace, too", got)
+	}
+	_, err := newBackend(t, func(o *kubernetes.Options) { o.Namespace = other + "-none" }).Identity(t.Context())
+	if !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a namespace that is not there: %v", err)
+	}
+}

@@ -1,0 +1,173 @@
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// roundTripper is a function that is one.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// through returns a configuration whose requests go through wrap.
+func through(t *testing.T, wrap func(*http.Request, http.RoundTripper) (*http.Response, error)) *rest.Config {
+	t.Helper()
+	config, err := clustertest.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) { return wrap(r, next) })
+	})
+	return config
+}
+
+// claimOf returns the UID of a session's claim, empty when there is none.
+func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
+	t.Helper()
+	list, err := admin(t).CoreV1().PersistentVolumeClaims(ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + spec.ID})
+	if err != nil || len(list.Items) > 1 {
+		t.Fatalf("%d claims, %v", len(list.Items), err)
+	}
+	for _, c := range list.Items {
+		return c.UID
+	}
+	return ""
+}
+
+// TestClaimOfCreateThatFails: what a Create finds is kept when it fails while its caller gives up; what it made is not, even when
+// the answer that says so was lost.
+func TestClaimOfCreateThatFails(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	kept := newSpec()
+	if err := b.Remove(t.Context(), backendtest.Create(t, b, kept).ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	had := claimOf(t, namespace(), kept)
+	t.Cleanup(func() {
+		if err := b.RemoveWorkspace(context.Background(), instance, kept.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	if had == "" {
+		t.Fatal("no claim is kept")
+	}
+	for name, c := range map[string]struct {
+		spec    backend.Spec
+		request string // whose answer is lost; empty is the first
+		want    types.UID
+	}{
+		"kept": {kept, "", had}, "new": {newSpec(), http.MethodPost, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			var lost atomic.Bool
+			config := through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				is := strings.Contains(r.URL.Path, "/persistentvolumeclaims") && (c.request == "" || r.Method == c.request)
+				if !is || !lost.CompareAndSwap(false, true) {
+					return next.RoundTrip(r)
+				}
+				giveUp()
+				if c.request != "" {
+					resp, err := next.RoundTrip(r)
+					if err != nil {
+						return resp, err
+					}
+					_ = resp.Body.Close() // it is lost
+				}
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})
+			silent := newBackend(t, func(o *kubernetes.Options) { o.Config, o.CallTimeout = config, 10*time.Second })
+			if info, err := silent.Create(ctx, c.spec); err == nil {
+				backendtest.Remove(t, silent, info.ID)
+				t.Error("Create has succeeded")
+			}
+			if err := silent.Close(); err != nil { // waits for what is undone beside its caller
+				t.Error(err)
+			}
+			if got := claimOf(t, namespace(), c.spec); got != c.want || !lost.Load() {
+				t.Errorf("claim %q, want %q; answer lost: %v", got, c.want, lost.Load())
+			}
+		})
+	}
+}
+
+// TestQuotaOfClaims: a workspace that is kept is found again where no other may be made.
+func TestQuotaOfClaims(t *testing.T) {
+	t.Parallel()
+	api, ns := admin(t).CoreV1(), ownNamespace(t)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+		corev1.ResourcePersistentVolumeClaims: resource.MustParse("1"),
+	}}}
+	if _, err := api.ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	used := func(n int64) bool {
+		q, err := api.ResourceQuotas(ns).Get(t.Context(), "one", metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		is, ok := q.Status.Used[corev1.ResourcePersistentVolumeClaims]
+		return ok && is.Value() == n
+	}
+	eventually(t, "the quota", func() bool { return used(0) })
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
+	spec := newSpec()
+	if err := b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the quota to be used up", func() bool { return used(1) })
+	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("another one: %v, want ErrCapacity", err)
+	}
+	backendtest.Create(t, b, spec)
+}
+
+// TestNoClassAnyMore: what was made with a class of volumes is removed without one, too; who may not look at claims has none.
+func TestNoClassAnyMore(t *testing.T) {
+	t.Parallel()
+	had, plain := newBackend(t, nil), newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" })
+	removed, kept := newSpec(), newSpec()
+	if err := plain.Remove(t.Context(), backendtest.Create(t, had, removed).ID, backend.RemoveOptions{Volumes: true}); err != nil {
+		t.Error(err)
+	}
+	if err := had.Remove(t.Context(), backendtest.Create(t, had, kept).ID, backend.RemoveOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := plain.RemoveWorkspace(t.Context(), instance, kept.ID); err != nil {
+		t.Error(err)
+	}
+	for _, spec := range []backend.Spec{removed, kept} {
+		if left := claimOf(t, namespace(), spec); left != "" {
+			t.Errorf("claim %s is left", left)
+		}
+	}
+	rules := slices.DeleteFunc(role(t), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "persistentvolumeclaims") })
+	blind := newBackend(t, func(o *kubernetes.Options) { o.Config, o.StorageClass = as(t, rules), "" })
+	if err := everything(t, blind, newSpec()); err != nil {
+		t.Error(err)
+	}
+}

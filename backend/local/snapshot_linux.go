@@ -1,0 +1,141 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
+)
+
+// snapshots returns where a sandbox's workspace lies, and its processes if it runs.
+func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
+	w := b.dirs.snapshots(x.session(), x.sized())
+	w.Base = int64(x.IDs.Base)
+	if p, ok := x.running(b.machine.boot); ok {
+		w.Processes = host.ProcessesOf(p.PID, func(group string) bool { return groupNames.MatchString(group) && group == x.Group })
+	}
+	return w
+}
+
+// snapshots returns where a session's workspace lies.
+func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
+	w := &snapshots.Workspace{Dir: d.workspace(session), Files: d.files(session)}
+	if sized > 0 {
+		w.Image = d.image(session)
+	}
+	return w
+}
+
+// withSnapshots calls f with the workspace of a sandbox, which does not start or end meanwhile.
+func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
+	x, err := b.locked(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	if x.damaged {
+		return fmt.Errorf("local: the sandbox's record is damaged: %w", backend.ErrLost)
+	}
+	if err := f(b.snapshots(x)); err != nil {
+		return fmt.Errorf("local: %w", scrub(err))
+	}
+	return nil
+}
+
+// Snapshot keeps the files of a sandbox's workspace.
+func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
+	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
+		if w.Processes.PID == 0 {
+			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+		}
+		s, err = w.Take(ctx, name)
+		return err
+	})
+	return s, err
+}
+
+// Snapshots returns those of a sandbox.
+func (b *driver) Snapshots(_ context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
+	x, err := b.own(id)
+	if err != nil {
+		return nil, "", err
+	}
+	return b.snapshots(x).List()
+}
+
+// RemoveSnapshot deletes one.
+func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
+}
+
+// Rollback makes a sandbox's workspace what it was.
+func (b *driver) Rollback(ctx context.Context, id, name string) error {
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
+}
+
+// recoverWorkspace brings to its end what a process began with the workspace of a locked sandbox, and died.
+func (b *driver) recoverWorkspace(ctx context.Context, x *sandbox) error {
+	if err := b.snapshots(x).Recover(ctx); err != nil {
+		return fmt.Errorf("local: the workspace is half rolled back: %w", scrub(err))
+	}
+	return nil
+}
+
+// settled waits for what is done to a sandbox's workspace, or brings it to its end.
+func (b *driver) settled(ctx context.Context, x *sandbox) error {
+	if !snapshots.Busy(b.dirs.workspace(x.session())) {
+		return nil
+	}
+	x, err := b.locked(ctx, x.id())
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	return b.recoverWorkspace(ctx, x)
+}
+
+// CopySnapshot gives a sandbox a snapshot of another one.
+func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
+	x, err := b.own(id)
+	if err != nil {
+		return err
+	}
+	origin, err := b.origin(x, from)
+	if err != nil {
+		return err
+	}
+	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
+}
+
+// origin returns where the workspace of a snapshot lies that the sandbox may have.
+func (b *driver) origin(x *sandbox, from backend.ForkOf) (*snapshots.Workspace, error) {
+	w, err := b.dirs.readOwner(from.SessionID)
+	if err != nil || w.Instance != x.instance() {
+		return nil, fmt.Errorf("local: snapshot %.80q: %w", from.Snapshot, backend.ErrNotFound)
+	}
+	if w.Size != x.sized() {
+		return nil, fmt.Errorf("local: the snapshot is of a workspace with another limit, %d bytes: %w", w.Size, backend.ErrInvalid)
+	}
+	return b.dirs.snapshots(from.SessionID, w.Size), nil
+}
+
+// forkFiles makes the files of a new workspace, in a directory of its own, of a snapshot.
+func (b *driver) forkFiles(ctx context.Context, x *sandbox, dir string) error {
+	origin, err := b.origin(x, *x.fork)
+	if err != nil {
+		return err
+	}
+	to := snapshots.Target{Files: filepath.Join(dir, "files"), Base: int64(x.IDs.Base)}
+	if x.sized() > 0 {
+		to.Image, to.Size = filepath.Join(dir, imageFile), x.sizedSpec()
+	}
+	x.held, err = origin.Fork(ctx, x.fork.Snapshot, to)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("local: %w", scrub(err))
+	}
+	return err
+}

@@ -1,0 +1,317 @@
+package memory
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func quote(s string) string { return strconv.Quote(s) }
+
+// files is a workspace. Its paths are clean and relative; the workspace itself is ".".
+type files struct {
+	mu    sync.Mutex // guards all below
+	nodes map[string]*node
+	limit int64 // of all contents together
+	used  int64
+}
+
+// node is a file or a directory. It is replaced, never changed.
+type node struct {
+	dir  bool
+	data []byte
+	mode uint32
+	mod  time.Time
+}
+
+func newFiles() *files {
+	return &files{nodes: map[string]*node{".": {dir: true, mode: 0o755, mod: time.Now()}}}
+}
+
+func (f *files) setLimit(n int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limit = n
+}
+
+// relative returns the path below the workspace.
+func relative(p string) (string, error) {
+	if strings.ContainsRune(p, 0) {
+		return "", wire.Errorf(wire.CodeInvalid, "%q: a path without a zero byte is needed", p)
+	}
+	if path.IsAbs(p) {
+		rel, ok := strings.CutPrefix(path.Clean(p)+"/", backend.Workdir+"/")
+		if !ok {
+			return "", wire.Errorf(wire.CodePermission, "%q: outside %s", p, backend.Workdir)
+		}
+		p = "./" + rel
+	}
+	p = path.Clean(p)
+	if p == ".." || strings.HasPrefix(p, "../") {
+		return "", wire.Errorf(wire.CodePermission, "%q: outside %s", p, backend.Workdir)
+	}
+	return p, nil
+}
+
+func (n *node) info(p string) wire.FileInfo {
+	kind := wire.TypeFile
+	if n.dir {
+		kind = wire.TypeDir
+	}
+	return wire.FileInfo{Path: p, Type: kind, Size: int64(len(n.data)), Mode: n.mode, ModTimeUnix: n.mod.Unix()}
+}
+
+// at returns a node. The caller holds the mutex, as in all that follow but those of requests.
+func (f *files) at(p string) (*node, error) {
+	if n := f.nodes[p]; n != nil {
+		return n, nil
+	}
+	return nil, wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
+}
+
+// makeDirs makes a directory and its parents.
+func (f *files) makeDirs(p string, mode uint32) error {
+	if n := f.nodes[p]; n != nil {
+		if n.dir {
+			return nil
+		}
+		return wire.Errorf(wire.CodeExists, "%s: is a file", p)
+	}
+	if err := f.makeDirs(path.Dir(p), 0o755); err != nil {
+		return err
+	}
+	f.nodes[p] = &node{dir: true, mode: mode, mod: time.Now()}
+	return nil
+}
+
+// file returns a file, whose node never changes.
+func (f *files) file(name string) (*node, error) {
+	p, err := relative(name)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.at(p)
+	if err != nil {
+		return nil, err
+	}
+	if n.dir {
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory", p)
+	}
+	return n, nil
+}
+
+// put writes a whole file. data is the file's from then on.
+func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error) {
+	var none wire.FileInfo
+	p, err := relative(req.Path)
+	if err != nil {
+		return none, err
+	}
+	if req.Mode > 0o777 {
+		return none, wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.nodes[p]
+	var size int64
+	mode := cmp.Or(req.Mode, 0o644)
+	switch {
+	case len(req.Was) > 0 && (old == nil || old.dir || !holds(old.data, req.Was)):
+		return none, wire.Errorf(wire.CodeChanged, "%s: the file was changed meanwhile", p)
+	case old != nil && old.dir:
+		return none, wire.Errorf(wire.CodeInvalid, "%s: is a directory", p)
+	case old != nil && !req.Overwrite:
+		return none, wire.Errorf(wire.CodeExists, "%s: file exists", p)
+	case old != nil:
+		size, mode = int64(len(old.data)), cmp.Or(req.Mode, old.mode)
+	}
+	used := f.used - size + int64(len(data))
+	if f.limit > 0 && used > f.limit {
+		return none, wire.Errorf(wire.CodeQuota, "%s: the workspace would have %d bytes, its limit is %d", p, used, f.limit)
+	}
+	if err := f.makeDirs(path.Dir(p), 0o755); err != nil {
+		return none, err
+	}
+	n := &node{data: data, mode: mode, mod: time.Now()}
+	f.nodes[p], f.used = n, used
+	return n.info(p), nil
+}
+
+func holds(data, sum []byte) bool {
+	is := sha256.Sum256(data)
+	return bytes.Equal(is[:], sum)
+}
+
+func (f *files) stat(req *wire.PathRequest) (any, error) {
+	p, err := relative(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.at(p)
+	if err != nil {
+		return nil, err
+	}
+	return n.info(p), nil
+}
+
+func (f *files) mkdir(req *wire.PathRequest) (any, error) {
+	p, err := relative(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.makeDirs(p, cmp.Or(req.Mode, 0o755)); err != nil {
+		return nil, err
+	}
+	return f.nodes[p].info(p), nil
+}
+
+// below returns the paths below a directory, sorted.
+func (f *files) below(dir string) []string {
+	var all []string
+	for p := range f.nodes {
+		if p != "." && (dir == "." || strings.HasPrefix(p, dir+"/")) {
+			all = append(all, p)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (f *files) remove(req *wire.PathRequest) (any, error) {
+	p, err := relative(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	if p == "." {
+		return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", backend.Workdir)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.at(p)
+	if err != nil {
+		return nil, err
+	}
+	if n.dir && !req.Recursive {
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", p)
+	}
+	all := append(f.below(p), p)
+	for _, each := range all {
+		f.used -= int64(len(f.nodes[each].data))
+		delete(f.nodes, each)
+	}
+	return wire.RemoveResult{Deleted: int64(len(all))}, nil
+}
+
+func (f *files) rename(req *wire.RenameRequest) (any, error) {
+	from, err := relative(req.From)
+	if err != nil {
+		return nil, err
+	}
+	to, err := relative(req.To)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.at(from)
+	if err != nil {
+		return nil, err
+	}
+	parent, err := f.at(path.Dir(to))
+	if err != nil {
+		return nil, err
+	}
+	old := f.nodes[to]
+	switch {
+	case from == "." || to == "." || strings.HasPrefix(to, from+"/"):
+		return nil, wire.Errorf(wire.CodeInvalid, "%s cannot be moved to %s", from, to)
+	case !parent.dir:
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: not a directory", path.Dir(to))
+	case old != nil && !req.Overwrite:
+		return nil, wire.Errorf(wire.CodeExists, "%s: file exists", to)
+	case from == to:
+		return wire.Empty{}, nil
+	case old != nil && (old.dir != n.dir || len(f.below(to)) > 0):
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: is in the way", to)
+	case old != nil:
+		f.used -= int64(len(old.data))
+	}
+	for _, p := range f.below(from) {
+		f.nodes[to+strings.TrimPrefix(p, from)] = f.nodes[p]
+		delete(f.nodes, p)
+	}
+	delete(f.nodes, from)
+	f.nodes[to] = n
+	return wire.Empty{}, nil
+}
+
+// privateDir is what a list of the workspace leaves out, as that of the guest does.
+const privateDir = ".workcell"
+
+func (f *files) list(req *wire.ListRequest) (any, error) {
+	dir, err := relative(req.Path)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.at(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !n.dir {
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: not a directory", dir)
+	}
+	limit := min(cmp.Or(max(req.Limit, 0), wire.DefaultListEntries), wire.MaxListEntries)
+	res := wire.ListResult{}
+	bytes := 0
+	for _, p := range f.below(dir) {
+		if !req.Recursive && path.Dir(p) != dir || dir == "." && (p == privateDir || strings.HasPrefix(p, privateDir+"/")) {
+			continue
+		}
+		res.Total++
+		bytes += wire.EncodedPathSize(p)
+		if len(res.Entries) >= limit || bytes > wire.MaxListBytes {
+			res.Truncated = true
+			continue
+		}
+		res.Entries = append(res.Entries, f.nodes[p].info(p))
+	}
+	return res, nil
+}
+
+func (f *files) digest(req *wire.DigestRequest) (any, error) {
+	if len(req.Paths) > wire.MaxDigests {
+		return nil, wire.Errorf(wire.CodeTooLarge, "more than %d paths", wire.MaxDigests)
+	}
+	res := wire.DigestResult{Digests: make([]wire.Digest, len(req.Paths))}
+	for i, p := range req.Paths {
+		if n, err := f.file(p); err == nil {
+			sum := sha256.Sum256(n.data)
+			res.Digests[i].SHA256 = sum[:]
+		}
+	}
+	return res, nil
+}
+
+// most returns the limit of all contents together.
+func (f *files) most() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.limit
+}

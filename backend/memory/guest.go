@@ -1,0 +1,349 @@
+package memory
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// guest is what a running sandbox answers its hosts with. Its goroutines end soon after stop, or when hosts hang up.
+type guest struct {
+	e       *engine
+	id      string // of the sandbox
+	session string
+	files   *files
+	boot    string
+	started time.Time
+	done    chan struct{} // closed by stop
+
+	mu      sync.Mutex // guards all below
+	stopped bool
+	conns   map[net.Conn]bool
+	execs   []*execution // the oldest first
+	claimed string
+}
+
+func newGuest(e *engine, s *sandbox) *guest {
+	return &guest{
+		e: e, id: s.info.ID, session: s.info.SessionID, files: s.files, boot: rand.Text(), started: time.Now(),
+		done: make(chan struct{}), conns: map[net.Conn]bool{},
+	}
+}
+
+// stop ends all commands and connections. It does not wait: a script may be what stops its own sandbox.
+func (g *guest) stop() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return
+	}
+	g.stopped = true
+	close(g.done)
+	for c := range g.conns {
+		_ = c.Close() // a pipe's end cannot fail to close
+	}
+}
+
+// serve serves one host on a stream of its own.
+func (g *guest) serve(conn net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		_ = conn.Close() // as above
+		return
+	}
+	g.conns[conn] = true
+	go func() {
+		g.host(conn) // its error is the host's hanging up
+		_ = conn.Close()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.conns, conn)
+	}()
+}
+
+// link is the stream below a host's multiplexer: the chunks of its generation.
+type link struct {
+	net.Conn
+	in         *wire.LinkReader
+	out        *wire.MuxWriter
+	generation uint32
+	rest       []byte
+}
+
+// Read returns what the host's multiplexer wrote.
+func (l *link) Read(p []byte) (int, error) {
+	for len(l.rest) == 0 {
+		item, err := l.in.Next()
+		switch {
+		case err != nil:
+			return 0, err
+		case item.Marker != nil, item.Generation == l.generation && len(item.Body) == 0:
+			return 0, io.EOF // a stream has one host
+		case item.Generation == l.generation:
+			l.rest = item.Body
+		}
+	}
+	n := copy(p, l.rest)
+	l.rest = l.rest[n:]
+	return n, nil
+}
+
+func (l *link) Write(p []byte) (int, error) { return l.out.Write(p) }
+
+func (g *guest) host(conn net.Conn) {
+	in := wire.NewLinkReader(conn, wire.FromHost)
+	item, err := in.Next()
+	if err != nil || item.Marker == nil {
+		return
+	}
+	generation := item.Marker.Nonce.Generation()
+	hello, err := wire.AppendAnswer(nil, g.hello())
+	if err != nil {
+		return
+	}
+	b := wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Nonce: item.Marker.Nonce, Version: wire.ProtocolVersion})
+	if b, err = wire.AppendChunk(b, generation, hello); err != nil {
+		return
+	}
+	if _, err := conn.Write(b); err != nil || item.Marker.Version != wire.ProtocolVersion {
+		return
+	}
+	l := &link{Conn: conn, in: in, out: wire.NewMuxWriter(conn, generation), generation: generation}
+	defer l.out.End()
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput, cfg.EnableKeepAlive, cfg.StreamOpenTimeout = io.Discard, false, 0
+	mux, err := yamux.Server(l, cfg)
+	if err != nil {
+		return
+	}
+	defer mux.Close()
+	for {
+		st, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		go g.request(&request{Stream: st, mux: mux})
+	}
+}
+
+func (g *guest) hello() wire.Hello {
+	h := wire.Hello{
+		Protocol: wire.ProtocolVersion, Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
+		Programs: slices.Clone(g.e.o.Programs),
+	}
+	for _, o := range operations() {
+		h.Ops = append(h.Ops, o.op)
+	}
+	return h
+}
+
+// request is one request and its stream.
+type request struct {
+	*yamux.Stream
+	mux *yamux.Session
+	env wire.Envelope
+	raw []byte // the frame's body
+
+	mu sync.Mutex // guards writes
+}
+
+type operation struct {
+	op    wire.Op
+	serve func(*guest, *request) error
+}
+
+// operations are what the guest can do, in the order of its hello.
+func operations() []operation {
+	return []operation{
+		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},
+		{wire.OpRun, decoded((*guest).run)},
+		{wire.OpAttach, decoded((*guest).attach)},
+		{wire.OpRead, decoded((*guest).readOutput)},
+		{wire.OpWait, decoded((*guest).wait)},
+		{wire.OpStdin, decoded((*guest).stdin)},
+		{wire.OpKill, decoded((*guest).kill)},
+		{wire.OpKillAll, func(g *guest, r *request) error { return r.answer(g.killAll()) }},
+		{wire.OpExecs, func(g *guest, r *request) error { return r.answer(list(g.all())) }},
+		{wire.OpFileGet, decoded((*guest).get)},
+		{wire.OpFilePut, decoded((*guest).put)},
+		{wire.OpReplace, decoded((*guest).replace)},
+		{wire.OpList, onFiles((*files).list)},
+		{wire.OpStat, onFiles((*files).stat)},
+		{wire.OpRemove, onFiles((*files).remove)},
+		{wire.OpMkdir, onFiles((*files).mkdir)},
+		{wire.OpRename, onFiles((*files).rename)},
+		{wire.OpDigest, onFiles((*files).digest)},
+		{wire.OpClaim, decoded((*guest).claim)},
+	}
+}
+
+func decoded[T any](serve func(*guest, *request, *T) error) func(*guest, *request) error {
+	return func(g *guest, r *request) error {
+		msg := new(T)
+		if err := wire.Decode(r.env.Arg, r.raw, msg); err != nil {
+			return wire.Errorf(wire.CodeInvalid, "%v", err)
+		}
+		return serve(g, r, msg)
+	}
+}
+
+func onFiles[T any](serve func(*files, *T) (any, error)) func(*guest, *request) error {
+	return decoded(func(g *guest, r *request, msg *T) error {
+		res, err := serve(g.files, msg)
+		if err != nil {
+			return err
+		}
+		return r.answer(res)
+	})
+}
+
+func (g *guest) request(r *request) {
+	defer func() {
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail; ends who waits for the host
+		_ = r.Close()
+	}()
+	f, err := wire.ReadFrame(r, nil)
+	if err != nil {
+		return
+	}
+	if f.Kind != wire.KindRequest {
+		err = wire.Errorf(wire.CodeInvalid, "frame kind %d instead of a request", f.Kind)
+	} else if err = wire.Decode(f.Head, nil, &r.env); err == nil {
+		r.raw = f.Body
+		err = g.dispatch(r)
+	}
+	if err == nil {
+		return
+	}
+	var e *wire.Error
+	if !errors.As(err, &e) {
+		e = wire.Errorf(wire.CodeInternal, "%v", err)
+	}
+	if b, err := wire.AppendError(nil, e); err == nil {
+		r.send(b)
+	}
+}
+
+func (g *guest) dispatch(r *request) error {
+	for _, o := range operations() {
+		if o.op == r.env.Op {
+			return o.serve(g, r)
+		}
+	}
+	return wire.Errorf(wire.CodeUnsupported, "sandboxes in memory have no %.40q", r.env.Op)
+}
+
+// send sends frames. A failure is a host that has left, which whoever reads from it notices.
+func (r *request) send(b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = r.Write(b)
+}
+
+func (r *request) answer(msg any) error {
+	b, err := wire.AppendAnswer(nil, msg)
+	if err == nil {
+		r.send(b)
+	}
+	return err
+}
+
+func (g *guest) health() wire.Health {
+	g.files.mu.Lock()
+	used := g.files.used
+	g.files.mu.Unlock()
+	h := wire.Health{UptimeMillis: time.Since(g.started).Milliseconds(), WorkspaceUsed: used}
+	for _, x := range g.all() {
+		if x.snapshot().State == wire.ExecRunning {
+			h.Running++
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.Claimed = g.claimed
+	return h
+}
+
+func (g *guest) claim(r *request, req *wire.ClaimRequest) error {
+	g.mu.Lock()
+	owned := g.claimed != "" && g.claimed != req.Owner
+	if !owned {
+		g.claimed = req.Owner
+	}
+	g.mu.Unlock()
+	if owned {
+		return wire.Errorf(wire.CodeExists, "the sandbox is another owner's")
+	}
+	return r.answer(wire.Empty{})
+}
+
+func (g *guest) get(r *request, req *wire.FileGetRequest) error {
+	p, err := relative(req.Path)
+	if err != nil {
+		return err
+	}
+	g.e.note(Call{Op: OpRead, Sandbox: g.session, Path: p})
+	n, err := g.files.file(p)
+	if err != nil {
+		return err
+	}
+	if req.Offset < 0 {
+		return wire.Errorf(wire.CodeInvalid, "the offset is negative")
+	}
+	data := n.data[min(req.Offset, int64(len(n.data))):]
+	if req.Length >= 0 {
+		data = data[:min(req.Length, int64(len(data)))]
+	}
+	if err := r.answer(n.info(p)); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(data, wire.MaxData) {
+		r.send(wire.AppendData(nil, wire.ChanFile, part))
+	}
+	eof, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile})
+	r.send(eof)
+	return err
+}
+
+func (g *guest) replace(r *request, req *wire.FilePutRequest) error {
+	req.Overwrite = true
+	return g.put(r, req)
+}
+
+func (g *guest) put(r *request, req *wire.FilePutRequest) error {
+	var data []byte
+	for {
+		f, err := wire.ReadFrame(r, nil)
+		switch {
+		case err != nil:
+			return wire.Errorf(wire.CodeInvalid, "the contents ended early")
+		case f.Channel != wire.ChanFile:
+			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
+		case f.Kind == wire.KindEOF && req.Size >= 0 && int64(len(data)) != req.Size:
+			return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", len(data), req.Size)
+		case f.Kind == wire.KindEOF:
+			info, err := g.files.put(req, data)
+			if err != nil {
+				return err
+			}
+			g.e.note(Call{Op: OpPut, Sandbox: g.session, Path: info.Path})
+			return r.answer(info)
+		}
+		if data = append(data, f.Body...); int64(len(data)) > g.files.most() {
+			return wire.Errorf(wire.CodeQuota, "the file is larger than the workspace may be")
+		}
+	}
+}

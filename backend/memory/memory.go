@@ -1,0 +1,387 @@
+// Package memory is a driver for your own tests: sandboxes without processes, engine or disk, on every operating system.
+//
+// A test gives it to session.NewManager like any other driver. Files are kept in memory, commands are answered by what the
+// test scripted, and every call is recorded:
+//
+//	b, err := memory.New(nil)
+//	b.On("go test ./...", memory.Answer{Stdout: "ok\n"})
+//	m, err := session.NewManager(b, nil)
+//	...                                  // what is tested opens sandboxes and runs commands
+//	for _, c := range b.Calls() { ... }  // Create, Exec, Put, Remove, in order
+//
+// A command that nothing answers ends with exit code 127, and its standard error has the words to add. [Backend.Fault] makes
+// calls of the engine fail or wait, [Backend.Lose] takes a sandbox away.
+//
+// Nothing is isolated and nothing is run, so a test with this driver says nothing of what a command does. Terminals, ports and
+// services of a sandbox are unsupported, as are links, mounts and environments.
+package memory
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+const name = "memory"
+
+// Options refine New. The zero value is good.
+type Options struct {
+	// Images are the references that there are; any other is backend.ErrImage. Empty: there is every image.
+	Images []string
+	// ImageEnv is what every image declares, "NAME=value"; nil is a PATH.
+	ImageEnv []string
+	// Programs are the interpreters that a sandbox has; nil is sh, bash, python3 and node.
+	Programs []string
+	// Limits are the limits of sandboxes that ask for none. Only that of the workspace has an effect.
+	Limits backend.Limits
+}
+
+// Backend is a backend.SandboxBackend. All methods may be called concurrently.
+type Backend struct {
+	e *engine
+
+	mu     sync.Mutex // guards closed
+	closed bool
+}
+
+// engine holds the sandboxes that backends share.
+type engine struct {
+	o Options
+
+	mu         sync.Mutex // guards all below
+	sandboxes  map[string]*sandbox
+	workspaces map[string]*workspace // by session id
+	fault      func(context.Context, Call) error
+	answers    []func(Command) (Answer, bool) // the newest last
+	calls      []Call
+}
+
+// workspace is the files of a session. They may outlive its sandbox.
+type workspace struct {
+	instance string
+	files    *files
+}
+
+// sandbox is one sandbox. Its info, but for the state, never changes.
+type sandbox struct {
+	info  backend.Info
+	guest *guest // nil while it is stopped
+	files *files
+}
+
+// New returns a backend without sandboxes. nil is the zero Options.
+func New(o *Options) (*Backend, error) {
+	e := &engine{sandboxes: map[string]*sandbox{}, workspaces: map[string]*workspace{}}
+	if o != nil {
+		e.o = *o
+	}
+	if err := e.o.Limits.Validate(); err != nil {
+		return nil, fmt.Errorf("memory: %w", err)
+	}
+	e.o.Images = slices.Clone(e.o.Images)
+	e.o.ImageEnv = slices.Clone(e.o.ImageEnv)
+	if e.o.ImageEnv == nil {
+		e.o.ImageEnv = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
+	}
+	e.o.Programs = slices.Clone(e.o.Programs)
+	if e.o.Programs == nil {
+		e.o.Programs = []string{"sh", "bash", "python3", "node"}
+	}
+	return &Backend{e: e}, nil
+}
+
+// Reopen returns another backend on the same sandboxes, script and calls, as another process on the same engine has one. The
+// two are closed apart.
+func (b *Backend) Reopen() *Backend { return &Backend{e: b.e} }
+
+// Name returns "memory".
+func (b *Backend) Name() string { return name }
+
+// begin admits and records a call, and has the fault of the test happen.
+func (b *Backend) begin(ctx context.Context, c Call) error {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return fmt.Errorf("memory: %w", backend.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return b.e.record(ctx, c)
+}
+
+// Create makes a sandbox.
+func (b *Backend) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	if err := b.begin(ctx, Call{Op: OpCreate, Sandbox: spec.ID, Image: spec.Image}); err != nil {
+		return backend.Info{}, err
+	}
+	p, err := kit.NewPlan(name, spec, nil, b.e.o.Limits)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	caps := b.Capabilities()
+	if err := p.Supports(name, caps, runtime.GOARCH); err != nil {
+		return backend.Info{}, err
+	}
+	switch {
+	case spec.Environment != "":
+		return backend.Info{}, fmt.Errorf("memory: environments: %w", backend.ErrUnsupported)
+	case spec.Fork != nil:
+		return backend.Info{}, fmt.Errorf("memory: snapshots: %w", backend.ErrUnsupported)
+	case len(spec.Mounts) > 0:
+		return backend.Info{}, fmt.Errorf("memory: mounts: %w", backend.ErrUnsupported)
+	case !b.e.hasImage(spec.Image):
+		return backend.Info{}, fmt.Errorf("memory: %.200q is not one of Options.Images: %w", spec.Image, backend.ErrImage)
+	}
+	return b.e.create(p)
+}
+
+func (e *engine) hasImage(ref string) bool {
+	return len(e.o.Images) == 0 || slices.Contains(e.o.Images, ref)
+}
+
+func imageID(ref string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))) }
+
+func (e *engine) create(p *kit.Plan) (backend.Info, error) {
+	r := p.Record(backend.WorkspaceWatched)
+	r.Image = strings.Clone(p.Spec.Image)
+	info := r.Info(p.SandboxLabels(name), p.Spec.Labels)
+	info.ID, info.ImageID, info.Created = "memory-"+strings.ToLower(rand.Text()), imageID(p.Spec.Image), p.Spec.Created
+	info.ImageEnv = e.o.ImageEnv
+	info.State = backend.StateRunning
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.sandboxes {
+		if s.info.SessionID == info.SessionID {
+			return backend.Info{}, fmt.Errorf("memory: there is a sandbox of session %s: %w", info.SessionID, backend.ErrExists)
+		}
+	}
+	w := e.workspaces[info.SessionID]
+	if w == nil {
+		w = &workspace{instance: info.Instance, files: newFiles()}
+		e.workspaces[info.SessionID] = w
+	}
+	if w.instance != info.Instance {
+		return backend.Info{}, fmt.Errorf("memory: the workspace of session %s is another installation's: %w", info.SessionID, backend.ErrExists)
+	}
+	w.files.setLimit(info.Limits.WorkspaceBytes)
+	s := &sandbox{info: info, files: w.files}
+	s.guest = newGuest(e, s)
+	e.sandboxes[info.ID] = s
+	return s.describe(true), nil
+}
+
+// describe returns a copy of what is known of the sandbox. The caller holds the engine's mutex.
+func (s *sandbox) describe(env bool) backend.Info {
+	info := s.info
+	info.Labels = maps.Clone(info.Labels)
+	info.State = backend.StateRunning
+	if s.guest == nil {
+		info.State = backend.StateStopped
+	}
+	info.ImageEnv = nil
+	if env {
+		info.ImageEnv = slices.Clone(s.info.ImageEnv)
+	}
+	return info
+}
+
+// find returns a sandbox. The caller holds the mutex.
+func (e *engine) find(id string) (*sandbox, error) {
+	if s := e.sandboxes[id]; s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("memory: sandbox %.80q: %w", id, backend.ErrNotFound)
+}
+
+// session returns the session id of a sandbox, by which calls are recorded; that of an unknown one is its id.
+func (e *engine) session(id string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sandboxes[id]; s != nil {
+		return s.info.SessionID
+	}
+	return id
+}
+
+// Get describes a sandbox.
+func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
+	if err := b.begin(ctx, Call{Op: OpGet, Sandbox: b.e.session(id)}); err != nil {
+		return backend.Info{}, err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	s, err := b.e.find(id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	return s.describe(true), nil
+}
+
+// List describes the sandboxes that match filter.
+func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	if err := b.begin(ctx, Call{Op: OpList}); err != nil {
+		return nil, err
+	}
+	match := func(want, is string) bool { return want == "" || want == is }
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	var all []backend.Info
+	for _, s := range b.e.sandboxes {
+		i := &s.info
+		if match(filter.Instance, i.Instance) && match(filter.SessionID, i.SessionID) && match(filter.Key, i.Key) && match(filter.Run, i.Run) {
+			all = append(all, s.describe(false))
+		}
+	}
+	slices.SortFunc(all, func(x, y backend.Info) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
+	return all, nil
+}
+
+// Start starts a stopped sandbox.
+func (b *Backend) Start(ctx context.Context, id string) error {
+	if err := b.begin(ctx, Call{Op: OpStart, Sandbox: b.e.session(id)}); err != nil {
+		return err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	s, err := b.e.find(id)
+	if err == nil && s.guest == nil {
+		s.guest = newGuest(b.e, s)
+	}
+	return err
+}
+
+// Stop ends the commands of a sandbox and keeps its files.
+func (b *Backend) Stop(ctx context.Context, id string) error {
+	if err := b.begin(ctx, Call{Op: OpStop, Sandbox: b.e.session(id)}); err != nil {
+		return err
+	}
+	b.e.mu.Lock()
+	s, err := b.e.find(id)
+	var g *guest
+	if err == nil {
+		g, s.guest = s.guest, nil
+	}
+	b.e.mu.Unlock()
+	g.stop()
+	return err
+}
+
+// Remove deletes a sandbox.
+func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
+	if err := b.begin(ctx, Call{Op: OpRemove, Sandbox: b.e.session(id)}); err != nil {
+		return err
+	}
+	b.e.remove(id, opts.Volumes)
+	return nil
+}
+
+func (e *engine) remove(id string, volumes bool) {
+	e.mu.Lock()
+	s := e.sandboxes[id]
+	if s != nil {
+		delete(e.sandboxes, id)
+		if volumes {
+			delete(e.workspaces, s.info.SessionID)
+		}
+	}
+	e.mu.Unlock()
+	if s != nil {
+		s.guest.stop()
+	}
+}
+
+// Dial opens a stream to the sandbox's guest.
+func (b *Backend) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	if err := b.begin(ctx, Call{Op: OpDial, Sandbox: b.e.session(id)}); err != nil {
+		return nil, err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	s, err := b.e.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if s.guest == nil {
+		return nil, fmt.Errorf("memory: the sandbox is stopped: %w", backend.ErrLost)
+	}
+	host, end := net.Pipe()
+	s.guest.serve(end)
+	return host, nil
+}
+
+// Connect opens a stream beside the owner's.
+func (b *Backend) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return b.Dial(ctx, id)
+}
+
+// Ping describes the engine that there is not.
+func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	if err := b.begin(ctx, Call{Op: OpPing}); err != nil {
+		return backend.EngineInfo{}, err
+	}
+	return backend.EngineInfo{Name: name, Version: "1", Kernel: "none", OS: runtime.GOOS, Arch: runtime.GOARCH, Cgroup: "none"}, nil
+}
+
+// Capabilities returns what can be asked for. Nothing uses CPU time, memory or processes, so that their limits hold.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Memory: true, CPU: true, PIDs: true, Workspace: backend.WorkspaceWatched, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
+		WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true,
+	}
+}
+
+// HasWorkspace reports whether the files of a session are there.
+func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	if err := b.begin(ctx, Call{Op: OpGet, Sandbox: sessionID}); err != nil {
+		return false, err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	w := b.e.workspaces[sessionID]
+	return w != nil && w.instance == instance, nil
+}
+
+// RemoveWorkspace deletes the files of a session without a sandbox.
+func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
+	if err := b.begin(ctx, Call{Op: OpRemove, Sandbox: sessionID}); err != nil {
+		return err
+	}
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	w := b.e.workspaces[sessionID]
+	if w == nil {
+		return nil
+	}
+	for _, s := range b.e.sandboxes {
+		if s.files == w.files {
+			return fmt.Errorf("memory: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
+		}
+	}
+	if w.instance != instance {
+		return fmt.Errorf("memory: the workspace of session %s is another installation's: %w", sessionID, backend.ErrExists)
+	}
+	delete(b.e.workspaces, sessionID)
+	return nil
+}
+
+// Close closes this backend. Sandboxes and their commands stay.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return nil
+}

@@ -1,0 +1,124 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/session"
+)
+
+const image = "debian:12"
+
+// manage returns a backend and a manager on it that the test's end closes.
+func manage(t *testing.T) (*memory.Backend, *session.Manager) {
+	t.Helper()
+	b, err := memory.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b, m
+}
+
+func open(t *testing.T, m *session.Manager) *session.Session {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), session.UserKey("test"), session.Request{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A command without an answer says what the test lacks.
+func TestUnscripted(t *testing.T) {
+	b, m := manage(t)
+	res, err := open(t, m).Exec(t.Context(), session.ExecRequest{Command: "make"})
+	if err != nil || res.ExitCode != 127 || !strings.Contains(string(res.Stderr.Bytes()), `b.On("make", memory.Answer{`) {
+		t.Errorf("%v, exit code %d, %q", err, res.ExitCode, res.Stderr.Bytes())
+	}
+	if got := b.Commands(); !slices.Equal(got, []string{"make"}) {
+		t.Errorf("commands %q", got)
+	}
+}
+
+// A command that takes longer than it may is ended as on every engine.
+func TestTimeout(t *testing.T) {
+	b, m := manage(t)
+	b.On("sleep 1h", memory.Answer{Stdout: "begun\n", Takes: time.Hour})
+	res, err := open(t, m).Exec(t.Context(), session.ExecRequest{Command: "sleep 1h", Timeout: time.Second})
+	if err != nil || res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "begun\n" {
+		t.Errorf("%v, %+v", err, res)
+	}
+}
+
+// Standard input, streamed beyond what fits a request, reaches the script whole, and large output comes back whole.
+func TestLargeStreams(t *testing.T) {
+	b, m := manage(t)
+	in := strings.Repeat("0123456789abcdef", 40_000)
+	b.Script(func(c memory.Command) (memory.Answer, bool) { return memory.Answer{Stdout: string(c.Stdin)}, true })
+	s := open(t, m)
+	var out strings.Builder
+	if _, err := s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: strings.NewReader(in), Stdout: &out}); err != nil || out.String() != in {
+		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
+	}
+	if _, err := s.WriteFile(t.Context(), "dir/large", strings.NewReader(in), session.WriteFileOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if _, err := s.ReadFile(t.Context(), "dir/large", &out, session.ReadFileOptions{}); err != nil || out.String() != in {
+		t.Errorf("%v, %d bytes of %d", err, out.Len(), len(in))
+	}
+}
+
+// What the test has the engine do reaches who uses the session.
+func TestFaults(t *testing.T) {
+	b, m := manage(t)
+	b.Fault(func(_ context.Context, c memory.Call) error {
+		if c.Op == memory.OpCreate {
+			return backend.ErrImage
+		}
+		return nil
+	})
+	if _, _, err := m.Open(t.Context(), session.UserKey("test"), session.Request{Image: image}); !errors.Is(err, backend.ErrImage) {
+		t.Errorf("Open: %v, want ErrImage", err)
+	}
+	b.Fault(nil)
+	s := open(t, m)
+	b.On("reboot", memory.Answer{Lost: true})
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "reboot"}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Exec: %v, want ErrLost", err)
+	}
+	if b.Lose(s.ID()) {
+		t.Error("the lost sandbox is still there")
+	}
+}
+
+// TestUnsupported: what there is not is refused, and no sandbox is like one that has it.
+func TestUnsupported(t *testing.T) {
+	b, _ := manage(t)
+	for name, change := range map[string]func(*backend.Spec){
+		"fork":   func(s *backend.Spec) { s.Fork = &backend.ForkOf{SessionID: s.ID, Snapshot: "one"} },
+		"mounts": func(s *backend.Spec) { s.Mounts = []backend.Mount{{Source: "/srv", Target: "/data"}} },
+	} {
+		spec := backendtest.Spec("unsupported", image)
+		change(&spec)
+		if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("%s: %+v, %v, want ErrUnsupported", name, info, err)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What follows is for pods of a cluster, where no engine copies files into a container or says what its image declares.
+
+// report is what a pod says of itself, as JSON.
+type report struct {
+	Environ     []string `json:"environ"`      // that this program was started with
+	OOMKills    int64    `json:"oom_kills"`    // of the pod's container; these are zero where the kernel does not say
+	CPUNanos    int64    `json:"cpu_nanos"`    //
+	MemoryBytes int64    `json:"memory_bytes"` //
+}
+
+func printReport(w io.Writer) int {
+	r := report{Environ: os.Environ()}
+	r.OOMKills = max(counter("memory.events", "oom_kill"), counter("memory/memory.oom_control", "oom_kill"))
+	r.CPUNanos = max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", ""))
+	r.MemoryBytes = max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", ""))
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fail(os.Stderr, err)
+	}
+	return 0
+}
+
+// counter returns a number from a file of the container's control group, of the line that begins with a word if one is given.
+func counter(file, word string) int64 {
+	text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 0 && (word == "" || f[0] == word) {
+			n, _ := strconv.ParseInt(f[len(f)-1], 10, 64) // "max" is none
+			return n
+		}
+	}
+	return 0
+}
+
+// install copies the directory of this program, and what belongs to it, to another one. The program comes last: a directory
+// that has it is whole. A second argument is a workspace to make: the root of a volume is not its user's, a directory in it is.
+func install(args []string) int {
+	if len(args) != 1 && len(args) != 2 {
+		return fail(os.Stderr, errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]"))
+	}
+	self, err := os.Executable()
+	if err == nil {
+		err = copyTree(filepath.Dir(self), args[0], filepath.Base(self))
+	}
+	if err == nil { // nobody reads the program: its memory is closed then
+		err = copyFile(self, filepath.Join(args[0], filepath.Base(self)), 0o111)
+	}
+	if err == nil && len(args) == 2 {
+		err = makeWorkspace(args[1])
+	}
+	if err != nil {
+		return fail(os.Stderr, err)
+	}
+	return 0
+}
+
+// makeWorkspace makes a directory of this user; one that is there is kept as it is.
+func makeWorkspace(dir string) error {
+	err := os.Mkdir(dir, 0o755) //nolint:gosec // as every workspace
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return errors.Join(err, os.Chmod(dir, 0o755)) //nolint:gosec // whatever the umask and the volume say
+}
+
+// copyTree copies what lies in a directory, but for one file.
+func copyTree(from, to, but string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil || rel == "." || rel == but {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		switch {
+		case d.IsDir():
+			if err := os.MkdirAll(target, 0o755); err != nil { //nolint:gosec // sandboxes read it
+				return err
+			}
+			return os.Chmod(target, 0o755) //nolint:gosec // whatever the umask
+		case d.Type() == fs.ModeSymlink:
+			link, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		}
+		return copyFile(path, target, 0o444)
+	})
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() // only read from
+	out, err := os.OpenFile(to+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Chmod(mode), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}
+
+// Exit codes of network-trial dial.
+const (
+	trialReached   = 0
+	trialUnreached = 3
+)
+
+// An address is tried for so long, and so often: a pod may be connected only some time after its start, and what is closed
+// must stay so.
+const (
+	trialPatience = 3 * time.Second
+	trialPause    = 50 * time.Millisecond
+)
+
+// networkTrial listens on a port until it is ended, or tries to reach an address.
+func networkTrial(args []string) int {
+	if len(args) == 2 && args[0] == "listen" {
+		l, err := net.Listen("tcp", net.JoinHostPort("", args[1]))
+		for err == nil {
+			var c net.Conn
+			if c, err = l.Accept(); err == nil {
+				err = c.Close()
+			}
+		}
+		return fail(os.Stderr, err)
+	}
+	if len(args) != 2 || args[0] != "dial" {
+		return fail(os.Stderr, fmt.Errorf("usage: workcell-guest network-trial listen PORT | dial ADDRESS"))
+	}
+	for end := time.Now().Add(trialPatience); time.Now().Before(end); time.Sleep(trialPause) {
+		if c, err := net.DialTimeout("tcp", args[1], time.Until(end)); err == nil {
+			_ = c.Close() // it was reached
+			return trialReached
+		}
+	}
+	return trialUnreached
+}

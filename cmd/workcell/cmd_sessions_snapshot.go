@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsSnapshotCmd(a *app) *cobra.Command {
+	remove := false
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:     "snapshot [flags] SANDBOX [NAME]",
+		Aliases: []string{"snapshots"},
+		Short:   "Keep the files of a sandbox as they are now",
+		Long: `Keep the files of a sandbox's /workspace as they are now, under a name, or without a name list what was kept. Commands stand
+still meanwhile; where the machine cannot do that, a notice says that they ran. Snapshots go with the workspace.`,
+		Example: "  workcell sessions snapshot mybox before\n  workcell sessions snapshot mybox\n  workcell sessions snapshot --remove mybox before",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if remove && len(args) != 2 {
+				return errors.New("--remove takes a sandbox and the name of a snapshot")
+			}
+			return cobra.RangeArgs(1, 2)(cmd, args)
+		},
+		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+			switch {
+			case remove:
+				return s.RemoveSnapshot(ctx, args[0])
+			case len(args) == 0:
+				return a.listSnapshots(ctx, s)
+			}
+			snap, err := s.Snapshot(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if snap.Live {
+				a.notice("commands ran while the snapshot was made: files that they wrote may be in it by half")
+			}
+			return a.print(snap, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, snap.Name)
+				return err
+			})
+		}),
+	})
+	cmd.Flags().BoolVar(&remove, "remove", false, "delete the snapshot")
+	return cmd
+}
+
+func (a *app) listSnapshots(ctx context.Context, s *session.Session) error {
+	list, _, err := s.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return printList(a, list, []string{"NAME", "MECHANISM", "AGE"}, func(snap backend.Snapshot) []string {
+		return []string{snap.Name, string(snap.Mechanism), age(now.Sub(snap.Created))}
+	})
+}
+
+func newSessionsRollbackCmd(a *app) *cobra.Command {
+	return a.verb(engineFlags, &cobra.Command{
+		Use:   "rollback SANDBOX NAME",
+		Short: "Make the files of a sandbox what they were",
+		Long: `End all commands of a sandbox, and make the files of its /workspace what they were when the snapshot was made. What lies
+elsewhere stays.`,
+		Example: "  workcell sessions rollback mybox before",
+		Args:    cobra.ExactArgs(2),
+		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+			return noSnapshot(s.Rollback(ctx, args[0]))
+		}),
+	})
+}
+
+func newSessionsForkCmd(a *app) *cobra.Command {
+	n := 1
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:   "fork [flags] SANDBOX NAME",
+		Short: "Make sandboxes that begin with the files of a snapshot",
+		Long: `Make sandboxes that begin with the files of a snapshot, and are for the rest what the sandbox is. Prints their ids. Each lives
+until it is removed.`,
+		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
+		Args:    cobra.ExactArgs(2),
+		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+			forks, err := s.Fork(ctx, args[0], n)
+			if err != nil {
+				return noSnapshot(err)
+			}
+			made := printed[sandboxOutput]{a: a}
+			variables, err := a.loadEnv(ctx, s, nil)
+			errs := []error{err}
+			for _, fork := range forks {
+				if save := a.saveEnv(variables); save != nil {
+					errs = append(errs, save(ctx, fork))
+				}
+				made.add(fork.ID(), sandboxRow(fork.Info()))
+			}
+			return errors.Join(append(errs, made.end())...)
+		}),
+	})
+	cmd.Flags().IntVarP(&n, "number", "n", 1, fmt.Sprintf("how many, up to %d", session.MaxForks))
+	return cmd
+}
+
+// noSnapshot says where the names of snapshots are to be had.
+func noSnapshot(err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		return fail(exitNotFound, err, "`workcell sessions snapshot SANDBOX` lists the snapshots there are")
+	}
+	return err
+}
+
+// mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are none.
+func (a *app) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
+	if a.out == outputTable {
+		return ""
+	}
+	_, mechanism, err := s.Snapshots(ctx)
+	if err != nil {
+		return ""
+	}
+	return mechanism
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// maxWorkerRuns bounds --max-runs.
+const maxWorkerRuns = 1000
+
+func newWorkerCmd(a *app) *cobra.Command {
+	o := worker.Options{MaxRuns: 4}
+	cmd := a.verb(engineFlags|imageFlags|auditFlags, &cobra.Command{
+		Use:   "worker",
+		Short: "Carry out the runs that are detached, and go on with those whose worker died",
+		Long: `Carry out the runs that ` + "`workcell run --detach`" + ` puts into the queue of the PostgreSQL database of --state, and go on with
+those whose worker died. As many workers as one likes may do that, on one machine or several. A run is carried out by one of
+them at a time, with the flags it was started with, the models' keys in the environment of the worker, and what the worker's
+machine is configured to allow.
+
+The first Ctrl-C or TERM ends it: it takes no more runs, and gives those that it has --grace to end. What has not ended then
+is interrupted, and goes on in another worker, in the same sandboxes if that reaches their engine. A second one exits at once.`,
+		Example: "  export WORKCELL_STATE=postgres://workcell@db.example.com/workcell\n" +
+			"  workcell worker --max-runs 8\n" +
+			"  workcell worker --backend docker --grace 5m",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.MaxRuns < 1 || o.MaxRuns > maxWorkerRuns {
+				return usageError(fmt.Errorf("--max-runs %d is out of range", o.MaxRuns), fmt.Sprintf("from 1 to %d", maxWorkerRuns))
+			}
+			if o.Grace < 0 {
+				return usageError(fmt.Errorf("--grace %s is negative", o.Grace), "as in --grace 5m")
+			}
+			return a.work(cmd.Context(), o)
+		},
+	})
+	f := cmd.Flags()
+	f.IntVar(&o.MaxRuns, "max-runs", o.MaxRuns, "how many runs at once")
+	f.DurationVar(&o.Grace, "grace", 0, "how long runs may go on when the worker is to end, before they are interrupted")
+	f.BoolVar(&a.TraceContent, "trace-content", false, "export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+	a.hostToolsFlag(f)
+	return cmd
+}
+
+// runWorker is a worker: what its runs share.
+type runWorker struct {
+	*app
+	q   *worker.Queue
+	tel *otelsetup.Tracing
+
+	mu     sync.Mutex // guards what follows
+	pruned time.Time
+	said   map[string]string // why runs could not be carried out, as their logs say it already
+}
+
+func (a *app) work(ctx context.Context, o worker.Options) (err error) {
+	q, err := a.openQueue(ctx, "a worker")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	catchBrokenPipes()
+	ctx, endAudit, err := a.startAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.startTracing(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer tel.Close(ctx)
+	w := &runWorker{app: a, q: q, tel: tel, said: map[string]string{}}
+	o.Logger, o.Resume = a.logger(), w.resume
+	w.prune(ctx)
+	a.notice("this worker takes up to %d runs at once", o.MaxRuns)
+	return q.Work(ctx, o)
+}
+
+// pruneEvery is how often a worker forgets old runs.
+const pruneEvery = time.Hour
+
+// prune forgets what is old, once in a while: nobody else may run another command.
+func (w *runWorker) prune(ctx context.Context) {
+	w.mu.Lock()
+	due := time.Since(w.pruned) > pruneEvery
+	if due {
+		w.pruned = time.Now()
+	}
+	w.mu.Unlock()
+	if !due {
+		return
+	}
+	w.pruneRuns(ctx, w.q.Journal())
+	if err := w.q.Prune(ctx); err != nil {
+		w.logger().Warn("files of runs that are forgotten are still in the database", "error", err)
+	}
+}
+
+// forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's to say. What
+// it writes goes to the log.
+func (a *app) forRun(n runNote, log io.Writer) *app {
+	b := newApp(bytes.NewReader(nil), io.Discard, log)
+	b.env, b.command, b.noReaper = a.env, a.command, true
+	b.stateDirFlag, b.stateFlag, b.configFlag, b.ociRuntime, b.mounts = a.stateDirFlag, a.stateFlag, a.configFlag, a.ociRuntime, a.mounts
+	b.runFlags = a.runFlags
+	b.Model, b.Prices, b.Workspace, b.Keep, b.User, b.Defaults, b.Audit = n.Model, n.Prices, n.Workspace, n.Keep, n.User, nil, ""
+	if n.Backend != "" {
+		b.Backend = n.Backend
+	}
+	return b
+}
+
+// resume carries out a run, and tells its log why when it cannot.
+func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
+	w.prune(ctx)
+	log := w.q.NewLog(ctx, r.ID)
+	defer log.Close()
+	w.notice("run %s of %s", r.ID, r.Workflow)
+	err := w.carry(ctx, r, log)
+	if err != nil && ctx.Err() == nil && w.isNews(r.ID, err.Error()) {
+		_, todo := classify(err)
+		fmt.Fprintf(log, "not carried out by %s, and tried again: %v\n", hostname(), err)
+		if todo != "" {
+			fmt.Fprintf(log, "hint: %s\n", todo)
+		}
+	}
+	if now, err := w.q.Journal().Run(context.WithoutCancel(ctx), r.ID); err == nil && !now.Finished.IsZero() {
+		w.notice("run %s %s", r.ID, now.Outcome)
+		w.mu.Lock()
+		delete(w.said, r.ID)
+		w.mu.Unlock()
+	}
+	return err
+}
+
+// isNews reports whether something was not said of a run before.
+func (w *runWorker) isNews(run, text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	news := w.said[run] != text
+	w.said[run] = text
+	return news
+}
+
+func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) error {
+	n, err := readNote(r)
+	if err != nil {
+		return err
+	}
+	b := w.forRun(n, log)
+	wf, agents, clear, err := b.fetchRun(ctx, w.q, r, &n)
+	if err != nil {
+		return err
+	}
+	defer clear()
+	b.Model, b.Prices, b.onKept = n.Model, n.Prices, b.keepIn(w.q)
+	return b.hosting(ctx, w.tel, agents, true, func(ctx context.Context, h *host) error {
+		if err := h.checkRecords(ctx, h.engine, r.ID); err != nil {
+			return err
+		}
+		lost := checkSandboxes(ctx, h.m, r.ID)
+		if lost != nil && !errors.Is(lost, errFilesGone) {
+			return lost
+		}
+		err := w.q.Carry(ctx, r, h.m.Owner(), lostOf(h.records, h.m.Owner()), func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+			if lost != nil {
+				return h.giveUp(ctx, w.q, r.ID, lost)
+			}
+			return h.resumeDetached(ctx, w.q, j, wf, entries)
+		})
+		return err
+	})
+}
+
+// lostOf returns what is closed when an owner was taken for dead.
+func lostOf(records state.Records, owner string) <-chan struct{} {
+	if leased, ok := records.(interface {
+		Lost(owner string) <-chan struct{}
+	}); ok {
+		return leased.Lost(owner)
+	}
+	return nil
+}
+
+// resumeDetached resumes a run that this process has taken. When that was interrupted its sandboxes stay.
+func (h *host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
+	kept, err := h.runFiles()
+	if err != nil {
+		return err
+	}
+	h.resume(workflow.History(entries))
+	h.onTool = h.p.tool
+	res, err := workflow.NewEngine(h.m, h, &workflow.Options{
+		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j,
+		Results: string(kept), OnKept: h.onKept, OnEvent: h.p.event,
+	}).Resume(ctx, wf, entries)
+	switch {
+	case res == nil:
+		return err
+	case res.Unfinished == nil:
+		h.showKept(ctx, res.RunID)
+		return nil
+	case errors.Is(res.Unfinished, workflow.ErrInterrupted):
+		h.p.Line("interrupted on %s, to go on elsewhere", hostname())
+		return h.m.Detach(context.WithoutCancel(ctx))
+	}
+	h.p.Line("%v; it is out of the queue, for workcell runs resume %s and workcell runs cancel %[2]s", res.Unfinished, res.RunID)
+	return errors.Join(q.Leave(context.WithoutCancel(ctx), res.RunID), h.m.Detach(context.WithoutCancel(ctx)))
+}
+
+// giveUp ends a run whose files are gone.
+func (h *host) giveUp(ctx context.Context, q *worker.Queue, runID string, why error) error {
+	ctx = context.WithoutCancel(ctx)
+	if _, err := h.m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID}); err != nil {
+		return err
+	}
+	h.p.Line("%v", why)
+	e := &workflow.Error{Code: workflow.CodeLost, Message: why.Error()}
+	return q.Journal().Finish(ctx, runID, workflow.Failed, e)
+}

@@ -1,0 +1,402 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/parcel"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// openQueue opens the queue of the database that the state is in.
+func (a *app) openQueue(ctx context.Context, what string) (*worker.Queue, error) {
+	place, err := a.state()
+	if err != nil {
+		return nil, err
+	}
+	if place.URL == "" {
+		return nil, usageError(fmt.Errorf("%s needs state that several processes share, and here it is a file of this user", what),
+			"set WORKCELL_STATE, or --state, to a PostgreSQL database, as in postgres://user@host/database; without one, `workcell run` runs workflows here")
+	}
+	return worker.Open(ctx, place.URL)
+}
+
+// stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
+func stayHere() map[string]string {
+	said := "it is for the worker to say: pass it to `workcell worker`, or configure its machine"
+	later := "what the run makes is kept: `workcell runs get RUN`, `workcell runs apply RUN`"
+	return map[string]string{
+		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
+		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
+		"out": later, "force": later, "apply": later,
+	}
+}
+
+// detach puts a run into the queue.
+func (a *app) detach(cmd *cobra.Command, path, file string, pairs []string) error {
+	ctx := cmd.Context()
+	flags := stayHere()
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		if cmd.Flags().Changed(name) {
+			return usageError(fmt.Errorf("--%s does not travel with a run that is detached", name), flags[name])
+		}
+	}
+	q, err := a.openQueue(ctx, "--detach")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	wf, agents, err := loadWorkflow(path, a.Agents)
+	if err != nil {
+		return err
+	}
+	input, err := workflowInput(a.stdin, wf, file, pairs)
+	if err != nil {
+		return err
+	}
+	a.reportStrange(input, wf.InputSchema())
+	e, err := wf.Begin(input)
+	if err != nil {
+		return runError(err)
+	}
+	note, err := a.detachedNote(wf)
+	if err != nil {
+		return err
+	}
+	if err := a.sendFiles(ctx, q, e.RunID, wf, agents, ""); err != nil {
+		return err
+	}
+	if err := q.Add(ctx, e, note); err != nil {
+		return errors.Join(err, q.Drop(context.WithoutCancel(ctx), e.RunID, ""))
+	}
+	row := runOutput{ID: e.RunID, Workflow: wf.ID, State: runQueued, Started: e.Time}
+	return a.print(row, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, row.ID)
+		return err
+	})
+}
+
+// detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
+func (a *app) detachedNote(wf *workflow.Workflow) (string, error) {
+	n := runNote{Detached: true, Workflow: wf.Path, runFlags: runFlags{
+		Backend: a.Backend, Model: a.Model, Prices: a.Prices, Keep: a.Keep, User: a.User, Workspace: cmp.Or(a.Workspace, wf.Workspace()),
+	}}
+	var errs []error
+	for _, path := range []*string{&n.Workflow, &n.Prices, &n.Workspace} {
+		if *path != "" {
+			abs, err := filepath.Abs(*path)
+			*path, errs = abs, append(errs, err)
+		}
+	}
+	raw, err := json.Marshal(n)
+	return string(raw), errors.Join(append(errs, err)...)
+}
+
+// sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that begins now.
+func (a *app) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
+	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.Prices, Base: base}
+	files.Script, _ = scriptOf(a.Model)
+	if files.Skills, err = skillsOf(agents); err != nil {
+		return err
+	}
+	workspace := cmp.Or(a.Workspace, wf.Workspace())
+	if base != "" {
+		workspace = ""
+	}
+	if workspace != "" {
+		a.reportSkipped(ctx, workspace)
+	}
+	err = parcel.Send(ctx, q, runID, files, workspace)
+	switch {
+	case errors.Is(err, parcel.ErrWorkspace):
+		return fail(exitInvalid, fmt.Errorf("workspace %s: %w", workspace, err), "--workspace names the directory to copy")
+	case errors.Is(err, backend.ErrTooLarge):
+		return fail(exitInvalid, fmt.Errorf("what the run needs, its workspace above all, is packed larger than the %d MiB that travel with a run", worker.MaxFileBytes>>20),
+			"leave out of the workspace what can be fetched inside, or run it here, without --detach")
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return fail(exitInvalid, err, "")
+	}
+	return err
+}
+
+// skillsOf checks agents and returns the directories of their skills.
+func skillsOf(agents map[string]string) (map[string][]string, error) {
+	skills := map[string][]string{}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(agents)) {
+		doc, err := checkAgent(agents[name])
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if s := doc.Sandbox; s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
+			continue
+		}
+		root, err := os.OpenRoot(filepath.Dir(agents[name]))
+		if err == nil {
+			skills[name], err = skill.Find(root.FS(), doc.Sandbox.Executor.Skills)
+			err = errors.Join(err, root.Close())
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fail(exitInvalid, err, "")
+	}
+	return skills, nil
+}
+
+// handOver puts a run that was interrupted into the queue, with its files as they are on this machine.
+func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
+	q, err := a.openQueue(ctx, "--detach")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	note := r.Note
+	if !n.Detached { // else all of it is there
+		if name := n.stays(); name != "" {
+			return usageError(fmt.Errorf("run %s was started with --%s, which does not travel with a run that is detached", r.ID, name),
+				"resume it here: workcell runs resume "+r.ID)
+		}
+		wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
+		if err != nil {
+			return err
+		}
+		if wf.Hash != r.Hash {
+			return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "put back what it was")
+		}
+		kept, err := a.runFiles()
+		if err != nil {
+			return err
+		}
+		base := kept.Base(r.ID)
+		if _, err := os.Stat(base); err != nil {
+			base = "" // no sandbox has begun with it
+		}
+		a.runFlags = n.runFlags
+		if note, err = a.detachedNote(wf); err == nil {
+			err = a.sendFiles(ctx, q, r.ID, wf, agents, base)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := q.Hand(ctx, r, note); err != nil {
+		return err
+	}
+	return a.print(runOutput{ID: r.ID, Workflow: r.Workflow, State: runInterrupted, Started: r.Started}, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, r.ID)
+		return err
+	})
+}
+
+// stays returns a flag that a run was started with and that says what a machine does or allows; empty without one.
+func (n runNote) stays() string {
+	for name, set := range map[string]bool{
+		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
+		"host-tools": n.HostTools != "", "egress-allow-private": n.EgressAllowPrivate != nil, "pip-index": n.PipIndex != "", "npm-registry": n.NpmRegistry != "",
+	} {
+		if set {
+			return name
+		}
+	}
+	return ""
+}
+
+// loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was started with,
+// or from those that came with it. done is for its end.
+func (a *app) loadRun(ctx context.Context, r runstore.Run, n *runNote) (wf *workflow.Workflow, agents map[string]string, done func(), err error) {
+	if !n.Detached {
+		wf, agents, err = loadWorkflow(n.Workflow, n.Agents)
+		return wf, agents, func() {}, err
+	}
+	q, err := a.openQueue(ctx, "a run that was detached")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	wf, agents, clear, err := a.fetchRun(ctx, q, r, n)
+	if err != nil {
+		q.Close()
+		return nil, nil, nil, err
+	}
+	a.onKept = a.keepIn(q)
+	return wf, agents, func() {
+		clear()
+		q.Close()
+	}, nil
+}
+
+// fetchRun brings the files of a run here, where clear deletes them, and lets the note name them.
+func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *runNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
+	kept, err := a.runFiles()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	dir, err := kept.Needs(r.ID)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	clear = func() {
+		if err := os.RemoveAll(dir); err != nil {
+			a.notice("files of run %s are left in %s: %v", r.ID, dir, err)
+		}
+		_ = os.Remove(kept.Of(r.ID)) // fails when there is more
+	}
+	defer func() {
+		if err != nil {
+			clear()
+		}
+	}()
+	files, err := parcel.Fetch(ctx, q, r.ID, kept, dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	n.Prices = files.Prices
+	if files.Script != "" {
+		n.Model = scripted.Provider + "/" + files.Script
+	}
+	wf, err = workflow.Load(files.Workflow, &workflow.LoadOptions{Agents: func(name string) (*frontmatter.Document, error) {
+		path, ok := files.Agents[name]
+		if !ok {
+			return nil, fmt.Errorf("the run came without %s%s", name, agentExt)
+		}
+		return readAgent(path)
+	}})
+	return wf, files.Agents, clear, err
+}
+
+// keepIn returns what keeps in the queue what a run made, for every machine.
+func (a *app) keepIn(q *worker.Queue) func(context.Context, string) error {
+	return func(ctx context.Context, runID string) error {
+		kept, err := a.runFiles()
+		if err != nil {
+			return err
+		}
+		if err = parcel.KeepMade(ctx, q, runID, kept); errors.Is(err, backend.ErrTooLarge) {
+			a.notice("what the run made is larger than the %d MiB that are kept for all machines: it is in %s of %s", worker.MaxFileBytes>>20, kept.Of(runID), hostname())
+			return nil
+		}
+		return err
+	}
+}
+
+// openFetched opens what a run made that another machine carried out.
+func (a *app) openFetched(ctx context.Context, runID string) (string, *runfiles.Archive, error) {
+	q, err := a.openQueue(ctx, "a run that was detached")
+	if err != nil {
+		return "", nil, err
+	}
+	defer q.Close()
+	kept, err := a.runFiles()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := parcel.FetchMade(ctx, q, runID, kept); errors.Is(err, backend.ErrNotFound) {
+		return "", nil, fail(exitNotFound, fmt.Errorf("nothing is kept of run %s: it made nothing, or more than is kept for all machines", runID),
+			"`workcell runs logs "+runID+"` says on which machine it is then")
+	} else if err != nil {
+		return "", nil, err
+	}
+	made, err := kept.Open(runID)
+	return runID, made, err
+}
+
+// errElsewhere is in the error of checkRecords.
+var errElsewhere = errors.New("on another engine")
+
+// cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is for the case
+// that there is none.
+func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
+	q, err := a.openQueue(ctx, "a run that was detached")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	if err := errors.Join(j.AskCancel(ctx, runID), q.Hurry(ctx, runID)); err != nil {
+		return err
+	}
+	late, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for news := runNews(late, j, runID, cancelEvery); ; {
+		select {
+		case <-news:
+		case <-late.Done():
+			return fail(exitFailed, fmt.Errorf("no worker has ended run %s within %s: %w", runID, wait, why),
+				"start `workcell worker` on the machine of that engine: it was asked to end the run, and does")
+		}
+		if r, err := j.Run(ctx, runID); err != nil || !r.Finished.IsZero() {
+			return err
+		}
+	}
+}
+
+// checkRecords makes sure that no sandbox of a run is on another engine than this process has.
+func (a *app) checkRecords(ctx context.Context, engine, runID string) error {
+	recs, err := a.records.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if rec.Key.Run() == runID && rec.Engine != engine && rec.State.Live() {
+			return fail(exitFailed, fmt.Errorf("the sandbox %s of the run is %w, %s, than the one that answers here, %s", rec.ID, errElsewhere, rec.Engine, engine),
+				"a worker on the machine of that engine goes on with the run; `workcell runs cancel "+runID+"` ends it")
+		}
+	}
+	return nil
+}
+
+// cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
+func (a *app) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
+	err := j.Take(ctx, r.ID, "", "cancel-"+session.NewID()) // of nobody alive: should this process die now, a worker takes it
+	if errors.Is(err, backend.ErrExists) {
+		return askCancel(ctx, j, r.ID, wait)
+	}
+	if err != nil {
+		return err
+	}
+	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it began"}
+	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
+}
+
+// readAgent is agentFiles.known for a file that is known.
+func readAgent(path string) (*frontmatter.Document, error) {
+	src, err := frontmatter.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, nil
+	}
+	doc, _ := frontmatter.Parse(path, src)
+	return doc, nil
+}
+
+// hostname returns what a log calls this machine.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "a worker"
+	}
+	return strings.TrimSpace(name)
+}

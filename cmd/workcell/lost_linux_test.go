@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/internal/state"
+)
+
+// lostUser returns a user of a database, and what has all who use it taken for dead.
+func lostUser(t *testing.T) (u user, bury func()) {
+	url := pgtest.Database(t)
+	u = newUser(t, "local")
+	u.environ = append(u.environ, state.Variable+"="+url)
+	t.Cleanup(func() { removeSandboxes(t, u.environ, "local") })
+	return u, func() { pgtest.Exec(t, url, `DELETE FROM workcell.owner`) }
+}
+
+// until waits until a command has said something on standard error.
+func (r *running) until(text string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(r.stderr.String(), text); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("it does not say %q:\n%s", text, r.stderr.String())
+		}
+	}
+}
+
+func (u user) start(args ...string) *running {
+	u.t.Helper()
+	r := &running{user: u, done: make(chan error, 1)}
+	r.cmd = u.command(args...)
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	go func() { r.done <- r.cmd.Wait() }()
+	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
+	return r
+}
+
+// TestServerTakenForDead: a server whose lease is lost ends with an error, for who started it to start another.
+func TestServerTakenForDead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "waiting.yaml")
+	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mcp", "--transport", "http", "--listen", "127.0.0.1:0"}, {"dev", path}} {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			u, bury := lostUser(t)
+			r := u.start(args...)
+			r.until("serving ")
+			bury()
+			r.ends(exitFailed)
+			r.until("taken for dead")
+		})
+	}
+}
+
+// TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to who resumes it.
+func TestRunTakenForDead(t *testing.T) {
+	t.Parallel()
+	u, bury := lostUser(t)
+	path := filepath.Join(t.TempDir(), "waiting.yaml")
+	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := u.start("run", path)
+	r.until("run_")
+	for deadline := time.Now().Add(3 * time.Minute); r.command("sessions", "exec", r.runID(), "--", "cat", "state").Run() != nil; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the step does not wait:\n%s", r.stderr.String())
+		}
+	}
+	bury()
+	r.ends(exitFailed)
+	r.until("taken for dead")
+	if n := len(r.sandboxes()); n != 1 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+	if out, _ := u.run(0, "runs", "show", r.runID()); !strings.Contains(out, runInterrupted) {
+		t.Errorf("the run is not interrupted:\n%s", out)
+	}
+}

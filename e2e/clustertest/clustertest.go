@@ -1,0 +1,117 @@
+// Package clustertest leads tests to the cluster that `make cluster` starts, and makes namespaces of their own in it.
+package clustertest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/internal/guestimage"
+)
+
+// StorageClass is that of the cluster's volumes.
+const StorageClass = "workcell-test"
+
+// Node is the cluster's only one.
+const Node = "127.0.0.1"
+
+// Containerd is the socket of the node.
+const Containerd = "/run/workcell/cluster/containerd.sock"
+
+// NamespaceVariable names the namespace that Namespace made to the tests, and to the processes that they start.
+const NamespaceVariable = "WORKCELL_TEST_NAMESPACE"
+
+// Kubeconfig returns the file that leads to the cluster.
+func Kubeconfig() string {
+	if file := os.Getenv("WORKCELL_TEST_KUBECONFIG"); file != "" {
+		return file
+	}
+	return "/var/lib/workcell/cluster/kubeconfig"
+}
+
+// Config returns the configuration of an administrator's client.
+func Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("no cluster: %w; `make cluster` starts one", err)
+	}
+	config.QPS, config.Burst = 200, 400
+	return config, rest.LoadTLSFiles(config)
+}
+
+// Client returns an administrator's client.
+func Client() (*k8s.Clientset, error) {
+	config, err := Config()
+	if err != nil {
+		return nil, err
+	}
+	return k8s.NewForConfig(config)
+}
+
+// Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a process
+// that a test started it is that of the test.
+func Namespace(ctx context.Context) (name string, remove func() error, err error) {
+	if name := os.Getenv(NamespaceVariable); name != "" {
+		return name, func() error { return nil }, nil
+	}
+	api, err := Client()
+	if err != nil {
+		return "", nil, err
+	}
+	name = "workcell-test-" + strings.ToLower(rand.Text())[:10]
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted",
+	}}}
+	if _, err := api.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return "", nil, fmt.Errorf("no cluster: %w; `make cluster` starts one", err)
+	}
+	remove = func() error {
+		return api.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
+	}
+	for { // pods are refused before it has its service account
+		_, err := api.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+		if err == nil {
+			return name, remove, os.Setenv(NamespaceVariable, name)
+		}
+		if !apierrors.IsNotFound(err) || ctx.Err() != nil {
+			return "", nil, errors.Join(err, remove())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Main runs the tests of a package in a namespace of their own, and returns the exit code.
+func Main(m interface{ Run() int }) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, remove, err := Namespace(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := remove(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	return m.Run()
+}
+
+// Options returns the options of a driver on a namespace of the cluster.
+func Options(namespace string) *kubernetes.Options {
+	return &kubernetes.Options{
+		Kubeconfig: Kubeconfig(), Namespace: namespace, GuestImage: guestimage.Reference(), StorageClass: StorageClass,
+	}
+}

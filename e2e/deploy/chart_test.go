@@ -1,0 +1,124 @@
+// Package deploy holds what users install Workcell with against the real tools: the Helm chart and the plain manifests.
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const chart = "deploy/helm/workcell"
+
+// output runs a program in the repository's folder.
+func output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	c := exec.Command(program, args...)
+	c.Dir = filepath.Join("..", "..")
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", program, args, err, &stderr)
+	}
+	return string(out)
+}
+
+func helm(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(output(t, "hack/helm.sh", "path"))
+}
+
+func TestChartLints(t *testing.T) {
+	t.Parallel()
+	output(t, helm(t), "lint", "--strict", chart)
+}
+
+// TestManifestsAreOfTheChart: the plain manifests are what the chart says with its own values.
+func TestManifestsAreOfTheChart(t *testing.T) {
+	t.Parallel()
+	have, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kubernetes", "workcell.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(have), "\n") // the first line says where it is from
+	want := output(t, helm(t), "template", "workcell", "--namespace", "workcell", chart)
+	if diff := cmp.Diff(want, body); diff != "" {
+		t.Errorf("hack/helm.sh manifests was not run (-chart +file):\n%s", diff)
+	}
+}
+
+// TestChartHasTheDriversRole: the server may do what the driver needs, and nothing else.
+func TestChartHasTheDriversRole(t *testing.T) {
+	t.Parallel()
+	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, have rbacv1.Role
+	if err := yaml.Unmarshal(file, &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart), "\n---\n") {
+		if strings.Contains(doc, "kind: Role\n") {
+			if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(want.Rules, have.Rules); diff != "" || len(want.Rules) == 0 {
+		t.Errorf("the chart's role is not the driver's (-driver +chart):\n%s", diff)
+	}
+}
+
+// TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no runs.
+func TestReplicasNeedADatabase(t *testing.T) {
+	t.Parallel()
+	for _, set := range []string{"replicas=2", "workers.replicas=1"} {
+		c := exec.Command(helm(t), "template", "workcell", chart, "--set", set)
+		c.Dir = filepath.Join("..", "..")
+		if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "database.secret") {
+			t.Errorf("%s without a database: %v, %s", set, err, out)
+		}
+		output(t, helm(t), "template", "workcell", chart, "--set", set, "--set", "database.secret=state")
+	}
+}
+
+// TestWorkers: they run what the server does, but for what it serves, and have as long as they give their runs.
+func TestWorkers(t *testing.T) {
+	t.Parallel()
+	all := map[string]appsv1.Deployment{}
+	for _, doc := range strings.Split(output(t, helm(t), "template", "a", chart, "--set", "database.secret=state,workers.replicas=3,workers.graceSeconds=60"), "\n---\n") {
+		if !strings.Contains(doc, "kind: Deployment\n") {
+			continue
+		}
+		var d appsv1.Deployment
+		if err := yaml.UnmarshalStrict([]byte(doc), &d); err != nil {
+			t.Fatal(err)
+		}
+		all[d.Name] = d
+	}
+	server, worker := all["a"].Spec.Template.Spec, all["a-worker"].Spec.Template.Spec
+	if len(all) != 2 || *all["a-worker"].Spec.Replicas != 3 || *worker.TerminationGracePeriodSeconds != 90 {
+		t.Fatalf("the deployments are %+v", all)
+	}
+	if got, want := strings.Join(worker.Containers[0].Args, " "), "worker --max-runs=8 --grace=60s"; got != want {
+		t.Errorf("workers run %q, want %q", got, want)
+	}
+	for _, spec := range []*corev1.PodSpec{&server, &worker} {
+		c := &spec.Containers[0]
+		spec.TerminationGracePeriodSeconds, c.Args, c.Ports, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil, nil, nil
+		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "WORKCELL_MCP_TOKEN" })
+	}
+	if diff := cmp.Diff(server, worker); diff != "" {
+		t.Errorf("a worker is not as the server is (-server +worker):\n%s", diff)
+	}
+}

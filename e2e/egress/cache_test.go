@@ -1,0 +1,120 @@
+package egress
+
+import (
+	"archive/zip"
+	"bytes"
+	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/cache"
+)
+
+// caching returns a desk whose sandboxes have caches.
+func caching(t *testing.T, engine string) (*desk, *cache.Store) {
+	t.Helper()
+	d := newDesk(t, engine, egress.Limits{})
+	store, err := cache.Open(t.TempDir())
+	must(t, err)
+	d.options.Caches = store.Caches()
+	d.m = enginetest.Manager(t, d.b, &d.options)
+	return d, store
+}
+
+// fill fills a cache in a sandbox that reaches one host.
+func (d *desk) fill(store *cache.Store, name, image, host string, env map[string]string, argv ...string) {
+	d.t.Helper()
+	var out lockedBuffer
+	in, err := store.Fill(d.t.Context(), d.m, cache.FillOptions{
+		Name: name, Argv: argv, Stdout: &out, Stderr: &out,
+		Request: session.Request{Image: image, Env: env, Egress: session.Egress{Allow: []string{host}}},
+	})
+	if err != nil || in.Files == 0 {
+		d.t.Fatalf("%s: %+v, %v: %s", name, in, err, out.String())
+	}
+}
+
+// reading opens a sandbox without a network that has a cache.
+func (d *desk) reading(image, name string, env map[string]string) *session.Session {
+	d.t.Helper()
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Caches: []string{name}, Env: env})
+	must(d.t, err)
+	return s
+}
+
+// TestPipCache: pip installs from the cache what it would download, and builds nothing on the way there.
+func TestPipCache(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d, store := caching(t, engine)
+		env := map[string]string{"PIP_INDEX_URL": "http://pypi.test:" + r.port + "/simple", "PIP_TRUSTED_HOST": "pypi.test", "PIP_RETRIES": "0"}
+		d.names.set("pypi.test", addrs("127.0.0.1"))
+		d.fill(store, "pip", pythonImage, "pypi.test:"+r.port, env, "pip", "download", "greeting")
+		for range 2 {
+			s := d.reading(pythonImage, "pip", nil)
+			d.prints(s, "pip install --no-index --quiet --target lib greeting && PYTHONPATH=lib python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
+			// With an index that cannot be reached, too.
+			d.prints(s, "PIP_RETRIES=0 pip install --quiet --target other greeting && PYTHONPATH=other python3 -c 'import greeting; print(greeting.text)'", "hello from a wheel")
+		}
+		if n := r.fetched.Load(); n != 1 {
+			t.Errorf("the package was fetched %d times", n)
+		}
+	})
+}
+
+// TestNpmCache: npm installs from the cache, and what it writes to its own stays in the sandbox.
+func TestNpmCache(t *testing.T) {
+	enginetest.On(t, func(t *testing.T, engine string) {
+		r := newRegistries(t)
+		d, store := caching(t, engine)
+		host := "npm.test:" + r.port
+		env := map[string]string{"npm_config_registry": "http://" + host + "/npm/", "npm_config_update_notifier": "false", "npm_config_audit": "false", "npm_config_fund": "false"}
+		d.names.set("npm.test", addrs("127.0.0.1"))
+		d.fill(store, "npm", nodeImage, host, env, "npm", "install", "greeting")
+		had, err := store.Info("npm")
+		must(t, err)
+		s := d.reading(nodeImage, "npm", env)
+		d.prints(s, `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
+		// Poisoned: neither what is linked nor what is copied leads back.
+		d.prints(s, `cd ~/.npm/_cacache && find . -type l | head -1 | grep -c . && for f in $(find . -type f -o -type l); do (echo evil >$f) 2>/dev/null; done; rm -rf ~/.npm; echo done`, "1\ndone")
+		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
+		// A package that the cache does not have is fetched beside those that it has.
+		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: session.Egress{Allow: []string{host}}})
+		must(t, err)
+		d.prints(online, `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
+		if n := r.fetched.Load(); n != 2 {
+			t.Errorf("packages were fetched %d times, want greeting once and script once", n)
+		}
+		if now, err := store.Info("npm"); err != nil || now != had {
+			t.Errorf("the cache was %+v, is %+v, %v", had, now, err)
+		}
+		d.fill(store, "npm", nodeImage, host, env, "npm", "install", "script") // over what is there
+		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
+	})
+}
+
+// TestGoCache: the go command finds modules in the cache. Only the local backend has one to try: that of the machine.
+func TestGoCache(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for name, text := range map[string]string{"go.mod": "module hello.test/greet\n", "greet.go": "package greet\n\nconst Text = \"hello from a module\"\n"} {
+		f, err := w.Create("hello.test/greet@v1.0.0/" + name)
+		must(t, err)
+		_, err = f.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, w.Close())
+	port := server(t, files(map[string][]byte{
+		"/hello.test/greet/@v/list": []byte("v1.0.0\n"), "/hello.test/greet/@v/v1.0.0.info": []byte(`{"Version": "v1.0.0"}`),
+		"/hello.test/greet/@v/v1.0.0.mod": []byte("module hello.test/greet\n"), "/hello.test/greet/@v/v1.0.0.zip": b.Bytes(),
+	}))
+	d, store := caching(t, "local")
+	d.names.set("proxy.test", addrs("127.0.0.1"))
+	env := map[string]string{"GOPROXY": "http://proxy.test:" + port, "GOSUMDB": "off", "PATH": "/usr/local/go/bin:/usr/bin:/bin"}
+	const begin = "go mod init x && go get hello.test/greet@v1.0.0"
+	d.fill(store, "go", "host", "proxy.test:"+port, env, "sh", "-c", begin)
+	delete(env, "GOPROXY")
+	d.prints(d.reading("host", "go", env), begin+` && printf 'package main\n\nimport "hello.test/greet"\n\nfunc main() { println(greet.Text) }\n' >main.go && go run .`, "hello from a module")
+}

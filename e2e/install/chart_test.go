@@ -1,0 +1,202 @@
+package install
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8s "k8s.io/client-go/kubernetes"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/guestimage"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+const release, token = "desk", "a-token-that-is-long-enough-for-a-test"
+
+// loadCommand brings the image of the command to the node, for the time of a test.
+func loadCommand(t *testing.T) {
+	t.Helper()
+	node, err := ctrd.New(clustertest.Containerd, ctrd.WithDefaultNamespace("k8s.io"))
+	must(t, err)
+	archive, err := os.Open(filepath.Join(imagesDir, "workcell-linux-"+runtime.GOARCH+".tar"))
+	must(t, err)
+	_, err = node.Import(t.Context(), archive)
+	must(t, err)
+	must(t, archive.Close())
+	t.Cleanup(func() {
+		must(t, node.ImageService().Delete(context.Background(), "docker.io/"+repository+":"+tag, images.SynchronousDelete()))
+		must(t, node.Close())
+	})
+}
+
+// helm runs the real Helm on the cluster.
+func helm(t *testing.T, args ...string) {
+	t.Helper()
+	program, err := root("hack/helm.sh", "path").Output()
+	must(t, err)
+	c := root(strings.TrimSpace(string(program)), append([]string{"--kubeconfig", clustertest.Kubeconfig(), "--namespace", namespace()}, args...)...)
+	home := t.TempDir()
+	c.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("helm %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+func namespace() string { return os.Getenv(clustertest.NamespaceVariable) }
+
+// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard. A client opens a sandbox by
+// way of the server, which has nothing but the chart's role; the sandbox is a pod with a volume, runs a command, and goes. So does
+// all that was installed.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	api, err := clustertest.Client()
+	must(t, err)
+	loadCommand(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "workcell-token"}, StringData: map[string]string{"token": token}}
+	_, err = api.CoreV1().Secrets(namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
+	must(t, err)
+	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
+		"--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass)
+	installed := true
+	uninstall := func() {
+		if installed {
+			helm(t, "uninstall", release, "--wait", "--timeout", patience.String())
+		}
+		installed = false
+	}
+	t.Cleanup(uninstall) // when the test has failed
+	server := ready(t, api)
+	client := connect(t, server)
+	id, _ := call(t, client, toolspec.ToolOpen, obj{"image": debianImage})["sandbox_id"].(string)
+	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
+	if must(t, err); len(pods.Items) != 1 || pods.Items[0].Status.PodIP == server.Status.PodIP {
+		t.Fatalf("the sandbox %q is %d pods", id, len(pods.Items))
+	}
+	out := call(t, client, toolspec.ToolExec, obj{"sandbox_id": id, "command": "echo kept > f && cat f && id -u && hostname"})
+	if out["stdout"] != "kept\n1000\nworkcell\n" || out["exit_code"] != 0.0 {
+		t.Errorf("the command: %v", out)
+	}
+	if out := call(t, client, toolspec.ToolFSRead, obj{"sandbox_id": id, "path": "f"}); out["contents"] != "kept\n" {
+		t.Errorf("the file: %v", out)
+	}
+	call(t, client, toolspec.ToolClose, obj{"sandbox_id": id})
+	must(t, client.Close())
+	gone(t, api, "of the sandbox", backend.LabelID+"="+id)
+	uninstall()
+	gone(t, api, "that was installed", "app.kubernetes.io/instance="+release)
+}
+
+// ready returns the server's pod, which must be.
+func ready(t *testing.T, api *k8s.Clientset) corev1.Pod {
+	t.Helper()
+	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + release})
+	if must(t, err); len(pods.Items) != 1 {
+		t.Fatalf("%d pods of the server", len(pods.Items))
+	}
+	for _, c := range pods.Items[0].Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return pods.Items[0]
+		}
+	}
+	t.Fatalf("the server is not ready: %+v", pods.Items[0].Status)
+	return corev1.Pod{}
+}
+
+type obj = map[string]any
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// connect returns a client that calls the server by the name of its service. Here is no resolver that knows it, as a cluster has.
+func connect(t *testing.T, server corev1.Pod) *mcp.ClientSession {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(server.Status.PodIP, "8765"))
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	endpoint := "http://" + release + "." + namespace() + ".svc:8765/mcp"
+	if res, err := (&http.Client{Transport: transport}).Post(endpoint, "application/json", strings.NewReader("{}")); err != nil || res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a token: %+v, %v", res, err)
+	}
+	authorized := roundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+token)
+		return transport.RoundTrip(r)
+	})
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: authorized}}, nil)
+	must(t, err)
+	t.Cleanup(func() { _ = cs.Close() }) // when the test has failed
+	return cs
+}
+
+// call calls a tool, which must succeed.
+func call(t *testing.T, client *mcp.ClientSession, tool string, in obj) obj {
+	t.Helper()
+	res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: in})
+	must(t, err)
+	out, _ := res.StructuredContent.(obj)
+	if res.IsError || out == nil {
+		t.Fatalf("%s: %+v, %+v", tool, res.StructuredContent, res.Content)
+	}
+	return out
+}
+
+// gone waits until no object that a selector selects is there any more.
+func gone(t *testing.T, api *k8s.Clientset, what, selector string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		left := objects(t, api, metav1.ListOptions{LabelSelector: selector})
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is left: %v", what, left)
+		}
+	}
+}
+
+// objects lists what of the kinds that a chart or a sandbox has is in the namespace.
+func objects(t *testing.T, api *k8s.Clientset, o metav1.ListOptions) (all []string) {
+	t.Helper()
+	ctx, ns := t.Context(), namespace()
+	pods, err := api.CoreV1().Pods(ns).List(ctx, o)
+	must(t, err)
+	claims, err := api.CoreV1().PersistentVolumeClaims(ns).List(ctx, o)
+	must(t, err)
+	services, err := api.CoreV1().Services(ns).List(ctx, o)
+	must(t, err)
+	configs, err := api.CoreV1().ConfigMaps(ns).List(ctx, o)
+	must(t, err)
+	accounts, err := api.CoreV1().ServiceAccounts(ns).List(ctx, o)
+	must(t, err)
+	deployments, err := api.AppsV1().Deployments(ns).List(ctx, o)
+	must(t, err)
+	roles, err := api.RbacV1().Roles(ns).List(ctx, o)
+	must(t, err)
+	bindings, err := api.RbacV1().RoleBindings(ns).List(ctx, o)
+	must(t, err)
+	for kind, n := range map[string]int{
+		"pods": len(pods.Items), "claims": len(claims.Items), "services": len(services.Items), "config maps": len(configs.Items),
+		"accounts": len(accounts.Items), "deployments": len(deployments.Items), "roles": len(roles.Items), "bindings": len(bindings.Items),
+	} {
+		if n > 0 {
+			all = append(all, kind)
+		}
+	}
+	return all
+}

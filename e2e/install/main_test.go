@@ -1,0 +1,57 @@
+// Package install puts Workcell into the cluster of `make cluster` as users do, with Helm, and uses the cluster from the command
+// line. It needs root, which loads the image of the command into the node.
+package install
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// repository and tag name the image of the command, which no registry has.
+const repository, tag = "workcell-install/workcell", "test"
+
+const debianImage = "workcell/debian:12"
+
+// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+const patience = 5 * time.Minute
+
+// imagesDir is the directory that hack/images has filled: the command, and its image as an archive.
+var imagesDir string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "install-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	imagesDir = dir
+	if out, err := root("go", "run", "./hack/images", "-arch", runtime.GOARCH, "-tag", repository+":"+tag, dir).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "the image of the command: %v: %s\n", err, out)
+		return 1
+	}
+	return clustertest.Main(m)
+}
+
+// root returns a program that runs in the repository's folder.
+func root(program string, args ...string) *exec.Cmd {
+	c := exec.Command(program, args...)
+	c.Dir = filepath.Join("..", "..")
+	return c
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

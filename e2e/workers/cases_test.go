@@ -1,0 +1,339 @@
+//go:build linux
+
+package workers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// long is a run whose second step waits until the test lets it go on, or kills what waits.
+const long = `id: long
+sandbox: {runtime: bash}
+outputs: [log]
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "echo two >> log; if mkdir waited; then sleep 10000; fi"}
+  - {id: three, type: exec, command: "echo three >> log; cat log"}
+`
+
+// pair returns two machines that share a database.
+func pair(t *testing.T) (here, there *machine) {
+	t.Helper()
+	url := pgtest.Database(t)
+	return newMachine(t, "here", url), newMachine(t, "there", url)
+}
+
+// inTwo waits until a run is in its second step.
+func (m *machine) inTwo(t *testing.T, id string) {
+	t.Helper()
+	eventually(t, "the run is in its second step", func() bool { return strings.Contains(m.ok(t, "runs", "logs", id), "two ") })
+}
+
+// gone waits until a run has no sandbox.
+func (m *machine) gone(t *testing.T, id string) {
+	t.Helper()
+	eventually(t, "the sandbox of the run is gone", func() bool { return !strings.Contains(m.ok(t, "sessions", "ls"), id[:12]) })
+}
+
+// TestElsewhere: a run that is detached here is carried out there, with all that it needs although that is gone here; its log, its
+// patch and its outputs are had here.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"flow.yaml": `id: flow
+sandbox: {runtime: bash}
+outputs: [made]
+steps:
+  - {id: work, type: agent, agent: worker, input: {name: "${ input.name }"}}
+  - {id: copy, type: exec, command: "cat given > made; echo more >> given"}
+input: {type: object, properties: {name: {type: string}}}
+`,
+		"agents/worker.prompt":   "---\nsandbox: {mode: code}\ninput: {schema: {name: string}}\n---\n{{>manners}} Work for {{name}}.\n",
+		"agents/_manners.prompt": "Be kind.\n",
+		"script.yaml":            "agents:\n  worker: [[{tool: sandbox_exec, input: {command: \"cat given\"}}, {expect: 'last.exit_code == 0 && prompt.contains(\"Be kind.\") && prompt.contains(\"Eve\")', text: done}]]\n",
+		"project/given":          "of the project\n",
+	} {
+		path := filepath.Join(dir, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	id := here.ok(t, "run", "--detach", filepath.Join(dir, "flow.yaml"), "--model", "scripted/"+filepath.Join(dir, "script.yaml"),
+		"--workspace", filepath.Join(dir, "project"), "--input", "name=Eve")
+	if r := here.show(t, id); r.State != "queued" {
+		t.Errorf("without a worker the run is %s", r.State)
+	}
+	for _, name := range []string{"flow.yaml", "script.yaml", "agents"} {
+		must(t, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	there.worker(t)
+	log := here.ok(t, "runs", "logs", id, "--follow")
+	for _, want := range []string{"work agent worker", "worker: sandbox_exec ok", "copy ok", "succeeded"} {
+		if !strings.Contains(strings.Join(strings.Fields(log), " "), want) {
+			t.Errorf("the log does not say %q:\n%s", want, log)
+		}
+	}
+	if got := here.ok(t, "runs", "get", id, "made", "-"); got != "of the project" {
+		t.Errorf("the output is %q", got)
+	}
+	if got := here.ok(t, "runs", "diff", id); !strings.Contains(got, "+more") {
+		t.Errorf("the patch is %q", got)
+	}
+	here.ok(t, "runs", "apply", id)
+	if got, err := os.ReadFile(filepath.Join(dir, "project", "given")); string(got) != "of the project\nmore\n" {
+		t.Errorf("applied: %q, %v", got, err)
+	}
+	here.ok(t, "runs", "rm", id)
+	if res := here.run(t, "runs", "logs", id); res.code != 6 {
+		t.Errorf("the log of a run that was removed: exit code %d\n%s", res.code, res.stdout)
+	}
+}
+
+// TestFailedRun: who follows the log of a run that fails exits as the run does.
+func TestFailedRun(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	there.worker(t)
+	id := here.ok(t, "run", "--detach", file(t, "fails.yaml", "id: fails\nsandbox: {runtime: bash}\nsteps: [{id: bad, type: exec, command: 'echo why >&2; exit 3'}]\n"))
+	res := here.run(t, "runs", "logs", id, "--follow")
+	if res.code != 1 || !strings.Contains(res.stdout, "| why") || !strings.Contains(res.stderr, "failed") {
+		t.Errorf("exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+	}
+}
+
+// TestGracefulEnd: a worker that is told to end hands its runs over at once, in the same sandbox; with --grace they may end.
+func TestGracefulEnd(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	w := here.worker(t)
+	id := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
+	here.inTwo(t, id)
+	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
+	if code := w.wait(); code != 0 {
+		t.Errorf("the worker ends with %d\n%s", code, w.text())
+	}
+	if r := there.show(t, id); r.State != "interrupted" {
+		t.Errorf("the run is %s", r.State)
+	}
+	w = there.worker(t, "--grace", "4m")
+	there.ok(t, "runs", "logs", id, "--follow")
+	if !checkRun(t, there, id) {
+		t.Error("the run did not go on in another worker")
+	}
+	id = here.ok(t, "run", "--detach", file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 5")))
+	here.inTwo(t, id)
+	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
+	if code := w.wait(); code != 0 {
+		t.Errorf("the worker with time for its runs ends with %d\n%s", code, w.text())
+	}
+	if checkRun(t, here, id) {
+		t.Error("the run was interrupted though it had the time to end")
+	}
+}
+
+// TestCancelled: a run is cancelled from elsewhere while it is in the queue, while a worker has it, and when its worker was killed.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	path := file(t, "long.yaml", long)
+	queued := here.ok(t, "run", "--detach", path)
+	there.ok(t, "runs", "cancel", queued)
+	w := there.worker(t)
+	running := here.ok(t, "run", "--detach", path)
+	here.inTwo(t, running)
+	here.ok(t, "runs", "cancel", running)
+	killed := here.ok(t, "run", "--detach", path)
+	here.inTwo(t, killed)
+	w.kill()
+	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, killed).State == "interrupted" })
+	here.ok(t, "runs", "cancel", killed)
+	there.worker(t)
+	for what, id := range map[string]string{"queued": queued, "running": running, "killed": killed} {
+		if r := there.show(t, id); r.State != "cancelled" {
+			t.Errorf("the run that was cancelled while %s is %s", what, r.State)
+		}
+		here.gone(t, id)
+		if res := here.run(t, "runs", "logs", id, "--follow"); res.code != 1 || !strings.Contains(res.stderr, "cancelled") {
+			t.Errorf("its log: exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+		}
+	}
+	if r := here.show(t, queued); len(r.Entries) != 2 { // its beginning and its end
+		t.Errorf("the run that was cancelled in the queue did something: %v", r.Entries)
+	}
+}
+
+// TestFilesGone: a run whose sandbox was removed while nobody had the run has failed, and says so.
+func TestFilesGone(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	w := there.worker(t)
+	id := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
+	here.inTwo(t, id)
+	w.kill()
+	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
+	here.ok(t, "sessions", "rm", "--all")
+	there.worker(t)
+	res := here.run(t, "runs", "logs", id, "--follow")
+	if res.code != 1 || !strings.Contains(res.stderr, "are gone") {
+		t.Errorf("exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+	}
+	if r := here.show(t, id); r.State != string(workflow.Failed) {
+		t.Errorf("the run is %s", r.State)
+	}
+}
+
+// TestOutOfTheQueue: a run that failed and kept its checkpoints is tried once; somebody goes back to before a step of it.
+func TestOutOfTheQueue(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	there.worker(t)
+	id := here.ok(t, "run", "--detach", file(t, "kept.yaml", `id: kept
+checkpoints: true
+sandbox: {runtime: bash}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "echo two >> log; test -e fixed"}
+`))
+	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "it is out of the queue") })
+	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
+	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.code != 1 {
+		t.Errorf("exit code %d\n%s", res.code, res.stderr)
+	}
+	here.ok(t, "runs", "cancel", id)
+	here.gone(t, id)
+}
+
+// TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in a worker with
+// the workspace as it began.
+func TestHandedToWorkers(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	project := filepath.Dir(file(t, "given", "given\n"))
+	p := here.start(t, "run", file(t, "long.yaml", long), "--workspace", project)
+	eventually(t, "the run is in its second step", func() bool { return strings.Contains(p.text(), "two ") })
+	var list []shown
+	here.read(t, &list, "runs", "ls")
+	id := list[0].ID
+	if res := here.run(t, "runs", "resume", id, "--detach"); res.code != 7 {
+		t.Errorf("of a living process: exit code %d\n%s", res.code, res.stderr)
+	}
+	p.kill()
+	must(t, os.WriteFile(filepath.Join(project, "given"), []byte("changed meanwhile\n"), 0o600))
+	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
+	there.worker(t)
+	here.ok(t, "runs", "resume", id, "--detach")
+	if log := here.ok(t, "runs", "logs", id, "--follow"); !strings.Contains(log, "goes on") || !strings.Contains(log, "done before") {
+		t.Errorf("the worker says %s", log)
+	}
+	checkRun(t, here, id)
+	if patch := here.ok(t, "runs", "diff", id); !strings.Contains(patch, "+three") || strings.Contains(patch, "given") {
+		t.Errorf("the patch is %s", patch)
+	}
+}
+
+// TestKilledBeforeItBegan: a worker that is killed when it takes a run loses nothing of it.
+func TestKilledBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	id := here.ok(t, "run", "--detach", file(t, "short.yaml", steps))
+	conn, err := pgx.Connect(t.Context(), here.url)
+	must(t, err)
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is under way in it
+	tx, err := conn.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM workcell.run WHERE id = $1 FOR UPDATE`, id) // nobody can take it
+	must(t, err)
+	w := here.worker(t)
+	eventually(t, "the worker waits to take the run", func() bool {
+		return query(t, here.url, `SELECT (EXISTS (SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%taken%'))::text`) == "true"
+	})
+	w.kill()
+	must(t, tx.Rollback(t.Context())) // now the dead one has it, or nobody
+	there.worker(t)
+	there.ok(t, "runs", "logs", id, "--follow")
+	checkRun(t, there, id)
+}
+
+// TestDatabaseRestarts: runs go on when the server of the database was killed and started again, and those that are detached then
+// are carried out.
+func TestDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	here, there := newMachine(t, "here", server.URL), newMachine(t, "there", server.URL)
+	w := there.worker(t)
+	id := here.ok(t, "run", "--detach", file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 8")))
+	here.inTwo(t, id)
+	server.Kill()
+	server.Start()
+	here.ok(t, "runs", "logs", id, "--follow")
+	if checkRun(t, here, id) {
+		t.Errorf("the run was interrupted:\n%s", w.text())
+	}
+	id = here.ok(t, "run", "--detach", file(t, "short.yaml", steps))
+	here.ok(t, "runs", "logs", id, "--follow")
+	checkRun(t, here, id)
+}
+
+// TestCannotHere: a worker that cannot carry out a run says why in the log, and one that can does.
+func TestCannotHere(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	ask := filepath.Join(t.TempDir(), "ask.yaml")
+	must(t, os.WriteFile(ask, []byte("id: ask\nsteps: [{id: ask, type: agent, agent: asker}]\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(filepath.Dir(ask), "asker.prompt"), []byte("---\nmodel: openai/gpt-4o\n---\nHello.\n"), 0o600))
+	id := here.ok(t, "run", "--detach", ask)
+	there.worker(t)
+	eventually(t, "the log says what is missing", func() bool {
+		log := here.ok(t, "runs", "logs", id)
+		return strings.Contains(log, "not carried out by") && strings.Contains(log, "OPENAI_API_KEY")
+	})
+	if r := here.show(t, id); r.State != "queued" {
+		t.Errorf("the run is %s", r.State)
+	}
+	here.ok(t, "runs", "cancel", id)
+	if r := here.show(t, id); r.State != string(workflow.Cancelled) {
+		t.Errorf("the run is %s", r.State)
+	}
+}
+
+// TestTooLarge: what does not fit is refused before there is a run.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	here, _ := pair(t)
+	dir := t.TempDir()
+	noise, err := os.Open("/dev/urandom")
+	must(t, err)
+	defer noise.Close() //nolint:errcheck // only read from
+	buf := make([]byte, 1<<20)
+	f, err := os.Create(filepath.Join(dir, "large"))
+	must(t, err)
+	for range 65 {
+		_, err = noise.Read(buf)
+		must(t, err)
+		_, err = f.Write(buf)
+		must(t, err)
+	}
+	must(t, f.Close())
+	res := here.run(t, "run", "--detach", file(t, "short.yaml", steps), "--workspace", dir)
+	if res.code != 3 || !strings.Contains(res.stderr, "64 MiB") {
+		t.Errorf("exit code %d\n%s", res.code, res.stderr)
+	}
+	if got := here.ok(t, "runs", "ls", "-o", "json"); got != "[]" {
+		t.Errorf("runs: %s", got)
+	}
+	if n := fmt.Sprint(strings.Count(res.stderr, "\n")); n == "0" {
+		t.Error("there is no hint")
+	}
+}

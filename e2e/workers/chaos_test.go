@@ -1,0 +1,195 @@
+//go:build linux
+
+package workers
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/pgjournal"
+)
+
+// steps are short enough for hundreds of runs, and long enough to be killed in. What each did is in the sandbox, and comes
+// home with the last.
+const steps = `id: short
+sandbox: {runtime: bash}
+outputs: [log]
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "echo two >> log; sleep 3"}
+  - {id: three, type: exec, command: "echo three >> log; cat log"}
+`
+
+// plan is how much a test of workers does: soakVariable names a time, in which a worker is killed every ten seconds and a hundred
+// runs are begun each minute. Without it is short.
+const soakVariable = "WORKERS_SOAK"
+
+type plan struct {
+	runs  int
+	every time.Duration // between two kills
+	kills int
+}
+
+func planned(t *testing.T) plan {
+	t.Helper()
+	text := os.Getenv(soakVariable)
+	if text == "" {
+		return plan{runs: 50, every: 5 * time.Second, kills: 6}
+	}
+	d, err := time.ParseDuration(text)
+	must(t, err)
+	return plan{runs: int(d.Minutes() * 100), every: 10 * time.Second, kills: int(d / (10 * time.Second))}
+}
+
+// TestKilledWorkers: whichever worker is killed whenever, on machines that share nothing but a database and an engine, each run ends
+// once, no step that has finished is done again, and nothing is left.
+func TestKilledWorkers(t *testing.T) {
+	p, n := planned(t), newNetwork(t, 3)
+	workers := make([]*process, len(n.machines))
+	for i, m := range n.machines {
+		workers[i] = m.worker(t, "--max-runs", "6")
+	}
+	var submitting sync.WaitGroup
+	path := file(t, "short.yaml", steps)
+	ids := make([]string, p.runs)
+	pause := p.every * time.Duration(p.kills*len(n.machines)) / time.Duration(p.runs) // between two runs of a machine
+	for first, m := range n.machines {
+		submitting.Go(func() {
+			for i := first; i < len(ids); i += len(n.machines) {
+				res := m.run(t, "run", "--detach", path)
+				if res.code != 0 {
+					t.Errorf("run --detach on %s: exit code %d\n%s", m.name, res.code, res.stderr)
+				}
+				ids[i] = strings.TrimSpace(res.stdout)
+				time.Sleep(max(pause-500*time.Millisecond, 0)) // about what the command takes
+			}
+		})
+	}
+	for k := range p.kills {
+		time.Sleep(p.every)
+		i := rand.IntN(len(workers))
+		workers[i].kill()
+		workers[i] = n.machines[i].worker(t, "--max-runs", "6")
+		t.Logf("killed the worker of %s, %d of %d", n.machines[i].name, k+1, p.kills)
+	}
+	submitting.Wait()
+	began := time.Now()
+	n.awaitEnd(t)
+	t.Logf("%d runs had ended %v after the last kill", p.runs, time.Since(began).Round(time.Second))
+	continued := 0
+	j, err := pgjournal.Open(t.Context(), n.server.URL)
+	must(t, err)
+	defer j.Close() //nolint:errcheck // only read from
+	for _, id := range ids {
+		entries, err := j.Entries(t.Context(), id)
+		must(t, err)
+		if checkEntries(t, id, entries) {
+			continued++
+		}
+	}
+	t.Logf("%d of %d runs went on in another worker", continued, p.runs)
+	if continued == 0 {
+		t.Error("no run was interrupted")
+	}
+	for i, w := range workers {
+		must(t, w.cmd.Process.Signal(os.Interrupt))
+		if code := w.wait(); code != 0 {
+			t.Errorf("the worker of %s ends with %d\n%s", n.machines[i].name, code, w.text())
+		}
+	}
+	n.nothingLeft(t)
+}
+
+// awaitEnd waits until all runs have ended.
+func (n *network) awaitEnd(t *testing.T) {
+	t.Helper()
+	last := ""
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Second) {
+		left := query(t, n.server.URL, `SELECT count(*)::text FROM workcell.run WHERE finished IS NULL`)
+		if left == "0" {
+			return
+		}
+		if left != last { // as long as there is progress there is time
+			last, deadline = left, time.Now().Add(patience)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s runs do not end", left)
+		}
+	}
+}
+
+// query returns what a statement returns, one text, in a connection of its own.
+func query(t *testing.T, address, statement string) (text string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	must(t, err)
+	defer conn.Close(t.Context()) //nolint:errcheck // only read from
+	must(t, conn.QueryRow(t.Context(), statement).Scan(&text))
+	return text
+}
+
+// checkRun checks the entries of a run that has ended.
+func checkRun(t *testing.T, m *machine, id string) (continued bool) {
+	t.Helper()
+	return checkEntries(t, id, m.show(t, id).Entries)
+}
+
+// checkEntries checks that a run ended well, once, and did each step once but for those that were under way when its worker was
+// killed. It reports whether the run went on in another worker.
+func checkEntries(t *testing.T, id string, entries []workflow.Entry) (continued bool) {
+	t.Helper()
+	began, ended, takes, ends, log := map[string]int{}, map[string]int{}, 0, 0, ""
+	for _, e := range entries {
+		switch e.Kind {
+		case workflow.EventRunResumed:
+			takes++
+		case workflow.EventStepStarted:
+			if began[e.Path]++; ended[e.Path] > 0 {
+				t.Errorf("run %s: step %s begins again after it has ended", id, e.Path)
+			}
+		case workflow.EventStepFinished:
+			ended[e.Path]++
+			if out, ok := e.Output.(map[string]any); ok {
+				log, _ = out["stdout"].(string) // that of the last step counts
+			}
+		case workflow.EventRunFinished:
+			if ends++; e.Outcome != workflow.Succeeded {
+				t.Errorf("run %s: %s, %v", id, e.Outcome, e.Error)
+			}
+		}
+	}
+	if ends != 1 || ended["one"] != 1 || ended["two"] != 1 || ended["three"] != 1 {
+		t.Errorf("run %s: %d ends, of its steps %v", id, ends, ended)
+	}
+	for step, times := range began {
+		if did := strings.Count(log, step+"\n"); did == 0 || did > times {
+			t.Errorf("run %s: step %s began %d times, and was done %d times", id, step, times, did)
+		}
+	}
+	return takes > 1
+}
+
+// nothingLeft waits until neither the database nor the engine has anything of the runs.
+func (n *network) nothingLeft(t *testing.T) {
+	t.Helper()
+	instance := query(t, n.server.URL, `SELECT id FROM workcell.instance`)
+	left := ""
+	eventually(t, "nothing is left", func() bool {
+		n.machines[0].ok(t, "sessions", "ls") // which sweeps
+		left = query(t, n.server.URL, `SELECT concat_ws(', ',
+(SELECT 'jobs: ' || count(*) FROM workcell.river_job WHERE state <> 'completed' HAVING count(*) > 0),
+(SELECT 'sandboxes: ' || count(*) FROM workcell.session WHERE state NOT IN ('closed', 'lost') HAVING count(*) > 0),
+(SELECT 'parcels: ' || count(*) FROM workcell.run_file WHERE name = 'needed' HAVING count(*) > 0))`)
+		out, _ := exec.Command("grep", "--recursive", "--files-with-matches", "--no-messages", "--exclude-dir=workspace", instance, "/var/lib/workcell/local").Output() // it fails when it finds nothing
+		left += string(out)
+		return left == ""
+	})
+}

@@ -1,0 +1,207 @@
+//go:build linux
+
+// Package workers has workers carry out runs that were detached, as processes of machines that share nothing but a database, and
+// kills them.
+package workers
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/leaktest"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 4 * time.Minute
+
+// binary is the command, built once before the first test.
+var binary string
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "workers:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "workers-")
+	if err != nil {
+		return 1, err
+	}
+	binary = filepath.Join(dir, "workcell")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
+	if err != nil {
+		return 1, errors.Join(fmt.Errorf("building the command: %w\n%s", err, out), os.RemoveAll(dir))
+	}
+	code := m.Run()
+	err = os.RemoveAll(dir)
+	if code == 0 && err == nil {
+		err = leaktest.Find()
+	}
+	return code, err
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// machine is where commands run: a state directory of its own, and the database of all.
+type machine struct {
+	name, state, url string
+	within           []string // what a command of it begins with
+}
+
+// newMachine returns a machine in the test's own network.
+func newMachine(t *testing.T, name, url string) *machine {
+	t.Helper()
+	return &machine{name: name, state: filepath.Join(t.TempDir(), name), url: url}
+}
+
+func (m *machine) command(args ...string) *exec.Cmd {
+	argv := append(append(append([]string{}, m.within...), binary), args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Dir(m.state), "WORKCELL_STATE_DIR=" + m.state, "WORKCELL_STATE=" + m.url,
+		"WORKCELL_BACKEND=local", "WORKCELL_REAPER=off",
+	}
+	return cmd
+}
+
+// result is how a command ended.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs a command to its end.
+func (m *machine) run(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd := m.command(args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// ok runs a command, which must succeed, and returns its standard output without the last line end.
+func (m *machine) ok(t *testing.T, args ...string) string {
+	t.Helper()
+	res := m.run(t, args...)
+	if res.code != 0 {
+		t.Fatalf("workcell %s on %s: exit code %d\n%s%s", strings.Join(args, " "), m.name, res.code, res.stdout, res.stderr)
+	}
+	return strings.TrimSuffix(res.stdout, "\n")
+}
+
+// read runs a command with -o json and decodes what it prints.
+func (m *machine) read(t *testing.T, v any, args ...string) {
+	t.Helper()
+	must(t, json.Unmarshal([]byte(m.ok(t, append(args, "-o", "json")...)), v))
+}
+
+// shown is a run as `runs show` prints it.
+type shown struct {
+	ID, State string
+	Entries   []workflow.Entry
+}
+
+func (m *machine) show(t *testing.T, id string) (s shown) {
+	t.Helper()
+	m.read(t, &s, "runs", "show", id)
+	return s
+}
+
+// process is a command under way.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has closed its standard error
+
+	mu  sync.Mutex // guards log
+	log []string
+}
+
+// start starts a command. It is killed at the end of the test if it still runs.
+func (m *machine) start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: m.command(args...), done: make(chan struct{})}
+	stderr, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	must(t, err)
+	go func() {
+		defer close(p.done)
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			p.mu.Lock()
+			p.log = append(p.log, s.Text())
+			p.mu.Unlock()
+		}
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// worker starts a worker and waits until it works.
+func (m *machine) worker(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := m.start(t, append([]string{"worker"}, args...)...)
+	eventually(t, "the worker of "+m.name+" works", func() bool { return strings.Contains(p.text(), "runs at once") })
+	return p
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.log, "\n")
+}
+
+// kill ends the process without warning. It may be called twice, also when it has ended.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	p.wait()
+}
+
+// wait waits for the end of the process and returns its exit code.
+func (p *process) wait() int {
+	<-p.done // Wait closes the pipe
+	_ = p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// eventually waits for what something else is about to do.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// file writes a file of the test's own and returns its path.
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}

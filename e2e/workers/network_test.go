@@ -1,0 +1,133 @@
+//go:build linux
+
+package workers
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+)
+
+// network is machines that reach each other by nothing but a network: namespaces with an address each, on a bridge in one more, where
+// the database is.
+type network struct {
+	server   *pgtest.Server
+	machines []*machine
+}
+
+// newNetwork makes namespaces for machines, and a database that they reach at an address of its own. All of it is gone at the end
+// of the test.
+func newNetwork(t *testing.T, machines int) *network {
+	t.Helper()
+	n := &network{server: pgtest.NewServer(t, "max_connections = 400")}
+	prefix := fmt.Sprintf("wc%d", os.Getpid())
+	db := addNamespace(t, prefix+"db")
+	ip(t, "-n", db, "link", "add", "bridge", "type", "bridge")
+	ip(t, "-n", db, "addr", "add", "10.83.0.1/24", "dev", "bridge")
+	ip(t, "-n", db, "link", "set", "bridge", "up")
+	for i := range machines {
+		name := addNamespace(t, fmt.Sprintf("%s%d", prefix, i+1))
+		port := fmt.Sprintf("port%d", i+1)
+		ip(t, "-n", db, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+		ip(t, "-n", db, "link", "set", port, "master", "bridge", "up")
+		ip(t, "-n", name, "addr", "add", fmt.Sprintf("10.83.0.%d/24", i+2), "dev", "eth0")
+		ip(t, "-n", name, "link", "set", "eth0", "up")
+		m := newMachine(t, name, "postgres://postgres@10.83.0.1:5432/postgres")
+		m.within = []string{"nsenter", "--net=/run/netns/" + name, "--"}
+		n.machines = append(n.machines, m)
+	}
+	relay(t, db, "10.83.0.1:5432", n.server.URL)
+	return n
+}
+
+// addNamespace makes a network namespace, with an interface to itself.
+func addNamespace(t *testing.T, name string) string {
+	t.Helper()
+	ip(t, "netns", "add", name)
+	t.Cleanup(func() { ip(t, "netns", "del", name) })
+	ip(t, "-n", name, "link", "set", "lo", "up")
+	return name
+}
+
+func ip(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// relay lets a server that listens on a socket in the file system be reached at an address of a namespace.
+func relay(t *testing.T, namespace, address, server string) {
+	t.Helper()
+	u, err := url.Parse(server)
+	must(t, err)
+	socket := filepath.Join(u.Query().Get("host"), ".s.PGSQL.5432")
+	l := listenIn(t, namespace, address)
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		must(t, l.Close())
+		all.Wait()
+	})
+	all.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { join(client, socket) })
+		}
+	})
+}
+
+// join copies between a client and a socket until one of them ends.
+func join(client net.Conn, socket string) {
+	server, err := net.Dial("unix", socket)
+	if err != nil {
+		client.Close() //nolint:errcheck // the client is told by that
+		return
+	}
+	var both sync.WaitGroup
+	pass := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // how it ends does not matter
+		to.Close()               //nolint:errcheck // both are closed then
+		from.Close()             //nolint:errcheck
+	}
+	both.Go(func() { pass(server, client) })
+	both.Go(func() { pass(client, server) })
+	both.Wait()
+}
+
+// listenIn listens at an address of a namespace, which a thread that is not used again goes into.
+func listenIn(t *testing.T, namespace, address string) net.Listener {
+	t.Helper()
+	var l net.Listener
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var f *os.File
+		if f, err = os.Open("/run/netns/" + namespace); err != nil {
+			return
+		}
+		defer f.Close() //nolint:errcheck // it was only entered
+		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err == nil {
+			l, err = net.Listen("tcp", address)
+		}
+	}()
+	<-done
+	must(t, err)
+	return l
+}

@@ -1,0 +1,417 @@
+#!/usr/bin/env bash
+# A real Kubernetes of one node for the tests, built from Go modules: etcd, API server, controller manager, scheduler and
+# kubelet on this machine's loopback, with the system's containerd and runc. It has a containerd of its own, and leaves the
+# system's alone.
+#
+#   cluster.sh path     build it once (some ten minutes on 2 cores), print the path of the program
+#   cluster.sh up       start what does not run, load the images of the tests, print the path of the kubeconfig
+#   cluster.sh status   report whether it runs
+#   cluster.sh left     list what is in it that tests made
+#   cluster.sh suites   list the packages that are tested on it, one a line, and the flags of each
+#   cluster.sh test     run them one after the other
+#   cluster.sh down     end what up started, and remove what it made
+#   cluster.sh end NAME, cluster.sh start NAME    one part alone: kube-apiserver, kubelet, ...
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+module=$root/e2e/cluster
+data=/var/lib/workcell/cluster
+state=/run/workcell/cluster # short: paths of sockets are limited
+pki=$data/pki
+node=127.0.0.1 # the kubelet refuses loopback as an address, not as a name
+group=workcell-cluster
+pods=10.213.0.0/24
+service=10.214.0.1    # of the API server, which is the first address of services
+storage=workcell-test # the class of volumes
+api=21443 etcd=21379 etcd_peer=21380 kubelet=21250
+parts="containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet addons"
+
+main() {
+  [ "$(uname -s)" = Linux ] || die "the test cluster runs on Linux only"
+  case ${1:-} in
+    path)
+      addons >/dev/null
+      program
+      ;;
+    up) up ;;
+    status) ready_kubelet && printf 'the test cluster runs: %s\n' "$data/kubeconfig" ;;
+    left) left ;;
+    suites) suites ;;
+    test) run_suites ;;
+    down) down ;;
+    start) start_part "$2" && wait_part "$2" ;;
+    end) end_part "$2" ;;
+    *) die "usage: cluster.sh path|up|status|left|suites|test|down|start NAME|end NAME" ;;
+  esac
+}
+
+# program prints the path of the binary, which it makes first where needed.
+program() {
+  need_go
+  local version file
+  version=$(module_version k8s.io/kubernetes "$module/go.mod")
+  file=$cache/cluster/kube-$version-$(cat "$module/go.mod" "$module/main.go" | sha256sum | cut -c1-8)-$(go env GOARCH)
+  once "$file" compile "$version" "$file"
+  printf '%s\n' "$file"
+}
+
+# addons prints the path of the program for what a cluster has beside Kubernetes.
+addons() {
+  local file
+  file=$cache/cluster/addons-$(cat "$module/go.mod" "$module"/addons/*.go | sha256sum | cut -c1-8)-$(go env GOARCH)
+  once "$file" build_module "$module" "$file" -trimpath -buildvcs=false -ldflags "-s -w" ./addons
+  printf '%s\n' "$file"
+}
+
+compile() {
+  local p=k8s.io/component-base/version
+  say "building Kubernetes $1 from its Go modules: takes some ten minutes, once"
+  build_module "$module" "$2" -trimpath -buildvcs=false \
+    -ldflags "-s -w -X $p.gitVersion=$1 -X $p.gitMajor=1 -X $p.gitMinor=$(cut -d. -f2 <<<"$1") -X $p.gitTreeState=clean -X $p.gitCommit=module -X $p.buildDate=2026-01-01T00:00:00Z" . ||
+    die "Kubernetes could not be built"
+}
+
+up() {
+  [ "$(id -u)" = 0 ] || die "the test cluster needs root"
+  need_packages "the test cluster" containerd runc containernetworking-plugins openssl iproute2 iptables
+  kube=$(program)
+  addons=$(addons)
+  install -d -m 0700 "$state" "$data" "$pki" "$data/log" "$data/cni"
+  lock "$data/lock"
+  certificates
+  local part
+  for part in $parts; do
+    start_part "$part"
+    if [ "$part" = containerd ]; then
+      wait_part containerd
+      images
+    fi
+    if [ "$part" = kube-apiserver ]; then
+      wait_part kube-apiserver
+      storage_class
+    fi
+  done
+  wait_part kubelet
+  printf '%s\n' "$data/kubeconfig"
+}
+
+# certificates: one authority, and with it certificates for the API server, the kubelet and the user.
+certificates() {
+  if [ -e "$pki/done" ] && openssl x509 -checkend 86400 -noout -in "$pki/admin.crt" >/dev/null; then return; fi
+  (
+    cd "$pki"
+    authority
+    sign apiserver /CN=kube-apiserver "subjectAltName=IP:127.0.0.1,IP:$service,DNS:localhost,DNS:kubernetes.default.svc"
+    sign kubelet "/CN=$node" "subjectAltName=IP:127.0.0.1"
+    sign node "/O=system:nodes/CN=system:node:$node" "extendedKeyUsage=clientAuth"
+    sign admin "/O=system:masters/CN=admin" "extendedKeyUsage=clientAuth"
+    openssl ecparam -name prime256v1 -genkey -noout -out sa.key
+    openssl ec -in sa.key -pubout -out sa.pub
+    touch done
+  ) 2>"$data/log/pki.log"
+  kubeconfig admin >"$data/kubeconfig"
+  kubeconfig node >"$data/node.kubeconfig"
+}
+
+authority() {
+  openssl ecparam -name prime256v1 -genkey -noout -out ca.key
+  openssl req -x509 -new -key ca.key -subj /CN=workcell-cluster -days 30 -out ca.crt
+}
+
+# sign NAME SUBJECT EXTENSIONS
+sign() {
+  openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"
+  openssl req -new -key "$1.key" -subj "$2" |
+    openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -extfile <(printf '%s' "$3") -out "$1.crt"
+}
+
+kubeconfig() {
+  cat <<END
+apiVersion: v1
+kind: Config
+clusters: [{name: workcell-cluster, cluster: {server: "https://127.0.0.1:$api", certificate-authority: $pki/ca.crt}}]
+users: [{name: $1, user: {client-certificate: $pki/$1.crt, client-key: $pki/$1.key}}]
+contexts: [{name: workcell-cluster, context: {cluster: workcell-cluster, user: $1}}]
+current-context: workcell-cluster
+END
+}
+
+# start_part NAME: one of the programs, unless it runs.
+start_part() {
+  local name=$1 command
+  if runs "$state/$name.pid" "$data"; then return; fi
+  kube=${kube:-$(program)} addons=${addons:-$(addons)}
+  case $name in
+    containerd) containerd_config >"$data/containerd.toml" && network >"$data/cni/10-bridge.conflist" ;;
+    kubelet) control_groups && kubelet_config >"$data/kubelet.yaml" ;;
+    addons) ip address replace "$service/32" dev lo ;; # not every kernel has links of the kind dummy
+  esac
+  mapfile -t command < <("command_${name//-/_}")
+  # No file descriptor of ours may live on in it.
+  setsid nohup "${command[@]}" >>"$data/log/$name.log" 2>&1 </dev/null 3>&- 4>&- 8>&- 9>&- &
+  echo $! >"$state/$name.pid"
+}
+
+# Each of these prints a program and its arguments, one a line.
+command_containerd() { printf '%s\n' containerd --config "$data/containerd.toml"; }
+
+command_etcd() {
+  printf '%s\n' "$kube" etcd --data-dir "$data/etcd" --name cluster --unsafe-no-fsync --log-level warn \
+    --listen-client-urls "http://127.0.0.1:$etcd" --advertise-client-urls "http://127.0.0.1:$etcd" \
+    --listen-peer-urls "http://127.0.0.1:$etcd_peer" --initial-advertise-peer-urls "http://127.0.0.1:$etcd_peer" \
+    --initial-cluster "cluster=http://127.0.0.1:$etcd_peer"
+}
+
+# Real TLS and access control; without endpoints of its own, because those of a service cannot be on loopback. Addons lead
+# there nevertheless.
+command_kube_apiserver() {
+  printf '%s\n' "$kube" kube-apiserver --etcd-servers "http://127.0.0.1:$etcd" --bind-address 127.0.0.1 --advertise-address 127.0.0.1 \
+    --endpoint-reconciler-type none --secure-port "$api" --service-cluster-ip-range "${service%.*}.0/24" \
+    --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" --client-ca-file "$pki/ca.crt" \
+    --kubelet-client-certificate "$pki/admin.crt" --kubelet-client-key "$pki/admin.key" \
+    --kubelet-certificate-authority "$pki/ca.crt" --kubelet-preferred-address-types Hostname \
+    --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$pki/sa.pub" \
+    --service-account-signing-key-file "$pki/sa.key" --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
+    --allow-privileged --anonymous-auth=false --profiling=false --shutdown-delay-duration 0s
+}
+
+command_kube_controller_manager() {
+  printf '%s\n' "$kube" kube-controller-manager --kubeconfig "$data/kubeconfig" --bind-address 127.0.0.1 --secure-port 21257 \
+    --leader-elect=false --service-account-private-key-file "$pki/sa.key" --root-ca-file "$pki/ca.crt" \
+    --use-service-account-credentials=false --kube-api-qps 200 --kube-api-burst 400
+}
+
+command_kube_scheduler() {
+  printf '%s\n' "$kube" kube-scheduler --kubeconfig "$data/kubeconfig" --bind-address 127.0.0.1 --secure-port 21259 \
+    --leader-elect=false --kube-api-qps 200 --kube-api-burst 400
+}
+
+command_kubelet() {
+  printf '%s\n' "$kube" kubelet --config "$data/kubelet.yaml" --kubeconfig "$data/node.kubeconfig" --hostname-override "$node" \
+    --root-dir "$data/kubelet" --cert-dir "$data/kubelet/pki" --v 1
+}
+
+command_addons() {
+  printf '%s\n' "$addons" --kubeconfig "$data/kubeconfig" --node "$node" --pods "$pods" --service "$service:443" --server "127.0.0.1:$api" \
+    --storage-class "$storage" --volumes "$data/volumes"
+}
+
+# restrict_oom_score_adj: without CAP_SYS_RESOURCE a negative score is refused, and with it every pod.
+containerd_config() {
+  cat <<END
+version = 2
+root = "$data/containerd"
+state = "$state/containerd"
+oom_score = 0
+[grpc]
+  address = "$state/containerd.sock"
+[ttrpc]
+  address = "$state/ttrpc.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  tolerate_missing_hugetlb_controller = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "overlayfs"
+  default_runtime_name = "runc"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/lib/cni"
+  conf_dir = "$data/cni"
+END
+}
+
+# Each pod has a link of its own to the node, so that all of its packets come by the rules of addons.
+network() {
+  cat <<END
+{"cniVersion": "0.4.0", "name": "workcell-cluster", "plugins": [
+  {"type": "ptp", "ipMasq": false,
+   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "$data/cni-state"}}]}
+END
+}
+
+# hierarchies lists those of the control groups, which systems without systemd may have several of.
+hierarchies() { awk '$3 == "cgroup" || $3 == "cgroup2" {print $2}' /proc/mounts; }
+
+control_groups() {
+  local h
+  while IFS= read -r h; do
+    mkdir -p "$h/$group" 2>/dev/null || continue
+    if [ -e "$h/$group/cpuset.cpus" ] && [ -e "$h/cpuset.mems" ]; then
+      cat "$h/cpuset.cpus" >"$h/$group/cpuset.cpus"
+      cat "$h/cpuset.mems" >"$h/$group/cpuset.mems"
+    fi
+  done < <(hierarchies)
+}
+
+# Images are never collected: nothing here could pull them again.
+kubelet_config() {
+  cat <<END
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 127.0.0.1
+port: $kubelet
+healthzBindAddress: 127.0.0.1
+healthzPort: 21248
+readOnlyPort: 0
+tlsCertFile: $pki/kubelet.crt
+tlsPrivateKeyFile: $pki/kubelet.key
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: $pki/ca.crt}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix://$state/containerd.sock
+cgroupDriver: cgroupfs
+cgroupRoot: /$group
+enforceNodeAllocatable: []
+failCgroupV1: false
+failSwapOn: false
+oomScoreAdj: 0
+podLogsDir: $data/podlogs
+volumePluginDir: $data/kubelet/volumeplugins
+resolvConf: /etc/resolv.conf
+makeIPTablesUtilChains: false
+evictionHard: {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"}
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+maxPods: 250
+kubeAPIQPS: 200
+kubeAPIBurst: 400
+eventRecordQPS: 0
+registryPullQPS: 0
+serializeImagePulls: false
+END
+}
+
+ctr_() { ctr --address "$state/containerd.sock" -n k8s.io "$@"; }
+
+# call ARGUMENT...: of the API server, without kubectl.
+call() { curl -sf --max-time 10 --cacert "$pki/ca.crt" --cert "$pki/admin.crt" --key "$pki/admin.key" "$@"; }
+
+# get PATH
+get() { call "https://127.0.0.1:$api$1"; }
+
+# storage_class makes the class of the volumes that addons provides.
+storage_class() {
+  get "/apis/storage.k8s.io/v1/storageclasses/$storage" >/dev/null ||
+    call -X POST -H 'Content-Type: application/json' "https://127.0.0.1:$api/apis/storage.k8s.io/v1/storageclasses" \
+      -d '{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "'"$storage"'"}, "provisioner": "workcell.test/directories"}' >/dev/null
+}
+
+ready_containerd() { containerd_answers "$state/containerd.sock"; }
+ready_kube_apiserver() { get /readyz >/dev/null; }
+ready_kubelet() {
+  [[ "$(get "/api/v1/nodes/$node" | tr -d ' \n')" == *'"status":"True"'*'"type":"Ready"'* || "$(get "/api/v1/nodes/$node" | tr -d ' \n')" == *'"type":"Ready","status":"True"'* ]] &&
+    get /api/v1/namespaces/default/serviceaccounts/default >/dev/null
+}
+
+# wait_part NAME: until it answers.
+wait_part() {
+  local deadline=$((SECONDS + 120))
+  declare -F "ready_${1//-/_}" >/dev/null || return 0
+  until "ready_${1//-/_}"; do
+    if ! runs "$state/$1.pid" "$data" || [ $SECONDS -ge $deadline ]; then
+      tail -n 20 "$data/log/$1.log" >&2
+      die "$1 of the test cluster did not start" "its log is $data/log/$1.log"
+    fi
+    sleep 0.1
+  done
+}
+
+# images: what pods are made of, in the namespace where the kubelet looks.
+images() {
+  if ! ctr_ images ls -q | grep -x localhost/pause:1 >/dev/null; then pause | ctr_ images import - >/dev/null; fi
+  (cd "$root" && go run ./e2e/images/cmd/mkimages -cache "$cache/images" -engine containerd -address "$state/containerd.sock" -namespace k8s.io -guest) >&2
+}
+
+# pause prints the image of the process that holds a pod's namespaces.
+pause() (
+  dir=$(mktemp -d)
+  trap 'rm -rf "$dir"' EXIT
+  cd "$module"
+  CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags "-s -w" -o "$dir/pause" ./pause >&2
+  cd "$dir"
+  tar --sort=name --owner=0 --group=0 --mtime=@0 -cf layer.tar pause
+  printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":["/pause"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+    "$(go env GOARCH)" "$(sha256sum layer.tar | cut -d' ' -f1)" >config.json
+  printf '[{"Config":"config.json","RepoTags":["localhost/pause:1"],"Layers":["layer.tar"]}]' >manifest.json
+  tar -cf - manifest.json config.json layer.tar
+)
+
+# left lists what tests made: objects, what runs, and images besides those of images.
+left() {
+  ready_kubelet 2>/dev/null || return 0
+  "$(addons)" --kubeconfig "$data/kubeconfig" --left
+  ctr_ tasks ls -q | sed 's/^/task /'
+  ctr_ images ls -q | grep -vE '^(localhost/pause:|docker\.io/workcell/|sha256:)' | sed 's/^/image /' || true
+}
+
+# suites: what a driver owes, and what depends on the cluster of the rest. What something does is tested where it is
+# implemented, on cheaper engines; docs/kubernetes.md names the promises that cannot hold here.
+suites() {
+  cat <<'END'
+backend/kubernetes
+e2e/conformance
+e2e/promises -test.run=^Test([DHJLMNO]|C[126]|E3|E7|F[125]|G[16])
+e2e/hosttools -test.run=^Test(ScriptCallsTools|CommandEnds|ForgedTag)$
+e2e/egress -test.run=^Test(Curl|Pip)$
+e2e/install
+END
+}
+
+# run_suites runs them as far as they go, and names those that failed.
+run_suites() {
+  local package flags failed=()
+  while read -r package flags; do
+    say "=== $package"
+    # shellcheck disable=SC2086 # flags are words
+    (cd "$root" && WORKCELL_TEST_BACKEND=kubernetes go test -race -count=1 -timeout 40m -parallel 4 "./$package" ${flags:+-args $flags}) </dev/null || failed+=("$package")
+  done < <(suites)
+  [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+}
+
+end_part() {
+  if [ "$1" = kube-apiserver ] && runs "$state/$1.pid" "$data"; then kill -KILL "$(cat "$state/$1.pid")"; fi # told to end, it waits a minute for its clients
+  end "$1" "$state/$1.pid" "$data"
+}
+
+down() {
+  local part m h
+  for part in addons kubelet kube-scheduler kube-controller-manager kube-apiserver etcd; do end_part $part; done
+  if ready_containerd; then
+    ctr_ tasks ls -q | while IFS= read -r t; do
+      ctr_ tasks rm -f "$t"
+      ctr_ containers rm "$t"
+    done >/dev/null 2>&1
+  fi
+  end_part containerd
+  awk -v a="$data/" -v b="$state/" 'index($2, a) == 1 || index($2, b) == 1 {print $2}' /proc/mounts | sort -r | while IFS= read -r m; do umount -l "$m"; done
+  packet_rules_gone
+  ip address del "$service/32" dev lo 2>/dev/null || true
+  while IFS= read -r h; do
+    find "$h/$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+  done < <(hierarchies)
+  # The kubelet makes these whatever its flags say; empty ones go.
+  rm -f /var/lib/kubelet/device-plugins/kubelet.sock
+  find /var/log/containers /var/log/pods -type l -lname "$data/*" -delete 2>/dev/null || true
+  find /var/lib/kubelet /usr/libexec/kubernetes /var/log/containers -depth -type d -empty -delete 2>/dev/null || true
+  rm -rf "$data" "$state"
+}
+
+# packet_rules_gone removes the rules of addons.
+packet_rules_gone() {
+  local from c
+  for from in FORWARD INPUT; do
+    while iptables -w -D $from -j WORKCELL-CLUSTER 2>/dev/null; do :; done
+  done
+  for c in -F -X; do # references first
+    iptables -w -S 2>/dev/null | sed -n 's/^-N \(WORKCELL-CLUSTER\|WCC-[A-Z]-[0-9]*\)$/\1/p' | while IFS= read -r from; do iptables -w $c "$from"; done
+  done
+}
+
+main "$@"

@@ -1,0 +1,188 @@
+// Images makes the image of the workcell command from its module, without an engine: an index for linux/amd64 and
+// linux/arm64 with a bill of materials (SPDX) for each, as an OCI layout, as archives for docker load, or in a registry.
+//
+// usage: images [-version v1.2.3] [-tag workcell/workcell:dev] [-arch amd64,arm64] [-push REFERENCE] DIR
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// architectures are those of the index unless a flag names others, all of them Linux.
+const architectures = "amd64,arm64"
+
+type options struct {
+	version, tag, push string
+	arch               []string
+	created            time.Time // of the files and of the bills: that of the commit, so that the same tree gives the same bytes
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.version, "version", "", "version that the command says")
+	flag.StringVar(&o.tag, "tag", "workcell/workcell:dev", "reference in the archives")
+	flag.StringVar(&o.push, "push", "", "reference to push the index and its bills of materials to, with the docker command's credentials")
+	arch := flag.String("arch", architectures, "architectures, with a comma between")
+	seconds := flag.Int64("created", 0, "time of what is made, in seconds since 1970")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: images [flags] DIR")
+		os.Exit(2)
+	}
+	o.arch = strings.Split(*arch, ",")
+	o.created = time.Unix(*seconds, 0).UTC()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := o.write(ctx, flag.Arg(0))
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// built is the image of one architecture with its bill of materials.
+type built struct {
+	arch  string
+	image v1.Image
+	bill  []byte
+}
+
+// write fills a directory: layout/ is the OCI layout, and for each architecture there are an archive and a bill.
+func (o options) write(ctx context.Context, dir string) error {
+	var all []built
+	for _, arch := range o.arch {
+		b, err := o.build(ctx, dir, arch)
+		if err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+		if err := o.files(dir, b); err != nil {
+			return err
+		}
+		all = append(all, b)
+	}
+	index, bills, err := assemble(all)
+	if err != nil {
+		return err
+	}
+	if err := writeLayout(filepath.Join(dir, "layout"), o.tag, index, bills); err != nil {
+		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	if o.push != "" {
+		if err := push(ctx, o.push, index, bills); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Println(digest)
+	return err
+}
+
+// build compiles the command for an architecture and wraps it.
+func (o options) build(ctx context.Context, dir, arch string) (built, error) {
+	binary := filepath.Join(dir, "workcell-linux-"+arch)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return built{}, err
+	}
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+o.version, "-o", binary, "./cmd/workcell")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if out, err := c.CombinedOutput(); err != nil {
+		return built{}, fmt.Errorf("go build: %w: %s", err, out)
+	}
+	image, err := o.image(binary, arch)
+	if err != nil {
+		return built{}, err
+	}
+	bill, err := o.bill(binary)
+	return built{arch: arch, image: image, bill: bill}, err
+}
+
+// files writes what of an architecture is there beside the layout.
+func (o options) files(dir string, b built) error {
+	tag, err := name.NewTag(o.tag)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "workcell-linux-"+b.arch+".spdx.json"), b.bill, 0o644); err != nil {
+		return err
+	}
+	return tarball.WriteToFile(filepath.Join(dir, "workcell-linux-"+b.arch+".tar"), tag, b.image)
+}
+
+// assemble returns the index, and the bills as images that refer to those that they describe.
+func assemble(all []built) (v1.ImageIndex, []v1.Image, error) {
+	index, bills := mutate.IndexMediaType(empty.Index, types.OCIImageIndex), []v1.Image{}
+	for _, b := range all {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: b.image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: b.arch}},
+		})
+		bill, err := referrer(b.image, b.bill)
+		if err != nil {
+			return nil, nil, err
+		}
+		bills = append(bills, bill)
+	}
+	return index, bills, nil
+}
+
+func writeLayout(dir, tag string, index v1.ImageIndex, bills []v1.Image) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	to, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	_, version, _ := strings.Cut(tag, ":")
+	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version})); err != nil {
+		return err
+	}
+	for _, bill := range bills {
+		if err := to.AppendImage(bill); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// push puts the index and then the bills into a registry, which lists these as its referrers.
+func push(ctx context.Context, ref string, index v1.ImageIndex, bills []v1.Image) error {
+	to, err := name.ParseReference(ref)
+	if err != nil {
+		return err
+	}
+	with := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	if err := remote.WriteIndex(to, index, with...); err != nil {
+		return err
+	}
+	for _, bill := range bills {
+		digest, err := bill.Digest()
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(to.Context().Digest(digest.String()), bill, with...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+//go:build !no_kubernetes
+
+package engines
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+)
+
+var _ identified = (*kubernetes.Backend)(nil) // ID relies on it
+
+func (s Set) kubernetes() Engine {
+	return Engine{
+		Name: Kubernetes,
+		open: func(ctx context.Context) (backend.SandboxBackend, error) {
+			// The client's own log says to standard error what its errors say too.
+			klog.SetLogger(logr.Discard())
+			klog.SetOutput(io.Discard)
+			opts := s.kubernetesOptions()
+			opts.Logger, opts.Patience = s.Logger, patience
+			return asBackend(kubernetes.New(ctx, opts))
+		},
+		Absent: func(context.Context) string { return "" },
+		Fix: func(error) string {
+			return "point KUBECONFIG at a cluster, and kubernetes.context and kubernetes.namespace at a place in it where this user has the Role of docs/kubernetes.md"
+		},
+		at: func() string {
+			server, namespace, err := kubernetes.Locate(s.kubernetesOptions())
+			if err != nil {
+				return "what KUBECONFIG, else ~/.kube/config names"
+			}
+			return fmt.Sprintf("%s, namespace %s", server, namespace)
+		},
+	}
+}
+
+func (s Set) kubernetesOptions() *kubernetes.Options {
+	k := s.Cluster
+	opts := &kubernetes.Options{
+		Context: k.Context, Namespace: k.Namespace, GuestImage: k.GuestImage, StorageClass: k.StorageClass,
+		RuntimeClasses: k.RuntimeClasses, TrustNetworkPolicy: k.TrustNetworkPolicy,
+	}
+	// A list of files is what the client itself looks for.
+	if files := filepath.SplitList(s.Env.Get("KUBECONFIG")); len(files) == 1 {
+		opts.Kubeconfig = files[0]
+	}
+	return opts
+}

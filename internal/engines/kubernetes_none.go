@@ -1,0 +1,5 @@
+//go:build no_kubernetes
+
+package engines
+
+func (Set) kubernetes() Engine { return leftOut(Kubernetes) }

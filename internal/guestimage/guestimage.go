@@ -1,0 +1,140 @@
+// Package guestimage makes the image that brings the guest to where no engine copies files into containers: to pods.
+package guestimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// Reference is the image's usual name.
+func Reference() string { return "workcell/guest:" + embed.Version() }
+
+// Image returns the image for an architecture: the guest and what belongs to it in [embed.Dir], and nothing else. The same
+// version is the same image on every machine.
+func Image(arch string) (v1.Image, error) {
+	guest, err := embed.Binary(arch)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := archive(guest)
+	if err != nil {
+		return nil, fmt.Errorf("guest image: %w", err)
+	}
+	img := mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON), types.OCIManifestSchema1)
+	blob, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer)), nil }, tarball.WithMediaType(types.OCILayer))
+	if err == nil {
+		img, err = mutate.Append(img, mutate.Addendum{Layer: blob, History: v1.History{CreatedBy: "workcell guest image"}})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("guest image: %w", err)
+	}
+	return mutate.ConfigFile(img, withConfig(img, arch))
+}
+
+// withConfig returns what the image says of itself.
+func withConfig(img v1.Image, arch string) *v1.ConfigFile {
+	c, err := img.ConfigFile()
+	if err != nil { // it was made here
+		c = &v1.ConfigFile{}
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture = "linux", arch
+	c.Config = v1.Config{Entrypoint: []string{embed.Path}, User: "65532:65532", Labels: map[string]string{
+		"org.opencontainers.image.title": "Workcell guest", "org.opencontainers.image.version": embed.Version(),
+	}}
+	return c
+}
+
+// archive returns the files as a layer. Whoever starts the guest here must be able to copy it, so that it can be read.
+func archive(guest []byte) ([]byte, error) {
+	files, err := embed.Files(guest)
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	w, made := tar.NewWriter(&buf), map[string]bool{}
+	for _, f := range files {
+		full := strings.TrimPrefix(path.Join(embed.Dir, f.Path), "/")
+		if err := directories(w, path.Dir(full), made); err != nil {
+			return nil, err
+		}
+		h := &tar.Header{Name: full, Mode: int64(f.Mode.Perm() | 0o444), Size: int64(len(f.Data)), Typeflag: tar.TypeReg}
+		if f.Mode.Type() != 0 {
+			*h = tar.Header{Name: full, Mode: 0o777, Typeflag: tar.TypeSymlink, Linkname: string(f.Data)}
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := w.Write(f.Data); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return buf.Bytes(), w.Close()
+}
+
+// directories writes the entries of a directory and of those above it, each once.
+func directories(w *tar.Writer, dir string, made map[string]bool) error {
+	if dir == "." || made[dir] {
+		return nil
+	}
+	if err := directories(w, path.Dir(dir), made); err != nil {
+		return err
+	}
+	made[dir] = true
+	return w.WriteHeader(&tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir})
+}
+
+// Write writes the image as `docker save` does, under this reference: for docker load, ctr images import or kind load.
+func Write(w io.Writer, ref, arch string) error {
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		return err
+	}
+	img, err := Image(arch)
+	if err != nil {
+		return err
+	}
+	return tarball.Write(tag, img, w)
+}
+
+// Push puts the image, for every architecture that has a guest, into a registry, and returns its digest. The credentials are
+// those of the docker command.
+func Push(ctx context.Context, ref string) (digest string, err error) {
+	to, err := name.ParseReference(ref)
+	if err != nil {
+		return "", err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, arch := range embed.Arches() {
+		img, err := Image(arch)
+		if err != nil {
+			return "", err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	hash, err := index.Digest()
+	if err != nil {
+		return "", err
+	}
+	return hash.String(), remote.WriteIndex(to, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+}

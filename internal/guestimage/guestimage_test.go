@@ -1,0 +1,113 @@
+package guestimage_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guestimage"
+)
+
+// TestWrite reads the archive back as an engine does: it has every file of the guest, byte for byte, and is the same each time.
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	var one, two bytes.Buffer
+	for _, w := range []io.Writer{&one, &two} {
+		if err := guestimage.Write(w, guestimage.Reference(), "amd64"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(one.Bytes(), two.Bytes()) {
+		t.Error("two images of one version differ")
+	}
+	tag, err := name.NewTag(guestimage.Reference())
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(one.Bytes())), nil }, &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest, err := embed.Binary("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := embed.Files(guest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, f := range files {
+		want[strings.TrimPrefix(embed.Dir, "/")+"/"+f.Path] = string(f.Data)
+	}
+	contents := mutate.Extract(img)
+	defer contents.Close() //nolint:errcheck // only read
+	for r := tar.NewReader(contents); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeDir {
+			continue
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data := string(data) + h.Linkname; data != want[h.Name] {
+			t.Errorf("%s has %d bytes, want %d", h.Name, len(data), len(want[h.Name]))
+		}
+		delete(want, h.Name)
+	}
+	for name := range want {
+		t.Errorf("%s is missing", name)
+	}
+}
+
+// TestPush: a registry has the image for each architecture that has a guest.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(registry.New())
+	t.Cleanup(srv.Close)
+	ref := strings.TrimPrefix(srv.URL, "http://") + "/acme/guest:1"
+	digest, err := guestimage.Push(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := remote.Index(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := index.Digest(); err != nil || got.String() != digest {
+		t.Errorf("digest %s, want %s (%v)", got, digest, err)
+	}
+	var arches []string
+	for _, d := range m.Manifests {
+		arches = append(arches, d.Platform.Architecture)
+	}
+	if strings.Join(arches, " ") != strings.Join(embed.Arches(), " ") {
+		t.Errorf("images for %v, want %v", arches, embed.Arches())
+	}
+}

@@ -1,0 +1,92 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Codes of the server (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+const (
+	undefinedTable  = "42P01"
+	undefinedSchema = "3F000"
+	uniqueViolation = "23505"
+	foreignKey      = "23503"
+	tooManyClients  = "53300"
+	serialization   = "40001"
+	deadlock        = "40P01"
+	readOnly        = "25006"
+	locked          = "55P03"
+)
+
+// IsConflict reports whether err means that a row exists already.
+func IsConflict(err error) bool { return codeOf(err) == uniqueViolation }
+
+// IsOrphan reports whether err means that the row which another one belongs to is not there.
+func IsOrphan(err error) bool { return codeOf(err) == foreignKey }
+
+func codeOf(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// isLost reports whether err is about the connection or the state of the server, not about what was asked.
+func isLost(err error) bool {
+	switch code := codeOf(err); {
+	case code == tooManyClients, code == serialization, code == deadlock, code == locked, code == readOnly:
+		return true
+	case code != "":
+		// 08: the connection; 57P01 to 57P05: the server ends, has crashed, starts, or has ended this connection.
+		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") && code != "57P04"
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) ||
+		strings.Contains(err.Error(), "conn closed") // pgx has no error of its own for it
+}
+
+// Error adds its class to an error of the server. Others, context errors too, come back as they are.
+func (db *DB) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	if kind := classify(err); kind != nil {
+		return fmt.Errorf("%s: %w: %w", db.where, kind, err)
+	}
+	if codeOf(err) != "" {
+		return fmt.Errorf("%s: %w", db.where, err)
+	}
+	return err
+}
+
+func classify(err error) error {
+	code := codeOf(err)
+	var connect *pgconn.ConnectError
+	switch {
+	case strings.HasPrefix(code, "28"), code == "42501", code == "3D000": // who, may not, no such database
+		return ErrRefused
+	case strings.HasPrefix(code, "XX"):
+		return ErrCorrupt
+	case code == "53100":
+		return ErrFull
+	case isLost(err), errors.As(err, &connect):
+		return ErrUnreachable
+	}
+	return nil
+}
+
+// asksFor reports whether a URL sets a parameter.
+func asksFor(address, name string) bool {
+	u, err := url.Parse(address)
+	return err == nil && u.Query().Has(name)
+}

@@ -1,0 +1,92 @@
+// Package pgtest has PostgreSQL for tests: a database of a test's own on the server that hack/postgres.sh starts, and
+// servers of a test's own, which it may kill.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Variable names a server that is to be used instead of that of hack/postgres.sh; its user must be able to make databases.
+const Variable = "WORKCELL_TEST_POSTGRES"
+
+// Database makes a database and returns its URL. It is dropped, with what is still connected to it, at the end of the test.
+func Database(t testing.TB) string {
+	t.Helper()
+	return DatabaseOn(t, server(t))
+}
+
+// DatabaseOn is Database on a server.
+func DatabaseOn(t testing.TB, server string) string {
+	t.Helper()
+	name := "workcell_test_" + strings.ToLower(rand.Text())
+	Exec(t, server, `CREATE DATABASE `+name)
+	t.Cleanup(func() { Exec(t, server, `DROP DATABASE `+name+` WITH (FORCE)`) })
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Exec runs one statement in a connection of its own.
+func Exec(t testing.TB, address, query string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx) // the statement is done
+	if _, err := conn.Exec(ctx, query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// server returns the URL of the shared server, which is started if need be.
+func server(t testing.TB) string {
+	t.Helper()
+	if address := os.Getenv(Variable); address != "" {
+		return address
+	}
+	cmd := exec.Command(script(), "start")
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("hack/postgres.sh start: %v", err)
+	}
+	return last(string(out))
+}
+
+// last returns the last line of an output.
+func last(out string) string {
+	out = strings.TrimSpace(out)
+	return out[strings.LastIndexByte(out, '\n')+1:]
+}
+
+// script returns the path of hack/postgres.sh, from wherever in the module a test runs.
+func script() string {
+	dir, err := os.Getwd()
+	for err == nil {
+		path := filepath.Join(dir, "hack", "postgres.sh")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "hack/postgres.sh"
+}

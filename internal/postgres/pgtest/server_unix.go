@@ -1,0 +1,160 @@
+//go:build !windows
+
+package pgtest
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Server is a PostgreSQL of a test's own, which it may kill and start again.
+type Server struct {
+	URL string // of the database postgres
+
+	t        testing.TB
+	bin, dir string
+}
+
+// NewServer makes a cluster in a directory of its own, with a few parameters beside the usual, and starts it. It is gone at
+// the end of the test.
+func NewServer(t testing.TB, parameters ...string) *Server {
+	t.Helper()
+	s := noServer(t)
+	s.run("initdb", "--no-sync", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
+	s.configure(append(parameters, "listen_addresses = ''")...)
+	s.Start()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// NewStandby starts a server that follows s: from now on, s acknowledges what both have on their disks.
+func (s *Server) NewStandby() *Server {
+	s.t.Helper()
+	standby := noServer(s.t)
+	standby.run("pg_basebackup", "-h", s.dir, "-U", "postgres", "-D", standby.data(), "-R", "-c", "fast", "--no-sync")
+	standby.configure()
+	standby.Start()
+	s.t.Cleanup(standby.Kill)
+	Exec(s.t, s.URL, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+	Exec(s.t, s.URL, `SELECT pg_reload_conf()`)
+	return standby
+}
+
+// Promote makes a standby a server of its own, whose clients may write.
+func (s *Server) Promote() {
+	s.t.Helper()
+	s.run("pg_ctl", "promote", "-s", "-w", "-t", "120", "-D", s.data())
+}
+
+// WithStandby returns the URL of the database postgres on s, or on the standby once that is promoted.
+func (s *Server) WithStandby(standby *Server) string {
+	return strings.Replace(s.URL, url.QueryEscape(s.dir), url.QueryEscape(s.dir+","+standby.dir), 1) + "&target_session_attrs=read-write"
+}
+
+// noServer makes the directory of a server.
+func noServer(t testing.TB) *Server {
+	t.Helper()
+	bin, err := exec.Command(script(), "path").Output()
+	if err != nil {
+		t.Fatalf("hack/postgres.sh path: %v", err)
+	}
+	// A test's own directory may be too long for a socket, and TMPDIR closed to the server's user.
+	dir, err := os.MkdirTemp("/tmp", "pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &Server{t: t, bin: last(string(bin)), dir: dir}
+	s.URL = (&url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres", RawQuery: url.Values{"host": {dir}}.Encode()}).String()
+	if os.Geteuid() == 0 {
+		id := s.credential()
+		if err := os.Chown(dir, int(id.Uid), int(id.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// configure sets parameters, and where the server's socket is.
+func (s *Server) configure(parameters ...string) {
+	s.t.Helper()
+	config := "unix_socket_directories = '" + s.dir + "'\n" + strings.Join(parameters, "\n") + "\n"
+	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(config)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// Start starts the server and waits until it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.run("pg_ctl", "start", "-s", "-w", "-t", "120", "-D", s.data(), "-l", filepath.Join(s.dir, "log"))
+}
+
+// Kill ends the server as a power failure of its machine does, as far as its processes are concerned. One that does not run
+// is left alone.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if _, err := os.Stat(filepath.Join(s.data(), "postmaster.pid")); err != nil {
+		return
+	}
+	s.run("pg_ctl", "stop", "-s", "-w", "-t", "120", "-m", "immediate", "-D", s.data())
+}
+
+// run runs one of PostgreSQL's programs, which refuse root.
+func (s *Server) run(program string, args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(filepath.Join(s.bin, program), args...)
+	cmd.Dir, cmd.Env = s.dir, []string{"LC_ALL=C.UTF-8", "PATH=" + os.Getenv("PATH")}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential()}
+	}
+	out, err := os.CreateTemp("", "pg-out-") // a pipe would be held by the server
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer os.Remove(out.Name()) //nolint:errcheck // it goes with the machine's temporary files
+	defer out.Close()           //nolint:errcheck // it is read by name
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(out.Name())
+		s.t.Errorf("%s: %v\n%s", program, err, text)
+	}
+}
+
+// credential is that of the user postgres, which Debian's package makes.
+func (s *Server) credential() *syscall.Credential {
+	s.t.Helper()
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	gid, err := strconv.Atoi(u.Gid)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}

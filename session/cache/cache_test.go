@@ -1,0 +1,195 @@
+package cache
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// How sandboxes fill and read caches is tested on every engine, in e2e/conformance; here is what needs none.
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	for _, own := range [][]Volume{
+		{Own("", "A")}, {Own("../x", "A")}, {Own("A", "A")}, {Own("x.", "A")}, {Own(strings.Repeat("x", 33), "A")}, {Own("x", "")},
+		{Own("x", "A=B")}, {Own("x", "A B")}, {Own("pip", "A")}, {Own("x", "A"), Own("x", "B")},
+	} {
+		if _, err := Open(t.TempDir(), own...); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%v: %v", own, err)
+		}
+	}
+	s, err := Open(filepath.Join(t.TempDir(), "none"))
+	must(t, err)
+	if list, err := s.List(); err != nil || len(list) != 3 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if left, err := s.Leftovers(); err != nil || left != nil {
+		t.Errorf("%+v, %v", left, err)
+	}
+	for _, name := range []string{"nope", "", "..", "pip/.."} {
+		if err := s.Remove(name); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestLeftovers: what was replaced stays for a day, what a dead process left goes at once, and what a living one is at stays.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := Open(dir)
+	must(t, err)
+	names := func() (list []string) {
+		left, err := s.Leftovers()
+		must(t, err)
+		for _, l := range left {
+			list = append(list, l.Cache+"/"+l.Name[:3])
+		}
+		return list
+	}
+	must(t, s.Remove("pip"))
+	must(t, s.Remove("pip"))
+	if got := names(); got != nil {
+		t.Errorf("replaced just now: %v", got)
+	}
+	old, err := filepath.Glob(filepath.Join(dir, "pip", oldPrefix+"*"))
+	if err != nil || len(old) != 1 {
+		t.Fatalf("%v, %v", old, err)
+	}
+	past := time.Now().Add(-25 * time.Hour)
+	must(t, os.Chtimes(old[0], past, past))
+	must(t, os.Chtimes(s.files("pip"), past, past))
+	unlock, err := s.lock("npm")
+	must(t, err)
+	_, err = s.begin("npm")
+	must(t, err)
+	if got := strings.Join(names(), " "); got != "pip/old" {
+		t.Errorf("beside a living process: %v", got)
+	}
+	if err := s.Remove("npm"); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("while another fills it: %v", err)
+	}
+	unlock()
+	if got := strings.Join(names(), " "); got != "npm/new pip/old" {
+		t.Errorf("beside a dead process: %v", got)
+	}
+	left, err := s.Leftovers()
+	must(t, err)
+	for _, l := range left {
+		must(t, s.RemoveLeftover(l))
+	}
+	_, err = s.begin("pip")
+	must(t, err)
+	must(t, s.Remove("pip")) // takes with it what is left
+	if st, err := os.Stat(s.files("pip")); names() != nil || err != nil || !st.IsDir() {
+		t.Errorf("left: %v; %v", names(), err)
+	}
+}
+
+// archive returns an archive of entries with the same text.
+func archive(t testing.TB, list ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range list {
+		if h.Typeflag == tar.TypeReg {
+			h.Size = 4
+		}
+		must(t, w.WriteHeader(&h))
+		if h.Size > 0 {
+			_, err := w.Write([]byte("text"))
+			must(t, err)
+		}
+	}
+	must(t, w.Close())
+	return b.Bytes()
+}
+
+// extracted returns what an archive leaves in a directory, and checks that it leaves nothing beside it.
+func extracted(t testing.TB, data []byte, most int64) (names []string, err error) {
+	t.Helper()
+	outer := t.TempDir()
+	dir := filepath.Join(outer, "in")
+	must(t, os.Mkdir(dir, 0o755))
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	err = extract(root, bytes.NewReader(data), most)
+	var bytes int64
+	must(t, filepath.WalkDir(outer, func(path string, d fs.DirEntry, err error) error {
+		must(t, err)
+		info, err := d.Info()
+		must(t, err)
+		if path == outer || path == dir {
+			return nil
+		}
+		below, inside := strings.CutPrefix(path, dir+"/")
+		if !inside || !d.IsDir() && !d.Type().IsRegular() || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|0o022) != 0 {
+			t.Errorf("%s is %v", path, info.Mode())
+		}
+		if d.Type().IsRegular() {
+			bytes += info.Size()
+		}
+		names = append(names, below)
+		return nil
+	}))
+	if links := strings.Count(string(data), "\x001\x00"); bytes > most && links == 0 {
+		t.Errorf("%d bytes, at most %d may be", bytes, most)
+	}
+	return names, err
+}
+
+func TestExtract(t *testing.T) {
+	t.Parallel()
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o4777} }
+	link := func(kind byte, name, to string) tar.Header {
+		return tar.Header{Name: name, Typeflag: kind, Linkname: to, Mode: 0o777}
+	}
+	for name, tc := range map[string]struct {
+		list []tar.Header
+		want string
+		ok   bool
+	}{
+		"plain":           {[]tar.Header{{Name: "./", Typeflag: tar.TypeDir}, file("./a/b"), {Name: "c", Typeflag: tar.TypeDir}}, "a a/b c", true},
+		"up":              {[]tar.Header{file("a"), file("../b")}, "a", false},
+		"absolute":        {[]tar.Header{file("/b")}, "", false},
+		"through":         {[]tar.Header{link(tar.TypeSymlink, "l", "/"), file("l/b")}, "l l/b", true}, // a directory of its own
+		"hard link":       {[]tar.Header{file("a"), link(tar.TypeLink, "b", "a")}, "a b", true},
+		"hard link out":   {[]tar.Header{link(tar.TypeLink, "b", "../../../../../etc/passwd")}, "", false},
+		"hard link up":    {[]tar.Header{link(tar.TypeLink, "../b", "a")}, "", false},
+		"hard link to no": {[]tar.Header{link(tar.TypeLink, "b", "a")}, "", false},
+		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(tar.TypeSymlink, "s", "x")}, "", true},
+		"twice":           {[]tar.Header{file("a"), file("a")}, "a", false},
+		"too large":       {[]tar.Header{file("a"), file("b"), file("c")}, "a b", false},
+	} {
+		names, err := extracted(t, archive(t, tc.list...), 10)
+		if got := strings.Join(names, " "); got != tc.want || (err == nil) != tc.ok {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := extracted(t, archive(t, file("a"))[:514], 10); err == nil {
+		t.Error("cut off: no error")
+	}
+}
+
+// FuzzExtract: no archive leads out of its directory or past its size.
+func FuzzExtract(f *testing.F) {
+	f.Add(archive(f, tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o644}, tar.Header{Name: "c", Typeflag: tar.TypeLink, Linkname: "a/b"}))
+	f.Add(archive(f, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"}, tar.Header{Name: "l/../../x", Typeflag: tar.TypeReg, Mode: 0o644}))
+	f.Fuzz(func(t *testing.T, data []byte) { _, _ = extracted(t, data, 1<<10) })
+}

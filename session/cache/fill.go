@@ -1,0 +1,226 @@
+package cache
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+const (
+	fillDir    = backend.Workdir + "/.cache/fill" // what a cache is filled in
+	hadDir     = session.CacheDir + "-had"        // where that sandbox finds what the cache had
+	maxEntries = 1 << 19                          // of a cache
+)
+
+// FillOptions say how a cache is filled.
+type FillOptions struct {
+	Name string
+	// Request is the sandbox that the command runs in. Without a network and hosts of its own it reaches those of the cache, and
+	// without a size its workspace has twice that of the cache.
+	Request session.Request
+	Argv    []string // the command; it finds variables of Volume.Fill, and the directory to fill in CACHE_DIR
+	// Fresh forgets what the cache had. Otherwise the command adds to that.
+	Fresh          bool
+	MaxBytes       int64 // of the cache; zero is the volume's own
+	Stdout, Stderr io.Writer
+}
+
+// FillError reports a command that failed, and left the cache as it was.
+type FillError struct {
+	Command string
+	Status  session.ExecStatus
+}
+
+// Error returns one line.
+func (e *FillError) Error() string {
+	return fmt.Sprintf("cache: %s: %s, exit code %d; the cache is as it was", e.Command, e.Status.Status, e.Status.ExitCode)
+}
+
+// Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain files and
+// directories, of which sandboxes can read every one, and no symbolic links. The image needs sh, cp and tar. While another process
+// fills the cache Fill returns backend.ErrExists; more than the cache's size is backend.ErrTooLarge.
+func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in Info, err error) {
+	v, err := s.volume(o.Name)
+	if err != nil {
+		return in, err
+	}
+	if o.MaxBytes != 0 {
+		v.MaxBytes = o.MaxBytes
+	}
+	unlock, err := s.lock(v.Name)
+	if err != nil {
+		return in, err
+	}
+	defer unlock()
+	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+	defer func() { err = errors.Join(err, m.CloseScope(context.WithoutCancel(ctx), run.Scope())) }()
+	box, _, err := m.Open(ctx, run.Key(session.DefaultName), s.request(v, o))
+	if err != nil {
+		return in, err
+	}
+	if err := v.run(ctx, box, o); err != nil {
+		return in, err
+	}
+	dir, err := s.begin(v.Name)
+	if err == nil {
+		if err = v.collect(ctx, box, dir); err == nil {
+			err = s.publish(v.Name, dir)
+		}
+		err = errors.Join(err, os.RemoveAll(dir)) // it is not there any more when all went well
+	}
+	if err != nil {
+		return in, err
+	}
+	return s.info(v)
+}
+
+// request returns the sandbox that fills a cache.
+func (s *Store) request(v Volume, o FillOptions) session.Request {
+	req := o.Request
+	env := session.Cache{Env: v.Fill}.Variables(fillDir)
+	env["CACHE_DIR"] = fillDir
+	maps.Copy(env, req.Env)
+	req.Env = env
+	if _, err := os.Stat(s.files(v.Name)); err == nil && !o.Fresh {
+		req.Mounts = append(slices.Clone(req.Mounts), backend.Mount{Source: s.files(v.Name), Target: hadDir})
+	}
+	if req.Network == "" && req.Egress.IsZero() && len(v.Hosts) > 0 {
+		req.Egress = session.Egress{Allow: v.Hosts}
+	}
+	if size := backend.LimitNamed("workspace_mb"); req.Limits.WorkspaceBytes == 0 {
+		_, most := size.Bounds()
+		req.Limits.WorkspaceBytes = min(2*v.MaxBytes, most*size.Scale)
+	}
+	return req
+}
+
+// run runs the command over what the cache has.
+func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
+	for _, cmd := range []session.ExecRequest{
+		{Command: fmt.Sprintf("mkdir -p %[1]s && if [ -d %[2]s ]; then cp -R %[2]s/. %[1]s/; fi", fillDir, hadDir)},
+		{Argv: o.Argv},
+	} {
+		cmd.Timeout = session.MaxExecTimeout
+		res, err := box.Stream(ctx, cmd, session.Streams{Stdout: orDiscard(o.Stdout), Stderr: orDiscard(o.Stderr)})
+		if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
+			name := "what the cache has cannot be copied"
+			if cmd.Argv != nil {
+				name = cmd.Argv[0]
+			}
+			err = &FillError{Command: name, Status: res.ExecStatus}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func orDiscard(w io.Writer) io.Writer {
+	if w == nil {
+		return io.Discard
+	}
+	return w
+}
+
+// collect takes over what the command left.
+func (v Volume) collect(ctx context.Context, box *session.Session, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	keep := v.Keep
+	if keep == "" {
+		keep = "."
+	}
+	r, w := io.Pipe()
+	extracted := make(chan error, 1)
+	go func() { // ends with the stream, or breaks it off
+		err := extract(root, r, v.MaxBytes)
+		r.CloseWithError(err)
+		extracted <- err
+	}()
+	res, err := box.Stream(ctx, session.ExecRequest{Argv: []string{"tar", "-C", fillDir, "-cf", "-", keep}, Timeout: session.MaxExecTimeout}, session.Streams{Stdout: w, Stderr: io.Discard})
+	if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
+		err = &FillError{Command: "tar", Status: res.ExecStatus}
+	}
+	w.CloseWithError(err) // nil is its end
+	if extractErr := <-extracted; extractErr != nil && (err == nil || errors.Is(err, extractErr)) {
+		err = fmt.Errorf("cache: %s: %w", v.Name, extractErr)
+	}
+	if err == nil {
+		err = readable(root)
+	}
+	return errors.Join(err, root.Close())
+}
+
+// readable lets everybody read what is below a directory, whatever this process's mask of modes is.
+func readable(root *os.Root) error {
+	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = root.Chmod(path, 0o755)
+		}
+		return err
+	})
+}
+
+// extract writes the files and directories of an archive that nobody vouches for below root, and nothing else.
+func extract(root *os.Root, r io.Reader, most int64) error {
+	var entries, bytes int64
+	in := tar.NewReader(r)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // the padding, which tar could not get rid of
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		name := filepath.Clean(filepath.FromSlash(h.Name))
+		if entries++; entries > maxEntries {
+			return fmt.Errorf("more than %d files: %w", maxEntries, backend.ErrTooLarge)
+		}
+		if !filepath.IsLocal(name) {
+			return fmt.Errorf("a name leads outside: %w", backend.ErrPermission)
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = root.MkdirAll(name, 0o755)
+		case tar.TypeReg:
+			if bytes += h.Size; bytes > most {
+				return fmt.Errorf("more than %d MiB: %w", most>>20, backend.ErrTooLarge)
+			}
+			err = write(root, name, in, h.FileInfo().Mode())
+		case tar.TypeLink: // another name of a file that came before
+			err = root.Link(filepath.Clean(filepath.FromSlash(h.Linkname)), name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write makes a file that everybody can read.
+func write(root *os.Root, name string, r io.Reader, mode fs.FileMode) error {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode = 0o644 | mode&0o100 | mode&0o100>>3 | mode&0o100>>6
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	return errors.Join(err, f.Chmod(mode), f.Close())
+}

@@ -1,0 +1,69 @@
+package forward_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/forward"
+)
+
+// What is forwarded is tested on every engine, in e2e/forward; here is what needs none.
+
+// TestMorePortsThanConnections: ports that nobody uses keep no other one from its connections.
+func TestMorePortsThanConnections(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(errors.Join(err, b.Close()))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), session.Request{Image: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := forward.Listen(s, []forward.Port{{Sandbox: 1}, {Sandbox: 2}, {Sandbox: 3}}, &forward.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- f.Serve(ctx) }()
+	for range 2 {
+		for _, addr := range f.Addrs() { // of a port where nothing listens inside the end comes at once
+			conn, err := net.Dial("tcp", addr.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: nobody took the connection", addr)
+			}
+			_ = conn.Close() // only read from
+		}
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

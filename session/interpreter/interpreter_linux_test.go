@@ -1,0 +1,64 @@
+package interpreter_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
+)
+
+// What interpreters do is tested on every engine, in e2e/interpreter; here is what needs none.
+
+// TestRunningAmongRubbish: whatever programs of the sandbox make of the files by which interpreters are found, the others are found.
+func TestRunningAmongRubbish(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(errors.Join(err, b.Close()))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), session.Request{Image: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		script string
+		want   []string
+	}{
+		{"true", nil},
+		{`mkdir -p D/x D/shut; printf one > D/python.exec; printf two > D/x/node.exec; echo > D/a.exec; chmod 0 D/a.exec
+mkdir D/b.exec; ln -s /etc/passwd D/c.exec; mkfifo D/d.exec; head -c 100000 /dev/zero > D/e.exec; chmod 0 D/shut`, []string{"one", "two"}},
+		{"chmod 0 D", nil},
+		{"chmod 700 D; rm -rf D; echo > D", nil},
+		{"rm D; ln -s / D", nil},
+	} {
+		res, err := s.Exec(t.Context(), session.ExecRequest{Command: "cd /tmp; " + strings.ReplaceAll(c.script, "D", ".workcell-interpreter")})
+		if err != nil || res.ExitCode != 0 {
+			t.Fatalf("%s: %+v, %v", c.script, res, err)
+		}
+		ids, err := interpreter.Running(t.Context(), s)
+		ids = slices.DeleteFunc(ids, func(id string) bool { return len(id) > 3 || id == "\n" })
+		slices.Sort(ids)
+		if err != nil || !slices.Equal(ids, c.want) {
+			t.Errorf("%s: %q, %v, want %q", c.script, ids, err, c.want)
+		}
+	}
+}

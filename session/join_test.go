@@ -1,0 +1,235 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// joining are the options of processes that use each other's sandboxes.
+func joining() *session.Options {
+	opts := shared()
+	opts.Join = true
+	return opts
+}
+
+// replicaKey is a key of several servers' client.
+func replicaKey(name string) session.Key {
+	return session.Key{Namespace: session.NamespaceReplica, ID: "run_1", Name: name}
+}
+
+// TestJoin: a key has one sandbox, which every process works in, whoever made it and whether that process lives. Any of them ends it.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]session.Key{"a run's": replicaKey("default"), "named": session.UserKey("lab")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := joining()
+			first, second, third := dying(t, e, opts), newManager(t, e, opts), newManager(t, e, opts)
+			a := mustOpen(t, first, key)
+			output(t, a, "echo kept > file")
+			b := reopen(t, second, key, testImage(), a.ID())
+			output(t, b, "echo more > more")
+			if c, err := third.Lookup(t.Context(), key.Scope(), a.ID()); err != nil || output(t, c, "cat file more") != "kept\nmore\n" {
+				t.Errorf("Lookup = %v, %v", c, err)
+			}
+			if _, err := third.Lookup(t.Context(), session.WorkflowKey("run_2", "x").Scope(), a.ID()); !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("Lookup from another scope = %v", err)
+			}
+			var conflict *session.ConflictError
+			if _, _, err := newManager(t, e, opts).Open(t.Context(), key, session.Request{Image: "test:2"}); !errors.As(err, &conflict) || !slices.Contains(conflict.Fields, "image") {
+				t.Errorf("Open of something else = %v", err)
+			}
+			background, err := a.Exec(t.Context(), session.ExecRequest{Command: "read x; echo $x", Background: true, StdinOpen: true})
+			must(t, err)
+			must(t, b.WriteExec(t.Context(), background.ExecID, []byte("word\n"), true))
+			if res, err := b.WaitExec(t.Context(), background.ExecID, time.Minute); err != nil || string(res.Stdout.Bytes()) != "word\n" {
+				t.Errorf("a command of another process: %+v, %v", res, err)
+			}
+			first.Die()
+			for _, m := range []*session.Manager{second, third} {
+				m.Reap(t.Context())
+			}
+			if got := output(t, b, "cat file more"); got != "kept\nmore\n" {
+				t.Errorf("after the death of its process: %q", got)
+			}
+			reopen(t, newManager(t, e, opts), key, testImage(), a.ID()) // adopts it
+			must(t, b.Close(t.Context()))
+			if e.count() != 0 || e.creates.Load() != 1 {
+				t.Errorf("%d sandboxes are left, of %d", e.count(), e.creates.Load())
+			}
+			if rec, err := opts.Store.Get(t.Context(), a.ID()); err != nil || rec.State.Live() {
+				t.Errorf("record %+v, %v", rec, err)
+			}
+			opensAnother(t, third, key, testImage(), a.ID())
+		})
+	}
+}
+
+// TestJoinAtOnce: processes that open a key at the same moment get one sandbox.
+func TestJoinAtOnce(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := joining()
+	ids := make([]string, 6)
+	var wg sync.WaitGroup
+	for i := range ids {
+		m := newManager(t, e, opts)
+		wg.Go(func() {
+			s, _, err := m.Open(t.Context(), replicaKey("default"), testImage())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids[i] = s.ID()
+		})
+	}
+	wg.Wait()
+	if len(slices.Compact(slices.Sorted(slices.Values(ids)))) != 1 || e.creates.Load() != 1 {
+		t.Errorf("%d sandboxes: %v", e.creates.Load(), ids)
+	}
+}
+
+// TestJoinScope: a scope has the sandboxes of all processes, its end at one of them is the end of all, and the end of a manager leaves
+// what is another's.
+func TestJoinScope(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := joining()
+	first, second := newManager(t, e, opts), newManager(t, e, opts)
+	a, b := mustOpen(t, first, replicaKey("a")), mustOpen(t, second, replicaKey("b"))
+	other := mustOpen(t, second, session.Key{Namespace: session.NamespaceReplica, ID: "run_2", Name: "default"})
+	scope := a.Key().Scope()
+	for _, m := range []*session.Manager{first, second} {
+		list, err := m.Join(t.Context(), scope)
+		if err != nil || len(list) != 2 || list[0].ID() != a.ID() || list[1].ID() != b.ID() {
+			t.Errorf("Join = %v, %v", list, err)
+		}
+	}
+	output(t, a, "echo kept > file")
+	leaving := newManager(t, e, opts)
+	reopen(t, leaving, a.Key(), testImage(), a.ID())
+	must(t, leaving.Close(t.Context()))
+	output(t, a, "true")
+	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // which has joined none of them
+	if e.count() != 1 {
+		t.Errorf("%d sandboxes are left, want that of another scope", e.count())
+	}
+	output(t, other, "true")
+	if _, err := a.Exec(t.Context(), session.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Exec in a sandbox that another process ended = %v", err)
+	}
+}
+
+// TestJoinIdle: uses by any process count, and what none of them uses goes.
+func TestJoinIdle(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := joining()
+	var passed atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	first, second := newManager(t, e, opts), newManager(t, e, opts)
+	first.SetClock(clock)
+	second.SetClock(clock)
+	a := mustOpen(t, first, replicaKey("default"))
+	output(t, a, "echo kept > file")
+	b := reopen(t, second, replicaKey("default"), testImage(), a.ID())
+	for range 3 {
+		passed.Add(int64(6 * time.Minute)) // of ten
+		output(t, b, "true")
+		first.Reap(t.Context())
+	}
+	if e.count() != 1 {
+		t.Fatal("it was removed while another process used it")
+	}
+	passed.Add(int64(11 * time.Minute))
+	second.Reap(t.Context())
+	first.Reap(t.Context())
+	if e.count() != 0 {
+		t.Error("what nobody uses is still there")
+	}
+}
+
+// TestNoJoin: without the option another process's sandbox is worked in by Connect alone.
+func TestNoJoin(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first, second := newManager(t, e, opts), newManager(t, e, opts)
+	s := mustOpen(t, first, session.UserKey("lab"))
+	output(t, s, "echo kept > file")
+	if _, _, err := second.Open(t.Context(), session.UserKey("lab"), testImage()); !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Open = %v, want ErrExists", err)
+	}
+	c, err := second.Connect(t.Context(), s.ID())
+	must(t, err)
+	if got := output(t, c, "cat file"); got != "kept\n" {
+		t.Errorf("the other process reads %q", got)
+	}
+	must(t, c.Close(t.Context()))
+	output(t, s, "cat file")
+}
+
+// doorman is a gateway that says its name to who connects.
+type doorman struct{ name string }
+
+func (d doorman) Open(string, session.Egress) (session.Service, func(), error) {
+	return session.Service{
+		Name: "egress", Handle: func(_ context.Context, c *session.ServiceConn) { _, _ = io.WriteString(c, d.name) },
+		Env: func(addr string) map[string]string { return map[string]string{"PROXY": addr} },
+	}, func() {}, nil
+}
+
+func (doorman) Refused(string, time.Time) []session.EgressRefusal { return nil }
+
+// TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process that lives.
+func TestJoinEgress(t *testing.T) {
+	t.Parallel()
+	e, store := sharing{newEngine(t)}, session.NewMemoryStore()
+	with := func(name string) *session.Options {
+		opts := joining()
+		opts.Store, opts.Egress = store, doorman{name}
+		return opts
+	}
+	first, second := dying(t, e, with("first")), newManager(t, e, with("second"))
+	req := session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+	a, _, err := first.Open(t.Context(), replicaKey("default"), req)
+	must(t, err)
+	b, _, err := second.Open(t.Context(), replicaKey("default"), req)
+	must(t, err)
+	const ask = `bash -c 'exec 3<>/dev/tcp/${PROXY%:*}/${PROXY##*:}; cat <&3'`
+	for i, s := range []*session.Session{a, b, a, b, b, a} {
+		if got := output(t, s, ask); got != "first" && got != "second" {
+			t.Errorf("command %d reached %q", i, got)
+		}
+	}
+	first.Die()
+	wantOutput(t, b, ask, "second")
+}
+
+// TestJoinOtherEngine: a sandbox that is on an engine which a process does not have is not taken for gone, nor made a second time.
+func TestJoinOtherEngine(t *testing.T) {
+	t.Parallel()
+	here, there := *joining(), *joining()
+	there.Store, here.Engine, there.Engine = here.Store, "here", "there"
+	s := mustOpen(t, newManager(t, sharing{newEngine(t)}, &here), replicaKey("default"))
+	other := newManager(t, sharing{newEngine(t)}, &there)
+	if _, err := other.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Lookup = %v", err)
+	}
+	if _, err := other.Join(t.Context(), s.Key().Scope()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Join = %v", err)
+	}
+}

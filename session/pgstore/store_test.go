@@ -1,0 +1,162 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/internal/postgres"
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/session/storetest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t *testing.T, url string) *pgstore.Store {
+	t.Helper()
+	s, err := pgstore.Open(t.Context(), url)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) session.Store {
+		t.Helper()
+		return open(t, pgtest.Database(t))
+	})
+}
+
+// TestEnv: the variables of a sandbox go with it, and with nothing else that becomes of its record.
+func TestEnv(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := open(t, pgtest.Database(t))
+	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
+	if err := s.AddEnv(ctx, rec.ID, map[string]string{"A": "1"}); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("without a record: %v", err)
+	}
+	err := errors.Join(s.Insert(ctx, rec), s.AddEnv(ctx, rec.ID, map[string]string{"A": "1", "B": "2"}), s.AddEnv(ctx, rec.ID, map[string]string{"B": "3"}))
+	must(t, err)
+	if err := s.AddEnv(ctx, rec.ID, map[string]string{"C": strings.Repeat("c", 1<<20)}); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("too much: %v", err)
+	}
+	want := map[string]string{"A": "1", "B": "3"}
+	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed, session.RecordLost} {
+		rec.State = state
+		must(t, s.Update(ctx, rec))
+		if state == session.RecordClosed {
+			want = map[string]string{}
+		}
+		if got, err := s.Env(ctx, rec.ID); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v, %v", state, got, err)
+		}
+	}
+}
+
+// TestInstance: the first of those who name the instance names it for all.
+func TestInstance(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	a, b := open(t, url), open(t, url)
+	if id, err := a.Instance(t.Context()); id != "" || err != nil {
+		t.Errorf("before: %q, %v", id, err)
+	}
+	must(t, errors.Join(a.SetInstance(t.Context(), "one"), b.SetInstance(t.Context(), "two")))
+	for _, s := range []*pgstore.Store{a, b} {
+		if id, err := s.Instance(t.Context()); id != "one" || err != nil {
+			t.Errorf("after: %q, %v", id, err)
+		}
+	}
+}
+
+// TestWatch: what becomes of a record is heard at once by another process.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	there, here := open(t, url), open(t, url)
+	heard := make(chan struct{})
+	go there.Watch(t.Context(), func() { //nolint:errcheck // it ends with the test
+		select {
+		case heard <- struct{}{}:
+		case <-t.Context().Done():
+		}
+	})
+	<-heard // that it listens
+	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
+	must(t, here.Insert(t.Context(), rec))
+	<-heard
+	rec.State = session.RecordReady
+	must(t, here.Update(t.Context(), rec))
+	<-heard
+	if got, err := there.Get(t.Context(), rec.ID); err != nil || got.State != rec.State {
+		t.Errorf("%+v, %v", got, err)
+	}
+	must(t, here.Delete(t.Context(), rec.ID))
+	<-heard
+}
+
+// TestWatchGap: a watch whose store lost its connection says that it may have missed something, and goes on.
+func TestWatchGap(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	b, err := memory.New(nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close()) })
+	m, err := session.NewManager(b, &session.Options{Store: open(t, url)})
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	stop := make(chan struct{})
+	var cutting sync.WaitGroup
+	cutting.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.Context().Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+				pgtest.Exec(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'`)
+			}
+		}
+	})
+	for event, err := range m.Watch(t.Context(), session.WatchFilter{}) {
+		must(t, err)
+		if event.Type == session.EventGap {
+			break
+		}
+	}
+	close(stop)
+	cutting.Wait()
+}
+
+// TestTakenForDead: a manager whose owner is dead opens nothing, and says why at once.
+func TestTakenForDead(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	b, err := memory.New(nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close()) })
+	m, err := session.NewManager(b, &session.Options{Store: open(t, url), Instance: "shared"})
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	pgtest.Exec(t, url, `DELETE FROM workcell.owner`)
+	_, _, err = m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test"})
+	if !errors.Is(err, session.ErrOwnerLost) || !errors.Is(err, postgres.ErrLeaseLost) {
+		t.Errorf("Open = %v", err)
+	}
+}

@@ -1,0 +1,122 @@
+package sessiontest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// RunSnapshots runs what is true of snapshots on every backend that has them. m is a manager of the test's own.
+func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
+	t.Helper()
+	req.Env = map[string]string{"GREETING": "hello"}
+	made := 0
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		made++
+		_, err := s.WriteFile(ctx, "f", strings.NewReader("prepared\n"), session.WriteFileOptions{})
+		return err
+	}
+	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+	s, _, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	output(t, s, "echo one > f; mkdir d; echo x > d/x")
+	snap, err := s.Snapshot(t.Context(), "one")
+	if err != nil || snap.Live {
+		t.Fatalf("Snapshot: %+v, %v", snap, err)
+	}
+	output(t, s, "echo two > f; rm -r d; echo away > /tmp/kept")
+
+	t.Run("rollback", func(t *testing.T) {
+		// A command that is under way ends, and its caller hears of it.
+		ended := make(chan session.ExecResult, 1)
+		go func() {
+			res, _ := s.Exec(t.Context(), session.ExecRequest{Command: "touch began; exec sleep 1000"})
+			ended <- res
+		}()
+		eventually(t, "the command", func() bool { _, err := s.StatFile(t.Context(), "began"); return err == nil })
+		must(t, s.Rollback(t.Context(), "one"))
+		if res := <-ended; res.Signal == "" {
+			t.Errorf("the command: %+v", res.ExecStatus)
+		}
+		if got := output(t, s, "cat f d/x /tmp/kept; ls"); got != "one\nx\naway\nd\nf\n" {
+			t.Errorf("files: %q", got)
+		}
+		var buf bytes.Buffer
+		if _, err := s.ReadFile(t.Context(), "f", &buf, session.ReadFileOptions{}); err != nil || buf.String() != "one\n" {
+			t.Errorf("ReadFile: %q, %v", buf.String(), err)
+		}
+	})
+	t.Run("fork", func(t *testing.T) {
+		output(t, s, "echo origin > f")
+		forks, err := s.Fork(t.Context(), "one", 3)
+		must(t, err)
+		for i, fork := range forks {
+			if fork.Key() == key || fork.Key().Scope() != key.Scope() || fork.ID() == s.ID() {
+				t.Errorf("fork %d is %s, %s", i, fork.Key(), fork.ID())
+			}
+			if got := output(t, fork, "echo $GREETING; cat f; echo fork > f"); got != "hello\none\n" {
+				t.Errorf("fork %d: %q", i, got)
+			}
+			if list, _, err := fork.Snapshots(t.Context()); err != nil || len(list) != 0 {
+				t.Errorf("fork %d has %+v, %v", i, list, err)
+			}
+		}
+		if made != 1 {
+			t.Errorf("sandboxes were prepared %d times", made)
+		}
+		again, created, err := s.ForkAs(t.Context(), "one", forks[0].Key())
+		if err != nil || created || again != forks[0] {
+			t.Errorf("a fork again: %v, %v, %v", again, created, err)
+		}
+		if got := output(t, s, "cat f"); got != "origin\n" {
+			t.Errorf("the origin: %q", got)
+		}
+		must(t, s.AdoptFiles(t.Context(), forks[1], "adopted"))
+		must(t, s.RemoveSnapshot(t.Context(), "adopted"))
+		if got := output(t, s, "cat f; ls"); got != "fork\nd\nf\n" {
+			t.Errorf("with the files of a fork: %q", got)
+		}
+		for _, fork := range forks {
+			must(t, fork.Close(t.Context()))
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		before, err := m.List(t.Context())
+		must(t, err)
+		_, forkErr := s.Fork(t.Context(), "none", 2)
+		_, manyErr := s.Fork(t.Context(), "one", session.MaxForks+1)
+		_, nameErr := s.Snapshot(t.Context(), "../one")
+		_, againErr := s.Snapshot(t.Context(), "one")
+		for _, c := range []struct {
+			what      string
+			err, want error
+		}{
+			{"rollback to none", s.Rollback(t.Context(), "none"), backend.ErrNotFound},
+			{"fork of none", forkErr, backend.ErrNotFound},
+			{"too many forks", manyErr, backend.ErrInvalid},
+			{"a path", nameErr, backend.ErrInvalid},
+			{"twice", againErr, backend.ErrExists},
+		} {
+			if !errors.Is(c.err, c.want) {
+				t.Errorf("%s: %v, want %v", c.what, c.err, c.want)
+			}
+		}
+		after, err := m.List(t.Context())
+		if err != nil || len(after) != len(before) {
+			t.Errorf("sandboxes: %d, then %d, %v", len(before), len(after), err)
+		}
+	})
+	must(t, s.RemoveSnapshot(t.Context(), "one"))
+	if list, mechanism, err := s.Snapshots(t.Context()); err != nil || len(list) != 0 || mechanism == "" {
+		t.Errorf("Snapshots: %+v, %v, %v", list, mechanism, err)
+	}
+	must(t, s.Close(t.Context()))
+	if _, err := s.Snapshot(t.Context(), "late"); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("of a closed session: %v", err)
+	}
+}

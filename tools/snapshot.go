@@ -1,0 +1,52 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// snapshot keeps the files of the sandbox.
+func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
+	if err != nil {
+		return out, err
+	}
+	if isolated.IsSnapshot(in.Name) {
+		return out, fmt.Errorf("%w: the snapshots whose names begin like %.80q are made by runs, choose another name", backend.ErrInvalid, in.Name)
+	}
+	snap, err := s.Snapshot(ctx, in.Name)
+	if err != nil {
+		return out, err
+	}
+	if snap.Live {
+		out.Note = "Commands ran meanwhile: files that they wrote may be in it by half."
+	}
+	return out.list(ctx, s)
+}
+
+// rollback makes the files of the sandbox what they were.
+func (b *binding) rollback(ctx context.Context, in rollbackInput) (out snapshotOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
+	if err != nil {
+		return out, err
+	}
+	if err := s.Rollback(ctx, in.Name); err != nil {
+		return out, err
+	}
+	out.Note = fmt.Sprintf("/workspace is what it was in %s, and no command runs.", in.Name)
+	return out.list(ctx, s)
+}
+
+// list completes an answer with the snapshots that there are.
+func (o snapshotOutput) list(ctx context.Context, s *session.Session) (snapshotOutput, error) {
+	list, _, err := s.Snapshots(ctx)
+	o.OK, o.Snapshots = true, make([]string, 0, len(list))
+	for _, snap := range list {
+		o.Snapshots = append(o.Snapshots, snap.Name)
+	}
+	return o, err
+}

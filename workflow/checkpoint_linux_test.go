@@ -1,0 +1,308 @@
+package workflow_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// localManager returns a manager on the backend that keeps snapshots and needs no engine.
+func localManager(t *testing.T) *session.Manager {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(errors.Join(err, b.Close()))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// TestCheckpoints: a run that failed goes back to before any of its steps, as often as one likes, in the state that its files had.
+func TestCheckpoints(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	wf := parse(t, `id: w
+checkpoints: true
+sandbox: {image: host}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: other, type: exec, command: "echo other >> log", sandbox: side}
+  - {id: two, type: exec, command: "cat log; echo two >> log"}
+  - {id: three, type: exec, command: "cp log before; echo three >> log; test -e ok"}
+  - {id: four, type: exec, command: "cat log"}
+`)
+	j := &cutJournal{room: -1}
+	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
+	res, err := e.Run(t.Context(), wf, nil)
+	if err == nil || res.Unfinished == nil || res.Outcome != workflow.Failed {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	for _, step := range []string{"three", "two", "three", "one", "two"} {
+		res, err = e.ResumeFrom(t.Context(), wf, j.entries(t), step)
+		var failed *workflow.Error
+		if !errors.As(err, &failed) || failed.Step != "three" || res.Unfinished == nil {
+			t.Fatalf("from %s: %+v, %v", step, res, err)
+		}
+		s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat log; cat before"})
+		if got := string(r.Stdout.Bytes()); err != nil || got != "one\ntwo\nthree\none\ntwo\n" {
+			t.Errorf("from %s: the files are %q, %v", step, got, err)
+		}
+		side, err := m.Get(session.WorkflowKey(res.RunID, "side"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := side.Exec(t.Context(), session.ExecRequest{Command: "cat log"}); err != nil || string(r.Stdout.Bytes()) != "other\n" {
+			t.Errorf("from %s: the other sandbox has %q, %v", step, r.Stdout.Bytes(), err)
+		}
+	}
+	// What keeps the run from its end is put right by hand, before the step.
+	s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rollback(t.Context(), "cp.two.1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "touch ok"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveSnapshot(t.Context(), "cp.two.1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Snapshot(t.Context(), "cp.two.1"); err != nil {
+		t.Fatal(err)
+	}
+	res, err = e.ResumeFrom(t.Context(), wf, j.entries(t), "three")
+	if err != nil || res.Output.(map[string]any)["stdout"] != "one\ntwo\nthree\n" {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "three"); !errors.Is(err, workflow.ErrFinished) {
+		t.Errorf("a run that has ended: %v", err)
+	}
+	if left := m.InScope(session.Scope{Namespace: session.NamespaceWorkflow, ID: res.RunID}); len(left) != 0 {
+		t.Errorf("%d sandboxes are left", len(left))
+	}
+}
+
+// TestNoCheckpoint: what was not kept cannot be gone back to.
+func TestNoCheckpoint(t *testing.T) {
+	t.Parallel()
+	step := func(seq int64, kind workflow.EventKind, id string) workflow.Entry {
+		return workflow.Entry{Seq: seq, Kind: kind, Path: id, Step: id, Attempt: 1, Visit: 1}
+	}
+	entries := []workflow.Entry{
+		{Seq: 1, Kind: workflow.EventRunStarted}, step(2, workflow.EventStepStarted, "a"), step(3, workflow.EventStepFinished, "a"),
+		step(4, workflow.EventStepStarted, "b"),
+	}
+	for _, id := range []string{"b", "c", "a/b"} {
+		if _, _, err := workflow.Before(entries, id); !errors.Is(err, workflow.ErrNoCheckpoint) {
+			t.Errorf("before %s: %v", id, err)
+		}
+	}
+	kept, c, err := workflow.Before(entries, "a")
+	if err != nil || len(kept) != 1 || len(c.Sandboxes) != 0 {
+		t.Errorf("before the first: %v, %+v, %v", kept, c, err)
+	}
+}
+
+// TestForks: items of a for_each begin with the same files, see none of each other's, and the files of the first that is to be kept
+// go on, also when the run goes back and does it again.
+func TestForks(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	wf := parse(t, `id: w
+checkpoints: true
+sandbox: {image: host}
+steps:
+  - {id: begin, type: exec, command: "echo base > f; echo x > gone"}
+  - id: each
+    type: for_each
+    items: [1, 2, 3]
+    fork: true
+    keep: "item >= 2"
+    max_concurrency: 3
+    steps:
+      - {id: try, type: exec, command: "cat f; echo $I >> f; rm gone; test $I -ne 1", env: {I: "${ item }"}}
+  - {id: end, type: exec, command: "cat f; ls; test -e ok"}
+`)
+	j := &cutJournal{room: -1}
+	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
+	res, err := e.Run(t.Context(), wf, nil)
+	for _, step := range []string{"end", "each", "begin", ""} {
+		var failed *workflow.Error
+		if !errors.As(err, &failed) || failed.Step != "end" || failed.Code != "exit_code" {
+			t.Fatalf("before %s: %+v, %v", step, res, err)
+		}
+		s, err2 := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		if r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat f; ls"}); err != nil || string(r.Stdout.Bytes()) != "base\n2\nf\n" {
+			t.Errorf("before %s: %q, %v", step, r.Stdout.Bytes(), err)
+		}
+		if open := m.InScope(session.Scope{Namespace: session.NamespaceWorkflow, ID: res.RunID}); len(open) != 1 {
+			t.Errorf("%d sandboxes are open, want the run's", len(open))
+		}
+		if step != "" {
+			res, err = e.ResumeFrom(t.Context(), wf, j.entries(t), step)
+		}
+	}
+	none := parse(t, `id: n
+sandbox: {image: host}
+steps:
+  - {id: each, type: for_each, items: [1, 2], fork: true, keep: "false", steps: [{id: a, type: exec, command: "true"}]}
+`)
+	var failed *workflow.Error
+	if _, err := e.Run(t.Context(), none, nil); !errors.As(err, &failed) || failed.Code != "no_match" {
+		t.Errorf("without a winner: %v", err)
+	}
+	if _, err := workflow.Parse("w.yaml", []byte("id: w\nsteps: [{id: a, type: for_each, items: [1], keep: 'true', steps: [{id: b, type: end}]}]\n"), nil); err == nil {
+		t.Error("keep without fork is accepted")
+	}
+}
+
+// TestForksThatWereCutOff: what a process left that died while it took over the files of an item is in nobody's way, and nothing is left
+// of a step that is over.
+func TestForksThatWereCutOff(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	sum := sha256.Sum256([]byte("each"))
+	kept := "kept." + hex.EncodeToString(sum[:8])
+	var after []string
+	agent := agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		run, _ := session.RunFromContext(ctx)
+		for _, s := range m.InScope(run.Scope()) {
+			list, _, err := s.Snapshots(ctx)
+			if err != nil {
+				return workflow.AgentOutput{}, err
+			}
+			if name == "last" {
+				for _, snap := range list {
+					after = append(after, snap.Name)
+				}
+			} else if s.Key().Name != session.DefaultName {
+				if _, err := s.Snapshot(ctx, kept); err != nil {
+					return workflow.AgentOutput{}, err
+				}
+			}
+		}
+		return workflow.AgentOutput{Text: name}, nil
+	})
+	wf := parse(t, `id: w
+sandbox: {image: host}
+steps:
+  - {id: begin, type: exec, command: "echo base > f"}
+  - id: each
+    type: for_each
+    items: [1]
+    fork: true
+    keep: "true"
+    steps:
+      - {id: a, type: agent, agent: dies}
+      - {id: try, type: exec, command: "echo new > f"}
+  - {id: last, type: agent, agent: last}
+  - {id: end, type: exec, command: "cat f"}
+`)
+	res, err := workflow.NewEngine(m, agent, nil).Run(t.Context(), wf, nil)
+	if err != nil || res.Output.(map[string]any)["stdout"] != "new\n" {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if len(after) != 0 {
+		t.Errorf("left of the step: %q", after)
+	}
+}
+
+// diesAfter takes one more entry of a kind and says that it failed, as a process does that dies behind it.
+type diesAfter struct {
+	*cutJournal
+	kind workflow.EventKind
+}
+
+func (j *diesAfter) Append(ctx context.Context, e workflow.Entry) error {
+	err := j.cutJournal.Append(ctx, e)
+	if e.Kind == j.kind {
+		j.kind = ""
+		return errCut
+	}
+	return err
+}
+
+// TestGoingBackIsCutOff: a run that was to go back when its process died goes back when it is resumed; one that cannot loses nothing.
+func TestGoingBackIsCutOff(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	wf := parse(t, `id: w
+checkpoints: true
+sandbox: {image: host}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "echo two >> log; cat log"}
+  - {id: three, type: exec, command: "echo three >> log; exit 1"}
+`)
+	j := &diesAfter{cutJournal: &cutJournal{room: -1}}
+	e := workflow.NewEngine(m, nil, &workflow.Options{Journal: j})
+	res, err := e.Run(t.Context(), wf, nil)
+	if err == nil || res.Unfinished == nil {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := func() string {
+		t.Helper()
+		r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat log"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Stdout.Bytes())
+	}
+	for range 2 {
+		for _, resume := range []func() error{
+			func() error { _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "two"); return err },
+			func() error { _, err := e.Resume(t.Context(), wf, j.entries(t)); return err },
+		} {
+			j.kind = workflow.EventRunResumed
+			if err := resume(); !errors.Is(err, errCut) || files() != "one\ntwo\nthree\n" {
+				t.Fatalf("%v, the files are %q", err, files())
+			}
+		}
+		var failed *workflow.Error
+		if _, err := e.Resume(t.Context(), wf, j.entries(t)); !errors.As(err, &failed) || failed.Step != "three" || files() != "one\ntwo\nthree\n" {
+			t.Fatalf("%v, the files are %q", err, files())
+		}
+	}
+	if err := s.RemoveSnapshot(t.Context(), "cp.one.1"); err != nil {
+		t.Fatal(err)
+	}
+	before := len(j.lines)
+	if _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "two"); !errors.Is(err, workflow.ErrNoCheckpoint) {
+		t.Errorf("to what is gone: %v", err)
+	}
+	if len(j.lines) != before || files() != "one\ntwo\nthree\n" {
+		t.Errorf("%d entries, there were %d; the files are %q", len(j.lines), before, files())
+	}
+}

@@ -1,0 +1,171 @@
+package workflow
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// A for_each with `fork: true` has each item begin with the files that the sandbox has, in a sandbox of its own. With `keep:` the files
+// of the first item for which it is true go on in the sandbox.
+
+// attempts are the items of a for_each that forks.
+type attempts struct {
+	ex      *execution
+	origin  *session.Session
+	place   string // digest of the step's place, which ends the names of its snapshots
+	decided bool   // before the run was interrupted: nothing is done again in the items' sandboxes
+
+	mu    sync.Mutex // guards what follows
+	names []string   // of the items' sandboxes
+	kept  map[int]string
+}
+
+// attempts keeps the state that the items begin with.
+func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
+	origin, err := ex.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a := &attempts{ex: ex, origin: origin, place: ex.digest(), kept: map[int]string{}}
+	list, _, err := origin.Snapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == name })
+	}
+	if a.decided = has(isolated.ForkKept + a.place); a.decided || has(isolated.ForkBase+a.place) { // the run was interrupted since
+		return a, nil
+	}
+	return a, keepSnapshot(ctx, origin, isolated.ForkBase+a.place)
+}
+
+// begin makes the sandbox of an item.
+func (a *attempts) begin(ctx context.Context, name string) error {
+	if a.decided {
+		return nil
+	}
+	a.mu.Lock()
+	a.names = append(a.names, name)
+	a.mu.Unlock()
+	_, _, err := a.origin.ForkAs(ctx, isolated.ForkBase+a.place, a.ex.run.scope().Key(name))
+	return err
+}
+
+// note notes whether an item's files may go on.
+func (a *attempts) note(i int, name string, keep bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if keep {
+		a.kept[i] = name
+	}
+}
+
+// settle has the files of the first item that is to be kept go on. The failures of the others are no failures then.
+func (a *attempts) settle(ctx context.Context, failed error) error {
+	var final *Error
+	if errors.As(failed, &final) && final.Final {
+		return failed
+	}
+	for _, i := range sortedInts(a.kept) {
+		if a.decided {
+			return a.origin.Rollback(ctx, isolated.ForkKept+a.place)
+		}
+		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.kept[i]))
+		if err != nil {
+			return err
+		}
+		for _, s := range []*session.Session{winner, a.origin} { // a process may have died at it
+			if err := makeRoom(ctx, s, isolated.ForkKept+a.place); err != nil {
+				return err
+			}
+		}
+		return a.origin.AdoptFiles(ctx, winner, isolated.ForkKept+a.place)
+	}
+	if failed != nil {
+		return failed
+	}
+	return &Error{Code: codeNoMatch, Message: "keep was true for none of the items"}
+}
+
+// end closes the items' sandboxes.
+func (a *attempts) end(ctx context.Context) {
+	for _, name := range a.names {
+		a.ex.closeIsolated(ctx, name)
+	}
+}
+
+// dropForks removes what a for_each kept to be resumed with: how it ended is on record.
+func (ex *execution) dropForks(ctx context.Context) {
+	b, ok := ex.body.(*fanBody)
+	if !ok || !b.fork || ex.run.manager == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ex.run.opts.CloseTimeout)
+	defer cancel()
+	origin, err := ex.run.manager.Get(ex.run.scope().Key(ex.session))
+	if err != nil { // there is none, or it was lost
+		return
+	}
+	for _, prefix := range []string{isolated.ForkBase, isolated.ForkKept} {
+		if err == nil {
+			err = origin.RemoveSnapshot(ctx, prefix+ex.digest())
+		}
+	}
+	if err != nil {
+		ex.run.opts.Logger.Warn("snapshots of a for_each were not removed", "run", ex.run.result.RunID, "step", ex.path, "error", err)
+	}
+}
+
+// digest is a short one of the step's place.
+func (ex *execution) digest() string {
+	sum := sha256.Sum256([]byte(ex.place()))
+	return hex.EncodeToString(sum[:8])
+}
+
+func sortedInts[V any](m map[int]V) []int {
+	var list []int
+	for i := range m {
+		list = append(list, i)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// forkName is the name of an item's sandbox.
+func (ex *execution) forkName(place string) string {
+	return sandboxRef{isolated: true}.in(ex.session, ex.id, place, ex.visit)
+}
+
+// runForks is runItems for a for_each that forks.
+func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (result, error) {
+	a, err := ex.newAttempts(ctx)
+	if err != nil {
+		return result{}, fmt.Errorf("nothing can be forked: %w", err)
+	}
+	defer a.end(ctx)
+	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
+		place := fmt.Sprintf("%s[%d]", ex.place(), i)
+		name := ex.forkName(place)
+		if err := a.begin(ctx, name); err != nil {
+			return nil, err
+		}
+		out, keep, err := ex.inBranch(ctx, b.branches[0], place, name, b.itemVars(items, i))
+		a.note(i, name, err == nil && keep)
+		return out, err
+	})
+	err = itemError(errs)
+	if b.branches[0].keep != nil {
+		err = a.settle(ctx, err)
+	}
+	return result{output: outs, has: true, last: true}, err
+}

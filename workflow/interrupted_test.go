@@ -1,0 +1,122 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// interruptingAgents interrupt the run in one of their calls.
+type interruptingAgents struct {
+	*resumeAgents
+	left      atomic.Int64 // calls until then
+	interrupt context.CancelCauseFunc
+}
+
+func (a *interruptingAgents) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	if a.left.Add(-1) == 0 {
+		a.interrupt(workflow.ErrInterrupted)
+		return workflow.AgentOutput{}, ctx.Err()
+	}
+	return a.resumeAgents.RunAgent(ctx, name, input)
+}
+
+// TestInterrupted interrupts a run in each call of its agents: nothing is recorded of that, and resumed it comes to the same end.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	wf, input := parse(t, everything), map[string]any{"ratio": 1.5}
+	whole := newResumeAgents()
+	want, err := workflow.NewEngine(nil, whole, nil).Run(t.Context(), wf, input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for _, n := range whole.calls {
+		calls += n
+	}
+	for call := 1; call <= calls; call++ {
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		agents, journal := &interruptingAgents{resumeAgents: newResumeAgents(), interrupt: interrupt}, &cutJournal{room: -1}
+		agents.left.Store(int64(call))
+		engine := workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal})
+		res, err := engine.Run(ctx, wf, input)
+		if !errors.Is(err, workflow.ErrInterrupted) || res == nil || !errors.Is(res.Unfinished, workflow.ErrInterrupted) {
+			t.Fatalf("call %d: %+v, %v", call, res, err)
+		}
+		entries := journal.entries(t)
+		for _, e := range entries {
+			if e.Error != nil && e.Error.Code != "agent_failed" && e.Error.Code != "failed" && e.Error.Code != "branches" {
+				t.Errorf("call %d: recorded is %+v", call, e)
+			}
+		}
+		got, err := engine.Resume(t.Context(), wf, entries)
+		if err != nil {
+			t.Fatalf("call %d: %v", call, err)
+		}
+		if diff := cmp.Diff(want.Output, got.Output); diff != "" {
+			t.Errorf("call %d: output (-want +got)\n%s", call, diff)
+		}
+	}
+}
+
+// TestInterruptedSandbox: the sandbox of a run that is interrupted stays with its files, and what it made is told to be kept when
+// the run ends.
+func TestInterruptedSandbox(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `id: w
+outputs: [log]
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: agent, agent: two}
+  - {id: three, type: exec, command: "echo three >> log"}
+`)
+	e, err := wf.Begin(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	journal := &cutJournal{room: -1}
+	if err := journal.Append(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	agents := &interruptingAgents{resumeAgents: newResumeAgents(), interrupt: interrupt}
+	agents.left.Store(1)
+	kept, results := "", t.TempDir()
+	engine := workflow.NewEngine(m, agents, &workflow.Options{Journal: journal, Results: results, OnKept: func(_ context.Context, id string) error {
+		kept = id
+		_, err := os.Stat(filepath.Join(results, id))
+		return err
+	}})
+	if res, err := engine.Resume(ctx, wf, journal.entries(t)); !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 || kept != "" {
+		t.Fatalf("%+v, %v, kept %q, %d sandboxes", res, err, kept, left(t, m, e.RunID))
+	}
+	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
+	if err != nil || res.RunID != e.RunID || left(t, m, e.RunID) != 0 || kept != e.RunID {
+		t.Fatalf("%+v, %v, kept %q", res, err, kept)
+	}
+	if got := string(res.Outputs["log"].Content); got != "one\nthree\n" {
+		t.Errorf("the output is %q", got)
+	}
+}
+
+// TestBegin: a run that is begun has an input that was checked, and its defaults.
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\ninput: {type: object, properties: {n: {type: integer, default: 3}}}\nsteps: [{id: a, type: end}]\n")
+	e, err := wf.Begin(map[string]any{})
+	if err != nil || e.Seq != 1 || e.Kind != workflow.EventRunStarted || e.Hash != wf.Hash || e.Input["n"] != int64(3) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if _, err := wf.Begin(map[string]any{"n": "three"}); !errors.Is(err, workflow.ErrInvalidInput) {
+		t.Errorf("%v, want ErrInvalidInput", err)
+	}
+}

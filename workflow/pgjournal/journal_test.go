@@ -1,0 +1,121 @@
+package pgjournal_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/journaltest"
+	"github.com/workcell-dev/workcell/workflow/pgjournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	journaltest.Run(t, func(t *testing.T) journaltest.Place {
+		url := pgtest.Database(t)
+		return journaltest.Place{
+			Open:     func(t *testing.T) runstore.Store { return journal(t, url) },
+			Sessions: func(t *testing.T) session.Store { return records(t, url) },
+			Exec:     func(t *testing.T, query string) { pgtest.Exec(t, url+"&search_path=workcell", query) },
+		}
+	})
+}
+
+func journal(t *testing.T, url string) *pgjournal.Journal {
+	j, err := pgjournal.Open(t.Context(), url)
+	return closing(t, j, err)
+}
+
+func records(t *testing.T, url string) *pgstore.Store {
+	s, err := pgstore.Open(t.Context(), url)
+	return closing(t, s, err)
+}
+
+// closing closes what was opened at the end of the test.
+func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// TestTakenRun: who had a run until another process took it cannot add to it, whatever it knows of its end.
+func TestTakenRun(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	j, s := journal(t, url), records(t, url)
+	owners := make([]string, 2)
+	for i := range owners {
+		id, leave, err := s.Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave() //nolint:errcheck // the database goes with the test
+		owners[i] = id
+	}
+	first, second := j.For(owners[0], ""), j.For(owners[1], "")
+	entry := func(seq int64, kind workflow.EventKind) workflow.Entry {
+		return workflow.Entry{RunID: "run_1", Seq: seq, Time: time.Now(), Kind: kind}
+	}
+	err := errors.Join(first.Append(t.Context(), entry(1, workflow.EventRunStarted)), j.Take(t.Context(), "run_1", owners[0], owners[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Append(t.Context(), entry(2, workflow.EventStepStarted)); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("of the first owner: %v, want ErrExists", err)
+	}
+	if err := second.Append(t.Context(), entry(2, workflow.EventStepStarted)); err != nil {
+		t.Errorf("of the second owner: %v", err)
+	}
+}
+
+// TestWatch: what is asked of a run, and its end, are heard at once by another process.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	there, here := journal(t, url), journal(t, url)
+	heard := make(chan struct{})
+	go there.Watch(t.Context(), "run_1", func() { //nolint:errcheck // it ends with the test
+		select {
+		case heard <- struct{}{}:
+		case <-t.Context().Done():
+		}
+	})
+	<-heard // that it listens
+	entry := func(run string, seq int64, kind workflow.EventKind) error {
+		return here.Append(t.Context(), workflow.Entry{RunID: run, Seq: seq, Time: time.Now(), Kind: kind})
+	}
+	look := func(done func(r runstore.Run) bool) {
+		t.Helper()
+		<-heard
+		if r, err := there.Run(t.Context(), "run_1"); err != nil || !done(r) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	// What becomes of another run is not told.
+	if err := errors.Join(entry("run_1", 1, workflow.EventRunStarted), entry("run_2", 1, workflow.EventRunStarted),
+		here.AskCancel(t.Context(), "run_2"), here.AskCancel(t.Context(), "run_1")); err != nil {
+		t.Fatal(err)
+	}
+	look(func(r runstore.Run) bool { return r.Cancel })
+	if err := here.Take(t.Context(), "run_1", "", "other"); err != nil {
+		t.Fatal(err)
+	}
+	look(func(r runstore.Run) bool { return r.Owner == "other" && !r.Cancel })
+	if err := here.Finish(t.Context(), "run_1", workflow.Cancelled, nil); err != nil {
+		t.Fatal(err)
+	}
+	look(func(r runstore.Run) bool { return !r.Finished.IsZero() })
+}

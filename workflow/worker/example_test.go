@@ -1,0 +1,36 @@
+package worker_test
+
+import (
+	"context"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// A program that begins runs: they are carried out wherever it, or another program, works on the queue.
+func ExampleQueue_Add() {
+	begin := func(ctx context.Context, q *worker.Queue, wf *workflow.Workflow, input map[string]any) (runID string, err error) {
+		entry, err := wf.Begin(input)
+		if err != nil {
+			return "", err
+		}
+		return entry.RunID, q.Add(ctx, entry, "")
+	}
+	_ = begin
+}
+
+// A program that carries out runs of the workflows that it knows, in sandboxes of a manager whose store is in the same database.
+func ExampleQueue_Work() {
+	work := func(ctx context.Context, q *worker.Queue, m *session.Manager, agents workflow.AgentRunner, known map[string]*workflow.Workflow) error {
+		resume := func(ctx context.Context, r runstore.Run) error {
+			return q.Carry(ctx, r, m.Owner(), nil, func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+				_, err := workflow.NewEngine(m, agents, &workflow.Options{Journal: j}).Resume(ctx, known[r.Workflow], entries)
+				return err
+			})
+		}
+		return q.Work(ctx, worker.Options{MaxRuns: 8, Resume: resume})
+	}
+	_ = work
+}

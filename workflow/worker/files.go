@@ -1,0 +1,106 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/postgres"
+)
+
+// Needed is the name of the file that a run needs to be carried out. Workers delete it when the run has ended.
+const Needed = "needed"
+
+// MaxFileBytes is how large a file may be that is kept with a run; partBytes how much of it one statement carries.
+const (
+	MaxFileBytes = 64 << 20
+	partBytes    = 1 << 20
+)
+
+// Put keeps a file with a run, which need not be there yet, in place of another of that name. It is there as a whole or not at all.
+// The error is backend.ErrTooLarge for one of more than MaxFileBytes.
+func (q *Queue) Put(ctx context.Context, runID, name string, r io.Reader) (err error) {
+	unnamed := name + "~" + rand.Text()
+	defer func() {
+		if err != nil { // what cannot be deleted now is deleted by Prune
+			_ = q.exec(context.WithoutCancel(ctx), `DELETE FROM workcell.run_file WHERE run = $1 AND name = $2`, runID, unnamed)
+		}
+	}()
+	if err := q.putParts(ctx, runID, unnamed, r); err != nil {
+		return err
+	}
+	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
+		var there bool
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.run_file WHERE run = $1 AND name = $2)`, runID, unnamed).Scan(&there)
+		if err != nil || !there { // it has its name already
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND name = $2`, runID, name); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE workcell.run_file SET name = $3 WHERE run = $1 AND name = $2`, runID, unnamed, name)
+		return err
+	})
+}
+
+func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) error {
+	buf := make([]byte, partBytes)
+	for part := 0; ; part++ {
+		if part == MaxFileBytes/partBytes {
+			if n, _ := io.ReadFull(r, buf[:1]); n > 0 {
+				return fmt.Errorf("%w: more than %d MiB", backend.ErrTooLarge, MaxFileBytes>>20)
+			}
+			return nil
+		}
+		n, err := io.ReadFull(r, buf)
+		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !end {
+			return err
+		}
+		if n > 0 || part == 0 {
+			if err := q.exec(ctx, `INSERT INTO workcell.run_file VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, runID, name, part, buf[:n]); err != nil {
+				return err
+			}
+		}
+		if end {
+			return nil
+		}
+	}
+}
+
+// Get writes a file of a run to w; backend.ErrNotFound when there is none of that name.
+func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
+	for part := 0; ; part++ {
+		var data []byte
+		err := q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
+			return c.QueryRow(ctx, `SELECT data FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = $3`, runID, name, part).Scan(&data)
+		})
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) && part > 0:
+			return nil
+		case errors.Is(err, pgx.ErrNoRows):
+			return fmt.Errorf("file %s of run %s: %w", name, runID, backend.ErrNotFound)
+		case err != nil:
+			return err
+		}
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+}
+
+// Drop deletes a file of a run, all for an empty name. One that is not there is no error.
+func (q *Queue) Drop(ctx context.Context, runID, name string) error {
+	return q.exec(ctx, `DELETE FROM workcell.run_file WHERE run = $1 AND $2 IN ('', name)`, runID, name)
+}
+
+// Prune deletes the files of runs that are not known any more, or never were.
+func (q *Queue) Prune(ctx context.Context) error {
+	return q.exec(ctx, `DELETE FROM workcell.run_file f WHERE added < now() - interval '1 day'
+AND NOT EXISTS (SELECT FROM workcell.run WHERE id = f.run)`)
+}

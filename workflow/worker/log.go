@@ -1,0 +1,207 @@
+package worker
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/internal/postgres"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// logChannel is where it is told, by its run's id, that a log has become longer.
+const logChannel = "workcell_log"
+
+const (
+	maxLogBytes = 8 << 20                // that one process writes of a run
+	flushEvery  = 200 * time.Millisecond // how long a line may wait for others
+	// flushTimeout is for writing lines, and for waiting for the last ones.
+	flushTimeout = 10 * time.Second
+	// logLookEvery is how often a log is looked at beside what is told of it.
+	logLookEvery = 5 * time.Second
+)
+
+// Log is what a process writes of a run, for people. It is an io.Writer that never fails: what cannot be written is dropped, since a
+// run must not wait for who watches. It is safe for concurrent use.
+type Log struct {
+	q    *Queue
+	run  string
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	pending strings.Builder
+	written int
+	ended   bool // the run has
+}
+
+// NewLog returns a log that appends to that of a run until it is closed.
+func (q *Queue) NewLog(ctx context.Context, runID string) *Log {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l := &Log{q: q, run: runID, stop: stop, done: make(chan struct{})}
+	go l.work(ctx)
+	return l
+}
+
+// Write adds text to the log.
+func (l *Log) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch room := maxLogBytes - l.written; {
+	case room <= 0:
+	case len(text) > room:
+		l.pending.WriteString("the log is cut here\n")
+		l.written = maxLogBytes
+	default:
+		l.pending.Write(text)
+		l.written += len(text)
+	}
+	return len(text), nil
+}
+
+// End notes that the run has ended: who follows the log is told with the last lines.
+func (l *Log) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+}
+
+// Close writes what is pending and ends the log of this process.
+func (l *Log) Close() {
+	l.stop()
+	<-l.done
+}
+
+func (l *Log) work(ctx context.Context) {
+	defer close(l.done)
+	for tick := time.Tick(flushEvery); ; {
+		select {
+		case <-tick:
+			l.flush(ctx, false)
+		case <-ctx.Done():
+			l.flush(ctx, true)
+			return
+		}
+	}
+}
+
+// flush writes what is pending; in the end also that it is all. It does not end with ctx: what Close interrupts would be lost.
+func (l *Log) flush(ctx context.Context, last bool) {
+	l.mu.Lock()
+	text, ended := l.pending.String(), l.ended && last
+	l.pending.Reset()
+	l.mu.Unlock()
+	if text == "" && !ended {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // what PostgreSQL takes
+	_ = l.q.exec(ctx, `WITH added AS (INSERT INTO workcell.run_log (run, text, ended) VALUES ($1, $2, $3) RETURNING run)
+SELECT pg_notify('`+logChannel+`', run) FROM added`, l.run, text, ended)
+}
+
+// ReadLog returns what follows a place in the log of a run, 0 for its beginning, the place behind it, and whether a process has
+// written that the run ended.
+func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text string, place int64, ended bool, err error) {
+	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
+		var b strings.Builder
+		place, ended = after, false
+		rows, err := c.Query(ctx, `SELECT id, text, ended FROM workcell.run_log WHERE run = $1 AND id > $2 ORDER BY id`, runID, after)
+		if err != nil {
+			return err
+		}
+		var part string
+		var last bool
+		_, err = pgx.ForEachRow(rows, []any{&place, &part, &last}, func() error {
+			b.WriteString(part)
+			ended = ended || last
+			return nil
+		})
+		text = b.String()
+		return err
+	})
+	return text, place, ended, err
+}
+
+// FollowLog writes the log of a run to w as it becomes longer, until the run has ended, and returns how it ended.
+func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := q.logNews(ctx, runID)
+	var since time.Time // that the run has ended
+	for place, ended := int64(0), false; ; {
+		if r, err = q.journal.Run(ctx, runID); err != nil { // before its log, which has more by then
+			return r, err
+		}
+		text, behind, last, err := q.ReadLog(ctx, runID, place)
+		if err == nil {
+			place, ended = behind, ended || last
+			_, err = io.WriteString(w, text)
+		}
+		if err != nil {
+			return r, err
+		}
+		if !r.Finished.IsZero() {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			if ended || time.Since(since) > flushTimeout { // its worker may have been killed before it wrote the last
+				return r, nil
+			}
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+	}
+}
+
+// logNews returns a channel that holds one when a run and its log are to be looked at: when something is told of them, and every
+// few seconds besides. It works until ctx ends.
+func (q *Queue) logNews(ctx context.Context, runID string) <-chan struct{} {
+	news := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case news <- struct{}{}:
+		default: // a look is due already
+		}
+	}
+	for _, watch := range []func(context.Context, string, func()) error{q.WatchLog, q.journal.Watch} {
+		go func() {
+			for ctx.Err() == nil {
+				_ = watch(ctx, runID, look) // the looks go on without it
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+	}
+	go func() {
+		for tick := time.Tick(logLookEvery); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick:
+				look()
+			}
+		}
+	}()
+	return news
+}
+
+// WatchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does not hear
+// any more, which is an error.
+func (q *Queue) WatchLog(ctx context.Context, runID string, changed func()) error {
+	return q.db.Listen(ctx, logChannel, func(id string) {
+		if id == "" || id == runID {
+			changed()
+		}
+	})
+}

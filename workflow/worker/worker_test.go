@@ -1,0 +1,431 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
+	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 3 * time.Minute
+
+func open(t *testing.T, url string) *worker.Queue {
+	t.Helper()
+	q, err := worker.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	return q
+}
+
+// add puts a run of a workflow of one step into a queue.
+func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
+	t.Helper()
+	wf, err := workflow.Parse("w.yaml", []byte("id: w\nsteps: [{id: a, type: agent, agent: a}]\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := wf.Begin(nil)
+	if err == nil {
+		err = q.Add(t.Context(), e, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wf, e.RunID
+}
+
+// joined returns an owner that lives until the test ends, or is left.
+func joined(t *testing.T, url string) (owner string, leave func() error) {
+	t.Helper()
+	s, err := pgstore.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	owner, leave, err = s.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { leave() }) //nolint:errcheck // the database goes with the test
+	return owner, leave
+}
+
+// agents play agents by a function.
+type agents func(ctx context.Context) error
+
+func (a agents) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	return workflow.AgentOutput{Text: "done"}, a(ctx)
+}
+
+// resume carries out a run of add's workflow.
+func resume(q *worker.Queue, wf *workflow.Workflow, owner string, a agents) func(context.Context, runstore.Run) error {
+	return func(ctx context.Context, r runstore.Run) error {
+		return q.Carry(ctx, r, owner, nil, func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+			_, err := workflow.NewEngine(nil, a, &workflow.Options{Journal: j}).Resume(ctx, wf, entries)
+			return err
+		})
+	}
+}
+
+// await waits until a run has ended and returns it.
+func await(t *testing.T, q *worker.Queue, id string) runstore.Run {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if r, err := q.Journal().Run(t.Context(), id); err != nil || !r.Finished.IsZero() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+	}
+	t.Fatalf("run %s does not end", id)
+	return runstore.Run{}
+}
+
+// work runs a worker until stop is called or the test ends.
+func work(t *testing.T, q *worker.Queue, o worker.Options) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- q.Work(ctx, o) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestOneCarries: of many who carry out one run at once, one does, and the others are told.
+func TestOneCarries(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	wf, id := add(t, q)
+	r, err := q.Journal().Run(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var did, refused atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		owner, _ := joined(t, url)
+		all.Go(func() {
+			err := resume(q, wf, owner, func(context.Context) error {
+				did.Add(1)
+				return nil
+			})(t.Context(), r)
+			if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+				refused.Add(1)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if did.Load() != 1 || refused.Load() != 7 {
+		t.Errorf("%d carried it out, %d were refused", did.Load(), refused.Load())
+	}
+}
+
+// TestTwoWorkers: two workers do each of many runs once, and not more at a time than they may.
+func TestTwoWorkers(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	var mu sync.Mutex
+	did, now, most := map[string]int{}, 0, 0
+	var wf *workflow.Workflow
+	var ids []string
+	for range 20 {
+		w, id := add(t, q)
+		wf, ids = w, append(ids, id)
+	}
+	for range 2 {
+		owner, _ := joined(t, url)
+		work(t, open(t, url), worker.Options{MaxRuns: 2, Resume: func(ctx context.Context, r runstore.Run) error {
+			return resume(q, wf, owner, func(context.Context) error {
+				mu.Lock()
+				did[r.ID]++
+				now++
+				most = max(most, now)
+				mu.Unlock()
+				time.Sleep(20 * time.Millisecond)
+				mu.Lock()
+				now--
+				mu.Unlock()
+				return nil
+			})(ctx, r)
+		}})
+	}
+	for _, id := range ids {
+		r := await(t, q, id)
+		mu.Lock()
+		if r.Outcome != workflow.Succeeded || did[id] != 1 {
+			t.Errorf("run %s: %s, done %d times", id, r.Outcome, did[id])
+		}
+		mu.Unlock()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if most > 4 {
+		t.Errorf("%d runs at once", most)
+	}
+}
+
+// TestHandedOver: a run that is under way when its worker is to end goes on in another one, as does that of an owner who died.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	wf, id := add(t, q)
+	first, leave := joined(t, url)
+	began := make(chan struct{}, 1)
+	stop := work(t, open(t, url), worker.Options{Resume: func(ctx context.Context, r runstore.Run) error {
+		err := resume(q, wf, first, func(ctx context.Context) error {
+			began <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		})(ctx, r)
+		return errors.Join(err, leave())
+	}})
+	<-began
+	stop()
+	if r, err := q.Journal().Run(t.Context(), id); err != nil || !r.Finished.IsZero() || r.Owner == first {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	second, _ := joined(t, url)
+	work(t, q, worker.Options{Resume: resume(q, wf, second, func(context.Context) error { return nil })})
+	if r := await(t, q, id); r.Outcome != workflow.Succeeded || r.Owner != second {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestCancelAsked: a run whose end somebody asks for is cancelled, also when that was asked before anybody had it.
+func TestCancelAsked(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	wf, queued := add(t, q)
+	if err := q.Journal().AskCancel(t.Context(), queued); err != nil {
+		t.Fatal(err)
+	}
+	owner, _ := joined(t, url)
+	began := make(chan struct{}, 2)
+	work(t, open(t, url), worker.Options{Resume: resume(q, wf, owner, func(ctx context.Context) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})})
+	if r := await(t, q, queued); r.Outcome != workflow.Cancelled {
+		t.Errorf("asked for in the queue: %s", r.Outcome)
+	}
+	_, running := add(t, q)
+	<-began
+	if err := q.Journal().AskCancel(t.Context(), running); err != nil {
+		t.Fatal(err)
+	}
+	if r := await(t, q, running); r.Outcome != workflow.Cancelled {
+		t.Errorf("asked for while it ran: %s", r.Outcome)
+	}
+}
+
+// TestLostJob: a run of the queue whose job is lost, or was taken by a worker that is dead, or waits for the time of a clock that is
+// ahead, is carried out.
+func TestLostJob(t *testing.T) {
+	t.Parallel()
+	for what, spoil := range map[string]string{
+		"lost":      `DELETE FROM river_job`,
+		"discarded": `UPDATE river_job SET state = 'discarded', finalized_at = now()`,
+		"taken":     `UPDATE river_job SET state = 'running', attempted_at = now(), attempted_by = '{nobody}'`,
+		"ahead":     `UPDATE river_job SET state = 'scheduled', scheduled_at = now() + interval '1 year'`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			q := open(t, url)
+			wf, id := add(t, q)
+			pgtest.Exec(t, url+"&search_path=workcell", spoil)
+			owner, _ := joined(t, url)
+			work(t, q, worker.Options{Resume: resume(q, wf, owner, func(context.Context) error { return nil })})
+			if r := await(t, q, id); r.Outcome != workflow.Succeeded {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// TestPanics: a panic of who carries out a run ends neither the worker nor the run.
+func TestPanics(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	wf, id := add(t, q)
+	owner, _ := joined(t, url)
+	var tried atomic.Bool
+	work(t, q, worker.Options{Resume: func(ctx context.Context, r runstore.Run) error {
+		if !tried.Swap(true) {
+			panic("of the test")
+		}
+		return resume(q, wf, owner, func(context.Context) error { return nil })(ctx, r)
+	}})
+	if r := await(t, q, id); r.Outcome != workflow.Succeeded {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestFiles: a file comes back as it was, whole or not at all, and is bounded.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	q := open(t, pgtest.Database(t))
+	get := func(name string) (string, error) {
+		var b bytes.Buffer
+		err := q.Get(t.Context(), "run_1", name, &b)
+		return b.String(), err
+	}
+	for _, size := range []int{0, 1, 1 << 20, 1<<20 + 1, 3 << 20} {
+		want := strings.Repeat("x", size)
+		if err := q.Put(t.Context(), "run_1", "f", strings.NewReader(want)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := get("f"); err != nil || got != want {
+			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
+		}
+	}
+	if err := q.Put(t.Context(), "run_1", "f", failing{}); !errors.Is(err, errFailing) {
+		t.Errorf("%v, want errFailing", err)
+	}
+	if err := q.Put(t.Context(), "run_1", "f", bytes.NewReader(make([]byte, worker.MaxFileBytes+1))); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+	if got, err := get("f"); err != nil || len(got) != 3<<20 {
+		t.Errorf("after those: %d bytes, %v", len(got), err)
+	}
+	if err := q.Drop(t.Context(), "run_1", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get("f"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("dropped: %v, want ErrNotFound", err)
+	}
+}
+
+var errFailing = errors.New("cannot be read")
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errFailing }
+
+// TestLog: what several processes write of a run is read in order, from where a reader was, and bounded.
+func TestLog(t *testing.T) {
+	t.Parallel()
+	q := open(t, pgtest.Database(t))
+	_, id := add(t, q)
+	heard := make(chan struct{}, 100)
+	go q.WatchLog(t.Context(), id, func() { heard <- struct{}{} }) //nolint:errcheck // it ends with the test
+	<-heard                                                        // that it listens
+	first := q.NewLog(t.Context(), id)
+	fmt.Fprintln(first, "one\x00\xff")
+	first.Close()
+	<-heard
+	text, place, ended, err := q.ReadLog(t.Context(), id, 0)
+	if text != "one\uFFFD\uFFFD\n" || ended || err != nil {
+		t.Errorf("%q, %v, %v", text, ended, err)
+	}
+	second := q.NewLog(t.Context(), id)
+	fmt.Fprint(second, strings.Repeat("x", 10<<20))
+	fmt.Fprint(second, "more")
+	second.End()
+	second.Close()
+	text, _, ended, err = q.ReadLog(t.Context(), id, place)
+	if text != "the log is cut here\n" || !ended || err != nil {
+		t.Errorf("%d bytes, %v, %v", len(text), ended, err)
+	}
+}
+
+// TestLogClosedWhileItWrites: lines that are on their way to the database when the log is closed get there.
+func TestLogClosedWhileItWrites(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	_, id := add(t, q)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is under way in it
+	tx, err := conn.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `SELECT FROM workcell.run WHERE id = $1 FOR UPDATE`, id) // nobody can write of it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := q.NewLog(t.Context(), id)
+	fmt.Fprintln(log, "why")
+	watcher, err := pgx.Connect(t.Context(), url) // within a transaction, statistics do not change
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close(t.Context()) //nolint:errcheck // nothing is under way in it
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for waits := false; !waits; time.Sleep(10 * time.Millisecond) {
+		if err := watcher.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%run_log%')`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		log.Close()
+	}()
+	time.Sleep(100 * time.Millisecond) // for what would cancel the statement
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-closed
+	if text, _, _, err := q.ReadLog(t.Context(), id, 0); text != "why\n" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestOpenTogether: processes that open a new database at once make its tables once.
+func TestOpenTogether(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			q, err := worker.Open(t.Context(), url)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			q.Close()
+		})
+	}
+	all.Wait()
+	pgtest.Exec(t, url+"&search_path=workcell", `INSERT INTO river_migration (line, version) VALUES ('main', 99)`)
+	if _, err := worker.Open(t.Context(), url); err == nil || !strings.Contains(err.Error(), "newer version") {
+		t.Errorf("tables of a newer version: %v", err)
+	}
+}
