@@ -63,7 +63,7 @@ type Harness struct {
 	// SharedDial is for drivers whose every Dial opens a stream of its own, so that a newer one takes over nothing.
 	SharedDial bool
 	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither these
-	// machines nor their images, a sandbox sees no directory of them, asking to keep an environment is ErrUnsupported, and a
+	// machines nor their images, a sandbox sees no directory of them, asking to keep an environment or a snapshot is ErrUnsupported, and a
 	// network that leads nowhere is an interface all the same. Users other than 0 are all there are, for the restricted Pod
 	// Security Standard refuses it; files, not bytes, of /tmp have no limit.
 	Cluster bool
@@ -112,7 +112,7 @@ func Run(t *testing.T, h Harness) {
 		return
 	}
 	s := newSuite(t, h)
-	all := groups()
+	all := groups(h)
 	if !h.NoImages {
 		all = append(all, group{"pull", pullChecks()}, group{"hostile image", hostileChecks()})
 	}
@@ -136,7 +136,7 @@ func RunSnapshots(t *testing.T, h Harness) {
 	if beChild(t, h) {
 		return
 	}
-	group{"snapshots", snapshotChecks()}.run(newSuite(t, h), t)
+	group{"snapshots", snapshotChecks(h)}.run(newSuite(t, h), t)
 }
 
 // RunLifecycle runs the part of the suite that is about the life of a sandbox, for a driver that runs no programs but answers
@@ -161,15 +161,15 @@ func (g group) run(s *suite, t *testing.T) {
 	}
 }
 
-// groups returns the whole suite.
-func groups() []group {
+// groups returns all of the suite that does not depend on images of its own.
+func groups(h Harness) []group {
 	return []group{
 		{"lifecycle", lifecycleChecks()},
 		{"many", manyChecks()},
 		{"dial", dialChecks()},
 		{"limits", limitChecks()},
 		{"workspace", workspaceChecks()},
-		{"snapshots", snapshotChecks()},
+		{"snapshots", snapshotChecks(h)},
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},

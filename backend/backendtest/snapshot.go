@@ -18,7 +18,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func snapshotChecks() []check {
+func snapshotChecks(h Harness) []check {
+	if h.Cluster {
+		return []check{{"unsupported", (*suite).snapshotUnsupported}}
+	}
 	return []check{
 		{"rollback", func(s *suite, t *testing.T) { s.snapshotRollback(t, backend.Limits{}) }},
 		{"fork", func(s *suite, t *testing.T) { s.snapshotFork(t, backend.Limits{}) }},
@@ -48,6 +51,28 @@ func (s *suite) snapshotter(t testing.TB, b backend.SandboxBackend) backend.Snap
 		t.Fatal("the driver has no snapshots")
 	}
 	return k
+}
+
+// snapshotUnsupported: a driver that cannot keep what a workspace is says so each time, and nothing is changed by asking.
+func (s *suite) snapshotUnsupported(t *testing.T) {
+	k := s.snapshotter(t, s.b)
+	info := s.create(t, s.spec())
+	_, made := k.Snapshot(t.Context(), info.ID, "one")
+	_, _, listed := k.Snapshots(t.Context(), info.ID)
+	spec := s.spec()
+	spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "one"}
+	_, forked := s.b.Create(t.Context(), spec)
+	for what, err := range map[string]error{
+		"Snapshot": made, "Snapshots": listed, "Create of a fork": forked,
+		"CopySnapshot":   k.CopySnapshot(t.Context(), info.ID, *spec.Fork),
+		"RemoveSnapshot": k.RemoveSnapshot(t.Context(), info.ID, "one"),
+		"Rollback":       k.Rollback(t.Context(), info.ID, "one"),
+	} {
+		if !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("%s: %v, want ErrUnsupported", what, err)
+		}
+	}
+	Sh(t, s.dial(t, info.ID), "echo goes on > f")
 }
 
 // fillScript makes some of each kind that a workspace may hold.

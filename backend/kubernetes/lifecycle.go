@@ -267,10 +267,17 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	case of.Values[backend.LabelInstance] != instance || of.Values[backend.LabelID] != sessionID:
 		return fmt.Errorf("kubernetes: claim %s is not this session's: %w", name, backend.ErrExists)
 	}
-	if _, err := d.getPod(ctx, name); !errors.Is(err, backend.ErrNotFound) {
-		if err == nil {
-			err = fmt.Errorf("kubernetes: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
+	err = d.calls.Retry(ctx, func() (bool, error) {
+		pod, err := d.getPod(ctx, name)
+		switch {
+		case errors.Is(err, backend.ErrNotFound):
+			return true, nil
+		case err == nil && pod.DeletionTimestamp == nil:
+			return true, fmt.Errorf("kubernetes: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
 		}
+		return err != nil, err // a pod that is going is waited for
+	})
+	if err != nil {
 		return err
 	}
 	return d.removeClaim(ctx, claim)
