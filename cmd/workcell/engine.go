@@ -103,12 +103,12 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	if opts.Engine, err = a.engines().IDOf(ctx, driver); err != nil {
 		return nil, nil, err
 	}
-	a.engine = opts.Engine
 	opts.Pool = a.poolSpecs(conf)
 	if engines.NameOf(driver) == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}
 	if store != nil {
+		a.engine = opts.Engine
 		opts.Store = a.guarded(store, place, engines.NameOf(driver))
 	}
 	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)

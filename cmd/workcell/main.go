@@ -184,7 +184,7 @@ type app struct {
 
 	hosts    *hosttools.Registry          // tools of the host for agents' code; nil for none
 	records  state.Records                // openManager's; nil when it does without
-	engine   string                       // the id of that of openManager
+	engine   string                       // the id of that of openManager; empty without records, when doctor opens several at once
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
