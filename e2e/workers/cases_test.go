@@ -173,6 +173,37 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
+// TestCancelledElsewhere: a run's sandbox is on an engine that only another machine reaches, whose worker was killed. Who cancels the run
+// is told what is missing, and it is ended by the next worker there.
+func TestCancelledElsewhere(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	// By its id a machine is told from others.
+	id := file(t, "machine-id", "0123456789abcdef0123456789abcdef\n")
+	here.within = []string{"unshare", "--mount", "sh", "-c", "mount --bind " + id + ` /etc/machine-id && exec "$@"`, "sh"}
+	w := there.worker(t)
+	run := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
+	here.inTwo(t, run)
+	w.kill()
+	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, run).State == "interrupted" })
+	res := here.run(t, "runs", "cancel", run, "--wait", "1s")
+	if res.code != 1 || !strings.Contains(res.stderr, "no worker has ended run") || !strings.Contains(res.stderr, "on the machine of that engine") {
+		t.Errorf("without a worker: exit code %d\n%s", res.code, res.stderr)
+	}
+	if ls := there.ok(t, "sessions", "ls"); !strings.Contains(ls, run[:12]) {
+		t.Errorf("it has removed what it cannot reach:\n%s", ls)
+	}
+	cancel := here.start(t, "runs", "cancel", run)
+	there.worker(t)
+	if code := cancel.wait(); code != 0 {
+		t.Errorf("with a worker there: exit code %d\n%s", code, cancel.text())
+	}
+	if r := here.show(t, run); r.State != "cancelled" {
+		t.Errorf("the run is %s", r.State)
+	}
+	there.gone(t, run)
+}
+
 // TestFilesGone: a run whose sandbox was removed while nobody had the run has failed, and says so.
 func TestFilesGone(t *testing.T) {
 	t.Parallel()
