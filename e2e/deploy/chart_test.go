@@ -59,24 +59,36 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 // TestChartHasTheDriversRole: the server may do what the driver needs, and nothing else.
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
-	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
+	whole := rulesOf(t, "role.yaml")
+	for set, want := range map[string][]rbacv1.PolicyRule{
+		"sandboxes.claims=": whole, "sandboxes.claims=warm": append(slices.Clone(whole), rulesOf(t, "role-claims.yaml")...),
+	} {
+		var have rbacv1.Role
+		for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart, "--set", set), "\n---\n") {
+			if strings.Contains(doc, "kind: Role\n") {
+				if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, have.Rules); diff != "" || len(whole) == 0 {
+			t.Errorf("%s: the chart's role is not the driver's (-driver +chart):\n%s", set, diff)
+		}
+	}
+}
+
+// rulesOf returns the rules of one of the driver's roles.
+func rulesOf(t *testing.T, name string) []rbacv1.PolicyRule {
+	t.Helper()
+	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want, have rbacv1.Role
-	if err := yaml.Unmarshal(file, &want); err != nil {
+	var role rbacv1.Role
+	if err := yaml.Unmarshal(file, &role); err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart), "\n---\n") {
-		if strings.Contains(doc, "kind: Role\n") {
-			if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if diff := cmp.Diff(want.Rules, have.Rules); diff != "" || len(want.Rules) == 0 {
-		t.Errorf("the chart's role is not the driver's (-driver +chart):\n%s", diff)
-	}
+	return role.Rules
 }
 
 // TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no runs.
