@@ -32,6 +32,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,23 @@ func Run(t *testing.T, h Harness) {
 			t.Parallel()
 			g.run(s, t)
 		})
+	}
+}
+
+// RunGroups runs parts of the suite by their names, for a driver that makes sandboxes in several ways.
+func RunGroups(t *testing.T, h Harness, names ...string) {
+	t.Helper()
+	if beChild(t, h) {
+		return
+	}
+	s := newSuite(t, h)
+	for _, g := range groups(h) {
+		if slices.Contains(names, g.name) {
+			t.Run(g.name, func(t *testing.T) {
+				t.Parallel()
+				g.run(s, t)
+			})
+		}
 	}
 }
 

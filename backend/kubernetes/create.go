@@ -34,8 +34,9 @@ type plan struct {
 	*kit.Plan
 	name    string // of the pod and of its claim
 	nonce   string
-	guest   string // version
-	network string // the label by which its NetworkPolicy selects it
+	guest   string    // version
+	network string    // the label by which its NetworkPolicy selects it
+	closed  time.Time // when that policy was written
 }
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
@@ -83,6 +84,11 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 			return backend.Info{}, err
 		}
 	}
+	if d.warm != nil {
+		if info, err := d.fromPool(ctx, p); !isUnfit(err) {
+			return info, err
+		}
+	}
 	pod, err := d.manifest(p)
 	if err != nil {
 		return backend.Info{}, err
@@ -90,7 +96,10 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err := d.createPod(ctx, pod); err != nil {
 		return backend.Info{}, err
 	}
-	return d.await(ctx, pod, p.Image)
+	if err := d.lonePod(ctx, p); err != nil {
+		return backend.Info{}, err
+	}
+	return d.await(ctx, pod, p.Image, d.environ)
 }
 
 // ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim before the
@@ -131,8 +140,8 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await returns what a pod is once its guest answers, or why it never will.
-func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string) (backend.Info, error) {
+// await returns what a pod is once its guest answers to greet, which returns what the image declares, or why it never will.
+func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string, greet func(context.Context, *corev1.Pod) ([]string, error)) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()
 	begin := time.Now()
@@ -153,11 +162,14 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string) (back
 			}
 		}
 		if now.Spec.NodeName != "" {
-			r, err := d.report(wait, pod.Name)
+			env, err := greet(wait, now)
 			if err == nil {
 				info, _ := describe(now)
-				info.ImageEnv = imageEnv(r.Environ)
+				info.ImageEnv = env
 				return info, nil
+			}
+			if isUnfit(err) {
+				return backend.Info{}, err
 			}
 			if classify(err) == backend.ErrPermission { //nolint:errorlint // it returns sentinels
 				return backend.Info{}, d.calls.Fail(ctx, "exec", err)
@@ -182,6 +194,12 @@ func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
 	}
 	return err
+}
+
+// environ returns what the image of a pod declares, once its guest runs.
+func (d *driver) environ(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+	r, err := d.report(ctx, pod.Name)
+	return imageEnv(r.Environ), err
 }
 
 // report is what a guest says of its pod; see cmd/workcell-guest.
@@ -211,7 +229,7 @@ func (d *driver) report(ctx context.Context, pod string) (r report, err error) {
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
-	err := d.removePod(ctx, p.name, p.nonce)
+	err := errors.Join(d.removeSandboxClaim(ctx, p.name, p.nonce), d.removePod(ctx, p.name, p.nonce))
 	if d.opts.StorageClass == "" {
 		return err
 	}

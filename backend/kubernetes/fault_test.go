@@ -142,10 +142,10 @@ func everything(t *testing.T, b *kubernetes.Backend, spec backend.Spec) error {
 	return nil
 }
 
-// role returns the rules of the published Role.
-func role(t *testing.T) []rbacv1.PolicyRule {
+// role returns the rules of a published Role.
+func role(t *testing.T, file string) []rbacv1.PolicyRule {
 	t.Helper()
-	text, err := os.ReadFile("role.yaml")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func role(t *testing.T) []rbacv1.PolicyRule {
 // wanted for.
 func TestRole(t *testing.T) {
 	t.Parallel()
-	whole := role(t)
+	whole := role(t, "role.yaml")
 	try := func(t *testing.T, rules []rbacv1.PolicyRule) error {
 		t.Helper()
 		b := newBackend(t, func(o *kubernetes.Options) { o.Config = as(t, rules) })

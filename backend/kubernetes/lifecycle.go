@@ -34,18 +34,25 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 	if !ok {
 		return nil, backend.Info{}, notFound(id)
 	}
-	pod, err := d.getPod(ctx, name)
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, backend.Info{}, notFound(id)
+	podName := name
+	if d.warm != nil {
+		if n, ok := d.warm.pods.Load(id); ok {
+			podName = n.(string)
+		}
 	}
-	if err != nil {
+	pod, err := d.getPod(ctx, podName)
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return nil, backend.Info{}, err
 	}
-	info, ok := describe(pod)
-	if !ok || pod.Labels[labelNonce] != nonce || pod.DeletionTimestamp != nil {
-		return nil, backend.Info{}, notFound(id)
+	if err == nil && pod.Labels[labelNonce] == nonce && pod.DeletionTimestamp == nil {
+		if info, ok := describe(pod); ok {
+			return pod, info, nil
+		}
 	}
-	return pod, info, nil
+	if d.warm != nil {
+		return d.claimedPod(ctx, name, nonce)
+	}
+	return nil, backend.Info{}, notFound(id)
 }
 
 // Get describes a sandbox.
@@ -85,11 +92,19 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	}
 	var infos []backend.Info
 	for i := range list.Items {
-		if info, ok := describe(&list.Items[i]); ok && list.Items[i].DeletionTimestamp == nil && matches(&info, filter) {
+		pod := &list.Items[i]
+		if d.warm == nil && claimed(&pod.ObjectMeta) {
+			continue // nor could it be removed here
+		}
+		if info, ok := describe(pod); ok && pod.DeletionTimestamp == nil && matches(&info, filter) {
 			infos = append(infos, info)
 		}
 	}
-	return infos, nil
+	if d.warm == nil {
+		return infos, nil
+	}
+	more, err := d.claimedOnly(ctx, filter, infos)
+	return append(infos, more...), err
 }
 
 // Start makes another pod of a sandbox that has stopped.
@@ -101,6 +116,9 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if _, err := d.ensurePolicy(ctx, info.Network); err != nil {
 		return err
 	}
+	if d.warm != nil && (claimed(&pod.ObjectMeta) || pod.UID == "") {
+		return d.startClaimed(ctx, id, pod)
+	}
 	next := again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
 	if err := d.admits(ctx, next); err != nil {
@@ -111,7 +129,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 		return nil
 	}
 	if err == nil {
-		_, err = d.await(ctx, next, info.Image)
+		_, err = d.await(ctx, next, info.Image, d.environ)
 	}
 	return err
 }
@@ -162,6 +180,9 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	name, nonce, ok := splitID(id)
 	if !ok {
 		return nil
+	}
+	if err := d.removeSandboxClaim(ctx, name, nonce); err != nil { // first: agent-sandbox makes pods of a claim anew
+		return err
 	}
 	if err := d.removePod(ctx, name, nonce); err != nil {
 		return err

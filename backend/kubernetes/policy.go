@@ -45,7 +45,11 @@ var private6 = []string{"::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff0
 // isolate makes sure that the network of a sandbox is closed before there is one. Policies are looked at each time: somebody may
 // have deleted or changed one.
 func (d *driver) isolate(ctx context.Context, p *plan) error {
-	if _, err := d.ensurePolicy(ctx, p.Spec.Network); err != nil || d.opts.TrustNetworkPolicy {
+	policy, err := d.ensurePolicy(ctx, p.Spec.Network)
+	if err == nil {
+		p.closed = written(policy)
+	}
+	if err != nil || d.opts.TrustNetworkPolicy {
 		return err
 	}
 	select {
@@ -74,6 +78,17 @@ func (d *driver) isolate(ctx context.Context, p *plan) error {
 		_, err := d.networks().Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{})
 		return err
 	})
+}
+
+// written returns when a policy was last changed, by the server's clock.
+func written(policy *networkingv1.NetworkPolicy) time.Time {
+	at := policy.CreationTimestamp.Time
+	for _, f := range policy.ManagedFields {
+		if f.Time != nil && f.Time.After(at) {
+			at = f.Time.Time
+		}
+	}
+	return at
 }
 
 // counts reports whether a trial of this time still does.

@@ -165,7 +165,7 @@ func TestNoClassAnyMore(t *testing.T) {
 			t.Errorf("claim %s is left", left)
 		}
 	}
-	rules := slices.DeleteFunc(role(t), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "persistentvolumeclaims") })
+	rules := slices.DeleteFunc(role(t, "role.yaml"), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "persistentvolumeclaims") })
 	blind := newBackend(t, func(o *kubernetes.Options) { o.Config, o.StorageClass = as(t, rules), "" })
 	if err := everything(t, blind, newSpec()); err != nil {
 		t.Error(err)
