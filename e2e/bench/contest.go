@@ -17,6 +17,7 @@ const (
 type contest struct {
 	opts      options
 	all       []contestant
+	opened    []contestant        // take part in opens alone
 	sandboxes map[string]*sandbox // by contestant, open throughout
 	figures   figures
 }
@@ -131,13 +132,21 @@ func (c *contest) measureGuests(context.Context) error {
 
 func hasGuest(b *sandbox) bool { return b.rss != nil }
 
-// measureOpen times from nothing to the answer of a first command, the sandbox's removal excluded.
+// measureOpen times from nothing to the answer of a first command, the sandbox's removal excluded; of a claimed one the pool's
+// refill too.
 func (c *contest) measureOpen(ctx context.Context) error {
 	samples := map[string]sample{}
 	for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
-		for _, who := range c.all {
-			if who.name() == "host" {
+		for _, who := range slices.Concat(c.all, c.opened) {
+			figure := "open_p50_ms." + who.name()
+			switch w := who.(type) {
+			case host:
 				continue
+			case *claimed:
+				figure = "open_claim_p50_ms." + who.name()
+				if err := w.ready(ctx); err != nil {
+					return err
+				}
 			}
 			var b *sandbox
 			one, err := series(1, func() (err error) {
@@ -152,11 +161,11 @@ func (c *contest) measureOpen(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", who.name(), err)
 			}
-			samples[who.name()] = append(samples[who.name()], one...)
+			samples[figure] = append(samples[figure], one...)
 		}
 	}
-	for name, s := range samples {
-		c.figures["open_p50_ms."+name] = millis(s.quantile(.5))
+	for figure, s := range samples {
+		c.figures[figure] = millis(s.quantile(.5))
 	}
 	return nil
 }

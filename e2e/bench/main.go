@@ -88,6 +88,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 			return fmt.Errorf("engine %s cannot be measured: %w", engine, err)
 		}
 	}
+	if o.only == "cluster" {
+		var c *claimed
+		if c, err = newClaimed(ctx, bench.all); err != nil {
+			return fmt.Errorf("claims cannot be measured: %w", err)
+		}
+		defer func() { err = errors.Join(err, c.close()) }()
+		bench.opened = append(bench.opened, c)
+	}
 	if err := bench.run(ctx); err != nil {
 		return err
 	}
@@ -144,8 +152,7 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 			return nil, err
 		}
 		all = append(all, raw)
-		opts := clustertest.Options(raw.namespace)
-		opts.StorageClass, opts.GuestImage = "", "" // as the baseline: no volume survives its pod, and the image has all that is needed
+		opts := clusterOptions(raw)
 		o.image = images.WithGuest(o.image)
 		driver, err = kubernetes.New(ctx, opts)
 		if err != nil {
@@ -159,6 +166,13 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 		return all, err
 	}
 	return append(all, w), nil
+}
+
+// clusterOptions are those of our driver beside the baseline: no volume survives its pod, and the image has all that is needed.
+func clusterOptions(raw *clientGo) *kubernetes.Options {
+	opts := clustertest.Options(raw.namespace)
+	opts.StorageClass, opts.GuestImage = "", ""
+	return opts
 }
 
 // figures maps a flat key, "<what>.<contestant>", to its value.

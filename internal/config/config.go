@@ -295,15 +295,15 @@ func (c *Config) duration(key string) time.Duration {
 
 // Kubernetes is how a cluster is used.
 type Kubernetes struct {
-	Context, Namespace, GuestImage, StorageClass string
-	RuntimeClasses                               []string
-	TrustNetworkPolicy                           bool
+	Context, Namespace, GuestImage, StorageClass, Claims string
+	RuntimeClasses                                       []string
+	TrustNetworkPolicy                                   bool
 }
 
 // Kubernetes returns how a cluster is used.
 func (c *Config) Kubernetes() (k Kubernetes) {
 	for name, to := range map[string]*string{
-		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass,
+		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass, "claims": &k.Claims,
 	} {
 		v, _ := c.get(keyKubernetes + name)
 		*to = v.(string)

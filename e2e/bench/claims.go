@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	claimclient "sigs.k8s.io/agent-sandbox/clients/k8s/extensions/clientset/versioned/typed/api/v1beta1"
+	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// claimed is our driver on a cluster where it claims its sandboxes from a warm pool.
+type claimed struct {
+	*workcell
+	pools claimclient.SandboxWarmPoolInterface
+	pool  string
+}
+
+// newClaimed makes a pool of the sandboxes that our driver among all opens.
+func newClaimed(ctx context.Context, all []contestant) (*claimed, error) {
+	var opts *kubernetes.Options
+	var w *workcell
+	for _, who := range all {
+		switch who := who.(type) {
+		case *clientGo:
+			opts = clusterOptions(who)
+		case *workcell:
+			w = who
+		}
+	}
+	config, err := clustertest.Config()
+	if err != nil {
+		return nil, err
+	}
+	api, err := claimclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	opts.Claims = "bench"
+	var template claimapi.SandboxTemplate
+	var pool claimapi.SandboxWarmPool
+	text, err := warmPoolOf(ctx, w, opts.Claims)
+	if err != nil {
+		return nil, err
+	}
+	first, second, _ := bytes.Cut(text, []byte("---\n"))
+	if err := errors.Join(yaml.Unmarshal(first, &template), yaml.Unmarshal(second, &pool)); err != nil {
+		return nil, err
+	}
+	if _, err := api.SandboxTemplates(opts.Namespace).Create(ctx, &template, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	pools := api.SandboxWarmPools(opts.Namespace)
+	if _, err := pools.Create(ctx, &pool, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	driver, err := kubernetes.New(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	inner := *w
+	inner.driver = driver
+	if inner.manager, err = session.NewManager(driver, &session.Options{IdleTimeout: -1}); err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	return &claimed{&inner, pools, opts.Claims}, nil
+}
+
+var errPlanned = errors.New("nothing is opened")
+
+// warmPoolOf returns what the driver prints of a pool for the sandboxes that w opens.
+func warmPoolOf(ctx context.Context, w *workcell, name string) (text []byte, err error) {
+	m, err := session.NewManager(engines.Planned(w.driver, func(ctx context.Context, _ backend.SandboxBackend, spec backend.Spec) (err error) {
+		if text, err = w.driver.(*kubernetes.Backend).WarmPool(ctx, name, spec, 2); err == nil {
+			err = errPlanned
+		}
+		return err
+	}), &session.Options{IdleTimeout: -1})
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), w.request)
+	if errors.Is(err, errPlanned) {
+		err = nil
+	}
+	return text, errors.Join(err, m.Close(ctx))
+}
+
+// ready waits until the pool is full, and has done what that takes of the machine.
+func (c *claimed) ready(ctx context.Context) error {
+	for {
+		p, err := c.pools.Get(ctx, c.pool, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if p.Status.ReadyReplicas == *p.Spec.Replicas {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
