@@ -80,7 +80,11 @@ func (s *suite) orphanEnds(t *testing.T) {
 		return list[0].State == backend.StateStopped
 	})
 	must(t, s.b.Start(t.Context(), w.ID))
-	if got := Sh(t, s.dial(t, w.ID), "cat done"); s.caps.Persistent && got != "kept\n" {
+	conn := s.dial(t, w.ID)
+	if !s.caps.Persistent {
+		return
+	}
+	if got := Sh(t, conn, "cat done"); got != "kept\n" {
 		t.Errorf("it ended under its command: %q", got)
 	}
 }

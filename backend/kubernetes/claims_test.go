@@ -168,7 +168,6 @@ func claiming(t testing.TB, ns, pool string, adjust func(*kubernetes.Options)) *
 // TestClaimsConformance: what a claimed sandbox owes is what every one does. Some of the suite's sandboxes are made, because nothing that is
 // ready is like them.
 func TestClaimsConformance(t *testing.T) {
-	t.Parallel()
 	pool := makePool(t, namespace(), "conformance", newSpec(), 4)
 	h := harness(t)
 	h.New = func(t testing.TB) backend.SandboxBackend { return claiming(t, namespace(), pool, nil) }

@@ -43,7 +43,7 @@ func (t tests) Run() int {
 		fmt.Fprintln(os.Stderr, "left behind:", left, err)
 		return 1
 	}
-	if err := leaktest.Find(); err != nil {
+	if err := leaktest.Find(clustertest.Leaks()...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

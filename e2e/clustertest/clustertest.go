@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,13 @@ const Containerd = "/run/workcell/cluster/containerd.sock"
 
 // NamespaceVariable names the namespace that Namespace made to the tests, and to the processes that they start.
 const NamespaceVariable = "WORKCELL_TEST_NAMESPACE"
+
+// Leaks are goroutines that client-go leaves when a stream to a pod is given up in the moment in which it is opened: the connection is
+// closed, but its end waits for a stream that was added to it afterwards.
+func Leaks() []goleak.Option {
+	const shutdown = "github.com/moby/spdystream.(*Connection).shutdown"
+	return []goleak.Option{goleak.IgnoreAnyFunction(shutdown), goleak.IgnoreAnyFunction(shutdown + ".func1")}
+}
 
 // Kubeconfig returns the file that leads to the cluster.
 func Kubeconfig() string {
