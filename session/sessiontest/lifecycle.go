@@ -161,14 +161,14 @@ func rebuilding(t *testing.T, l *life) {
 
 	second := l.process(t, -1)
 	changed := l.req
-	changed.Image, changed.Limits.PIDs = l.other, 77
+	changed.Image, changed.Limits.MemoryBytes = l.other, 77<<20
 	var conflict *session.ConflictError
 	if _, _, err := second.Open(t.Context(), key, changed); !errors.As(err, &conflict) {
 		t.Fatalf("Open with another image: %v, want a ConflictError", err)
 	}
 	changed.Mode = session.OpenRebuild
 	again := l.open(t, second, key, changed, false)
-	if info := again.Info(); again.ID() != s.ID() || info.Limits.PIDs != 77 || info.EngineID == s.Info().EngineID {
+	if info := again.Info(); again.ID() != s.ID() || info.Limits.MemoryBytes != 77<<20 || info.EngineID == s.Info().EngineID {
 		t.Errorf("recreated: %+v, before %+v", info, s.Info())
 	}
 	if got := output(t, again, "cat link; echo new > dir/file"); got != "old\n" {
@@ -189,7 +189,7 @@ func rebuilding(t *testing.T, l *life) {
 		t.Errorf("the command: %+v, %v", status, err)
 	}
 	third := l.open(t, second, key, back, false)
-	if got := output(t, third, "cat dir/file"); got != "new\n" || third.ID() != s.ID() || third.Info().Limits.PIDs == 77 {
+	if got := output(t, third, "cat dir/file"); got != "new\n" || third.ID() != s.ID() || third.Info().Limits.MemoryBytes == 77<<20 {
 		t.Errorf("%+v holds %q", third.Info(), got)
 	}
 	if again := l.open(t, second, key, back, false); again != third {
