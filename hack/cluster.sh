@@ -431,8 +431,8 @@ down() {
   for part in agent-sandbox addons kubelet kube-scheduler kube-controller-manager kube-apiserver etcd; do end_part $part; done
   if ready_containerd; then
     ctr_ tasks ls -q | while IFS= read -r t; do
-      ctr_ tasks rm -f "$t"
-      ctr_ containers rm "$t"
+      ctr_ tasks rm -f "$t" || true # it may go with another one of its pod
+      ctr_ containers rm "$t" || true
     done >/dev/null 2>&1
   fi
   end_part containerd
