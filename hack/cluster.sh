@@ -249,12 +249,14 @@ oom_score = 0
 END
 }
 
-# Each pod has a link of its own to the node, so that all of its packets come by the rules of addons.
+# Each pod has a link of its own to the node, so that all of its packets come by the rules of addons, which are for IPv4: it has
+# no other address.
 network() {
   cat <<END
 {"cniVersion": "0.4.0", "name": "workcell-cluster", "plugins": [
   {"type": "ptp", "ipMasq": false,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "$data/cni-state"}}]}
+   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "$data/cni-state"}},
+  {"type": "tuning", "sysctl": {"net.ipv6.conf.eth0.disable_ipv6": "1"}}]}
 END
 }
 
@@ -335,7 +337,15 @@ agent_kinds() {
       call -X POST -H 'Content-Type: application/yaml' --data-binary @- "https://127.0.0.1:$api/apis/apiextensions.k8s.io/v1/customresourcedefinitions" >/dev/null ||
       die "the kind of $file could not be made"
   done
-  until get /apis/agents.x-k8s.io/v1beta1/sandboxes >/dev/null && get /apis/extensions.agents.x-k8s.io/v1beta1/sandboxclaims >/dev/null; do sleep 0.1; done
+  # Some time after its kind was made the server lists it.
+  local listed deadline=$((SECONDS + 60))
+  until
+    listed=$(get /apis/agents.x-k8s.io/v1beta1 && get /apis/extensions.agents.x-k8s.io/v1beta1) &&
+      [[ $listed == *'"sandboxes"'* && $listed == *'"sandboxclaims"'* && $listed == *'"sandboxwarmpools"'* && $listed == *'"sandboxtemplates"'* ]]
+  do
+    [ $SECONDS -lt $deadline ] || die "the API server does not list the kinds of agent-sandbox"
+    sleep 0.1
+  done
 }
 
 ready_containerd() { containerd_answers "$state/containerd.sock"; }
@@ -386,7 +396,7 @@ left() {
   "$(addons)" --kubeconfig "$data/kubeconfig" --left
   local kind
   for kind in agents.x-k8s.io/v1beta1/sandboxes extensions.agents.x-k8s.io/v1beta1/sandbox{claims,warmpools,templates}; do
-    get "/apis/$kind?limit=1" | grep -q '"items":\[\]' || printf '%s\n' "${kind##*/}"
+    [[ "$(get "/apis/$kind?limit=1" | tr -d ' \n')" == *'"items":[]'* ]] || printf '%s\n' "${kind##*/}"
   done
   ctr_ tasks ls -q | sed 's/^/task /'
   ctr_ images ls -q | grep -vE '^(localhost/pause:|docker\.io/workcell/|sha256:)' | sed 's/^/image /' || true

@@ -20,6 +20,7 @@ const (
 	volumeGuest     = "guest"
 	volumeWorkspace = "workspace"
 	volumeTmp       = "tmp"
+	volumeShm       = "shm"
 )
 
 // Bytes that the guest's own volume, and what a node keeps of a pod beside its workspace, may take.
@@ -42,12 +43,13 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 		Command: p.command(), WorkingDir: "/",
 		Env: environment(kit.GuestEnv()), SecurityContext: confined(p.Spec.Root != backend.RootWritable), Resources: d.resources(p),
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: volumeWorkspace, MountPath: backend.Workdir}, {Name: volumeTmp, MountPath: "/tmp"},
+			{Name: volumeWorkspace, MountPath: backend.Workdir}, {Name: volumeTmp, MountPath: "/tmp"}, {Name: volumeShm, MountPath: "/dev/shm"},
 		},
 	}}
 	s.Volumes = []corev1.Volume{
 		d.workspaceVolume(p),
 		emptyDir(volumeTmp, corev1.StorageMediumMemory, l.TmpBytes),
+		emptyDir(volumeShm, corev1.StorageMediumMemory, kit.ShmSize(l)), // the runtime's own may be as large as the memory
 	}
 	if p.Spec.Network == backend.NetworkBridge {
 		s.DNSPolicy = corev1.DNSClusterFirst

@@ -69,7 +69,8 @@ func TestChart(t *testing.T) {
 	_, err = api.CoreV1().Secrets(namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
 	must(t, err)
 	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
-		"--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass)
+		"--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass,
+		"--set-json", `config={"map_images": {"python:3.11-slim": "workcell/python:3.11"}}`)
 	installed := true
 	uninstall := func() {
 		if installed {
@@ -80,7 +81,7 @@ func TestChart(t *testing.T) {
 	t.Cleanup(uninstall) // when the test has failed
 	server := ready(t, api)
 	client := connect(t, server)
-	id, _ := call(t, client, toolspec.ToolOpen, obj{"image": debianImage})["sandbox_id"].(string)
+	id, _ := call(t, client, toolspec.ToolOpen, obj{})["sandbox_id"].(string)
 	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
 	if must(t, err); len(pods.Items) != 1 || pods.Items[0].Status.PodIP == server.Status.PodIP {
 		t.Fatalf("the sandbox %q is %d pods", id, len(pods.Items))

@@ -17,8 +17,6 @@ import (
 // repository and tag name the image of the command, which no registry has.
 const repository, tag = "workcell-install/workcell", "test"
 
-const debianImage = "workcell/debian:12"
-
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
 const patience = 5 * time.Minute
 

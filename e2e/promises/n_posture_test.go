@@ -296,7 +296,8 @@ func TestN9Guest(t *testing.T) {
 				// While it starts a command the main process itself raises the value for it.
 				b.ok(t, toolspec.ToolExec, obj{"command": "echo 1000 > /proc/1/oom_score_adj"})
 				eventually(t, "the main process is not the first to be killed", func() bool {
-					return b.sh(t, "cat /proc/1/oom_score_adj") == "0\n"
+					score := b.sh(t, "cat /proc/1/oom_score_adj")
+					return score == "0\n" || onCluster() && score != "1000\n" // which has a score for each pod
 				})
 			}
 			if out := b.ok(t, toolspec.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
