@@ -7,8 +7,8 @@
 #   cluster.sh up       start what does not run, load the images of the tests, print the path of the kubeconfig
 #   cluster.sh status   report whether it runs
 #   cluster.sh left     list what is in it that tests made
-#   cluster.sh suites   list the packages that make test runs on it, one a line, and the flags of each
-#   cluster.sh test     run these and the longer ones, one after the other
+#   cluster.sh suites   list the packages that are tested on it, one a line, and the flags of each
+#   cluster.sh test     run them one after the other
 #   cluster.sh down     end what up started, and remove what it made
 #   cluster.sh end NAME, cluster.sh start NAME    one part alone: kube-apiserver, kubelet, ...
 set -euo pipefail
@@ -408,14 +408,9 @@ suites() {
   cat <<'END'
 backend/kubernetes
 e2e/conformance
+e2e/promises -test.run=^Test([DHJLMNO]|C[126]|E3|E7|F[125]|G[16])
 e2e/hosttools -test.run=^Test(ScriptCallsTools|CommandEnds|ForgedTag)$
 e2e/egress -test.run=^Test(Curl|Pip)$
-END
-}
-
-longer() {
-  cat <<'END'
-e2e/promises -test.run=^Test([DHJLMNO]|C[126]|E3|E7|F[125]|G[16])
 e2e/install
 END
 }
@@ -427,7 +422,7 @@ run_suites() {
     say "=== $package"
     # shellcheck disable=SC2086 # flags are words
     (cd "$root" && WORKCELL_TEST_BACKEND=kubernetes go test -race -count=1 -timeout 40m -parallel 4 "./$package" ${flags:+-args $flags}) </dev/null || failed+=("$package")
-  done < <(suites && longer)
+  done < <(suites)
   [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
 }
 

@@ -29,7 +29,7 @@ const open = "open"
 const roleTrial = "network-trial"
 
 // trialRounds is how often a trial is made that shows nothing: a busy cluster may connect a pod late.
-const trialRounds = 3
+const trialRounds = 5
 
 // trialLife is how long a pod of a trial may live, whatever becomes of this process: its image may have to be pulled.
 const trialLife = 10 * time.Minute
