@@ -93,7 +93,7 @@ func TestChart(t *testing.T) {
 	if out := call(t, client, toolspec.ToolFSRead, obj{"sandbox_id": id, "path": "f"}); out["contents"] != "kept\n" {
 		t.Errorf("the file: %v", out)
 	}
-	call(t, client, toolspec.ToolClose, obj{"sandbox_id": id})
+	call(t, client, toolspec.ToolClose, obj{"sandbox_id": id, "delete_workspace": true})
 	must(t, client.Close())
 	gone(t, api, "of the sandbox", backend.LabelID+"="+id)
 	uninstall()
