@@ -20,7 +20,7 @@ func newDisk(t *testing.T) (dir string, u user) {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
@@ -112,7 +112,7 @@ func TestStateWithoutOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	unmount := func() {
-		if err := syscall.Unmount(owners, 0); err != nil {
+		if err := syscall.Unmount(owners, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}

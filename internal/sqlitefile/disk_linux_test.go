@@ -18,7 +18,8 @@ func smallDisk(t *testing.T) string {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
-	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
+	// A process that another test is just starting has its files for a moment, too.
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	return dir
 }
 
