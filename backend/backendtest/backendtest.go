@@ -109,65 +109,34 @@ type check struct {
 // Run runs the suite. See the package's comment.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
+	run(t, h, groups(h))
+}
+
+// RunGroups runs the groups of the suite that are named, for a driver that does in several ways what these are about, or that
+// owes no others.
+func RunGroups(t *testing.T, h Harness, names ...string) {
+	t.Helper()
+	all := groups(h)
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
+			t.Fatalf("the suite has no group %q", name)
+		}
+	}
+	run(t, h, slices.DeleteFunc(all, func(g group) bool { return !slices.Contains(names, g.name) }))
+}
+
+func run(t *testing.T, h Harness, all []group) {
+	t.Helper()
 	if beChild(t, h) {
 		return
 	}
 	s := newSuite(t, h)
-	all := groups(h)
-	if !h.NoImages {
-		all = append(all, group{"pull", pullChecks()}, group{"hostile image", hostileChecks()})
-	}
 	for _, g := range all {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			g.run(s, t)
 		})
 	}
-}
-
-// RunGroups runs parts of the suite by their names, for a driver that makes sandboxes in several ways.
-func RunGroups(t *testing.T, h Harness, names ...string) {
-	t.Helper()
-	if beChild(t, h) {
-		return
-	}
-	s := newSuite(t, h)
-	for _, g := range groups(h) {
-		if slices.Contains(names, g.name) {
-			t.Run(g.name, func(t *testing.T) {
-				t.Parallel()
-				g.run(s, t)
-			})
-		}
-	}
-}
-
-// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that can enforce it in several ways.
-func RunWorkspace(t *testing.T, h Harness) {
-	t.Helper()
-	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)
-}
-
-// RunSnapshots runs the part of the suite that is about snapshots, for a driver that makes them in several ways.
-func RunSnapshots(t *testing.T, h Harness) {
-	t.Helper()
-	if beChild(t, h) {
-		return
-	}
-	group{"snapshots", snapshotChecks(h)}.run(newSuite(t, h), t)
-}
-
-// RunLifecycle runs the part of the suite that is about the life of a sandbox, for a driver that runs no programs but answers
-// those of the tests as they would be answered.
-func RunLifecycle(t *testing.T, h Harness) {
-	t.Helper()
-	group{"lifecycle", lifecycleChecks()}.run(newSuite(t, h), t)
-}
-
-// RunDial runs the part of the suite that is about streams, for a driver that reaches a guest in several ways.
-func RunDial(t *testing.T, h Harness) {
-	t.Helper()
-	group{"dial", dialChecks()}.run(newSuite(t, h), t)
 }
 
 func (g group) run(s *suite, t *testing.T) {
@@ -179,9 +148,9 @@ func (g group) run(s *suite, t *testing.T) {
 	}
 }
 
-// groups returns all of the suite that does not depend on images of its own.
+// groups returns the whole suite, as far as it is for such a driver.
 func groups(h Harness) []group {
-	return []group{
+	all := []group{
 		{"lifecycle", lifecycleChecks()},
 		{"many", manyChecks()},
 		{"dial", dialChecks()},
@@ -196,6 +165,10 @@ func groups(h Harness) []group {
 		{"network", networkChecks()},
 		{"isolation", isolationChecks()},
 	}
+	if !h.NoImages {
+		all = append(all, group{"pull", pullChecks()}, group{"hostile image", hostileChecks()})
+	}
+	return all
 }
 
 func newSuite(t *testing.T, h Harness) *suite {

@@ -37,7 +37,7 @@ func TestEveryDriverConforms(t *testing.T) {
 		}
 		run := "Run"
 		if e.Name() == "memory" {
-			run = "RunLifecycle"
+			run = "RunGroups"
 		}
 		if !calls(t, filepath.Join(dir, "conformance_test.go"), run) {
 			t.Errorf("backend/%s/conformance_test.go does not call backendtest.%s", e.Name(), run)

@@ -67,7 +67,7 @@ func TestAttach(t *testing.T) {
 	h.New = func(t testing.TB) backend.SandboxBackend {
 		return newBackend(t, func(o *docker.Options) { o.Host = "tcp://" + engine.Listener.Addr().String() })
 	}
-	backendtest.RunDial(t, h)
+	backendtest.RunGroups(t, h, "dial")
 }
 
 // TestSpans checks the tree, and that nothing of the user's but the image and the run is in it.

@@ -177,5 +177,5 @@ func TestWatched(t *testing.T) {
 		b.SetRoot(t.TempDir())
 		return b
 	}
-	backendtest.RunWorkspace(t, h)
+	backendtest.RunGroups(t, h, "workspace")
 }

@@ -66,7 +66,7 @@ func snapshotsOn(t *testing.T, mkfs ...string) {
 		dir = newDisk(t, mkfs...)
 		t.Setenv(diskEnv, dir)
 	}
-	backendtest.RunSnapshots(t, harness(dir))
+	backendtest.RunGroups(t, harness(dir), "snapshots")
 }
 
 // TestSnapshotsTakeWhatChanged: where nothing can share blocks, what has not changed since the last snapshot or rollback takes no room

@@ -31,7 +31,7 @@ func TestLifecycle(t *testing.T) {
 		}
 		return memory.Answer{}, false
 	})
-	backendtest.RunLifecycle(t, backendtest.Harness{
+	backendtest.RunGroups(t, backendtest.Harness{
 		Name: "memory", Debian: image, Python: image, Images: &backendtest.Images{}, SharedDial: true,
 		New: func(testing.TB) backend.SandboxBackend { return b.Reopen() },
 		Leftovers: func(ctx context.Context, instance string) ([]string, error) {
@@ -47,5 +47,5 @@ func TestLifecycle(t *testing.T) {
 		},
 		Describe: func(context.Context, string) (string, error) { return "", nil },
 		Foreign:  func(testing.TB, map[string]string) []string { return nil },
-	})
+	}, "lifecycle")
 }
