@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -43,6 +43,7 @@ type warm struct {
 	claims    claimclient.ExtensionsV1beta1Interface
 	sandboxes agentclient.SandboxInterface
 	pods      sync.Map // id of a claimed sandbox -> name of its pod
+	first     sync.Map // id of a claimed sandbox -> *stream that waits for its first Dial
 	told      sync.Map // reasons that the log has
 }
 
@@ -164,7 +165,14 @@ func (d *driver) claimWarm(ctx context.Context, p *plan) (backend.Info, error) {
 	if err != nil {
 		return backend.Info{}, err
 	}
-	return d.inhabit(ctx, claim, pod)
+	// What is ready answers at once, unless its node is away.
+	answer, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	info, err := d.inhabit(answer, claim, pod)
+	if err != nil && answer.Err() != nil && ctx.Err() == nil {
+		err = &unfit{fmt.Sprintf("one of the pool does not answer within %v", attachTimeout)}
+	}
+	return info, err
 }
 
 // createSandboxClaim asks for a sandbox of the pool.
@@ -279,9 +287,11 @@ func (d *driver) inhabit(ctx context.Context, claim *claimapi.SandboxClaim, pod 
 	c, _ := configOf(&claim.ObjectMeta, backend.RoleSandbox)
 	id := claim.Name + "." + claim.Labels[labelNonce]
 	info, err := d.await(ctx, pod, c.Image, func(ctx context.Context, now *corev1.Pod) ([]string, error) {
-		if err := d.claimGuest(ctx, now.Name, id, c.Orphan); err != nil {
+		s, err := d.claimGuest(ctx, now.Name, id, c.Orphan)
+		if err != nil {
 			return nil, err
 		}
+		d.warm.keep(id, s)
 		return d.declared(ctx, now.Name, imageOf(now))
 	})
 	if err != nil {
@@ -301,35 +311,78 @@ func (d *driver) inhabit(ctx context.Context, claim *claimapi.SandboxClaim, pod 
 	return info, nil
 }
 
+// keep has a stream wait for the first Dial of a sandbox, for some time: opening another one would take a third of the whole.
+func (w *warm) keep(id string, s *stream) {
+	if old, was := w.first.Swap(id, s); was {
+		_ = old.(*stream).Close() // never fails
+	}
+	time.AfterFunc(attachTimeout, func() {
+		if w.first.CompareAndDelete(id, s) {
+			_ = s.Close() // never fails
+		}
+	})
+}
+
+// taken returns the stream that waits for the first Dial of a sandbox, nil for none that is open still.
+func (w *warm) taken(id string) *stream {
+	if w == nil {
+		return nil
+	}
+	s, ok := w.first.LoadAndDelete(id)
+	if !ok || s.(*stream).ended() {
+		return nil
+	}
+	return s.(*stream)
+}
+
+// release ends what waits.
+func (w *warm) release() {
+	if w == nil {
+		return
+	}
+	for id := range w.first.Range {
+		if s := w.taken(id.(string)); s != nil {
+			_ = s.Close() // never fails
+		}
+	}
+}
+
 // claimGuest tells a guest whose it is, which it believes once in its life, and how long it may be alone, which it did not know
-// in the pool: it would have ended there.
-func (d *driver) claimGuest(ctx context.Context, pod, owner string, orphan time.Duration) error {
+// in the pool: it would have ended there. It returns a stream to it.
+func (d *driver) claimGuest(ctx context.Context, pod, owner string, orphan time.Duration) (*stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
-	s, err := d.exec(ctx, pod, embed.Path, "connect")
+	s, err := d.exec(ctx, pod, embed.Path, "connect", owner, orphan.String())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	conn, err := client.New(ctx, s, &client.Options{Fresh: true})
-	if err != nil {
-		return err
-	}
-	err = conn.Claim(ctx, wire.ClaimRequest{Owner: owner, OrphanMillis: orphan.Milliseconds()})
-	if errors.Is(err, backend.ErrExists) {
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	var said [1]byte
+	_, err = io.ReadFull(s, said[:])
+	switch {
+	case err == nil && !stop():
+		err = ctx.Err()
+	case err == nil && said[0] != wire.BridgeClaimed:
 		err = &unfit{"a sandbox of the pool was used before"}
 	}
-	return errors.Join(err, conn.Close())
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // startClaimed starts a claimed sandbox that has ended: agent-sandbox makes another pod in the place of one that is deleted.
-func (d *driver) startClaimed(ctx context.Context, id string, old *corev1.Pod) error {
+func (d *driver) startClaimed(ctx context.Context, info backend.Info, old *corev1.Pod) error {
+	id := info.ID
 	name, nonce, _ := splitID(id)
 	claim, err := d.getSandboxClaim(ctx, name)
-	if err == nil && claim.Labels[labelNonce] != nonce {
+	switch {
+	case err == nil && claim.Labels[labelNonce] != nonce:
 		return notFound(id)
-	}
-	if err == nil && old.UID != "" {
-		err = d.removePod(ctx, old.Name, nonce)
+	case err == nil && claim.Labels[labelNetwork] != d.networkLabel(info.Network): // its pool's pods have that label, whatever the claim says
+		return fmt.Errorf("kubernetes: the sandbox was claimed with other Options.AllowNets, and is not started with these: %w", backend.ErrUnsupported)
+	case err == nil && old.UID != "":
+		err = d.removeThis(ctx, old)
 	}
 	if err != nil {
 		return err
@@ -356,7 +409,7 @@ func (d *driver) removeSandboxClaim(ctx context.Context, name, nonce string) err
 	if d.warm == nil {
 		return nil
 	}
-	sandbox := ""
+	sandbox, begin := "", time.Now()
 	foreground := metav1.DeletePropagationForeground
 	err := d.calls.Retry(ctx, func() (bool, error) {
 		claim, err := d.getSandboxClaim(ctx, name)
@@ -365,6 +418,7 @@ func (d *driver) removeSandboxClaim(ctx context.Context, name, nonce string) err
 		}
 		if err == nil {
 			sandbox = cmp.Or(claim.Status.SandboxStatus.Name, sandbox)
+			err = stuck(begin, &claim.ObjectMeta)
 		}
 		if err == nil && claim.DeletionTimestamp == nil {
 			err = d.calls.Do(ctx, "delete sandboxclaim", func(ctx context.Context) error {
@@ -407,6 +461,10 @@ func (d *driver) claimedPod(ctx context.Context, name, nonce string) (*corev1.Po
 	if err == nil && pod.Labels[labelNonce] == nonce && pod.DeletionTimestamp == nil {
 		d.warm.pods.Store(id, pod.Name)
 		info, _ = describe(pod)
+		return pod, info, nil
+	}
+	if err == nil && claimed(&pod.ObjectMeta) && ended(pod) { // before it had the labels of a sandbox
+		info.State = backend.StateStopped
 		return pod, info, nil
 	}
 	if err == nil || errors.Is(err, backend.ErrNotFound) {

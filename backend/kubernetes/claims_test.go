@@ -52,9 +52,14 @@ func agents(t testing.TB) *claimclient.ExtensionsV1beta1Client {
 
 // makePool applies what the driver prints of a pool for sandboxes of a Spec, waits until it is full, and returns its name. In a process that a test
 // started it is there.
-func makePool(t testing.TB, ns, name string, spec backend.Spec, replicas int32) string {
+func makePool(t testing.TB, ns, name string, spec backend.Spec, replicas int32, adjust ...func(*kubernetes.Options)) string {
 	t.Helper()
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.StorageClass = ns, "" })
+	b := newBackend(t, func(o *kubernetes.Options) {
+		o.Namespace, o.StorageClass = ns, ""
+		for _, f := range adjust {
+			f(o)
+		}
+	})
 	text, err := b.WarmPool(t.Context(), name, spec, replicas)
 	if err != nil {
 		t.Fatal(err)
@@ -228,10 +233,25 @@ func TestClaimed(t *testing.T) {
 			t.Errorf("Get: %+v, %v", got, err)
 		}
 		backendtest.Dial(t, other, info.ID)
+		unclaiming(t, info)
 		backendtest.Remove(t, other, info.ID)
 		if _, err := admin(t).CoreV1().Pods(ns).Get(t.Context(), pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) || claims(t, ns, spec.ID) != 0 {
 			t.Errorf("after Remove: pod: %v, %d claims", err, claims(t, ns, spec.ID))
 		}
+	}
+}
+
+// unclaiming: a driver without claims has the sandbox, too, but for what it cannot do.
+func unclaiming(t *testing.T, info backend.Info) {
+	t.Helper()
+	b := newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" })
+	list, err := b.List(t.Context(), backend.Filter{SessionID: info.SessionID})
+	if err != nil || len(list) != 1 || list[0].ID != info.ID {
+		t.Errorf("List without claims: %+v, %v", list, err)
+	}
+	backendtest.Dial(t, b, info.ID)
+	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "kubernetes.claims") {
+		t.Errorf("Remove without claims: %v, want ErrUnsupported", err)
 	}
 }
 
@@ -258,6 +278,31 @@ func TestClaimedPodDeleted(t *testing.T) {
 	backendtest.Dial(t, b, info.ID)
 	if again := podOf(t, ns, info); again.UID == pod.UID {
 		t.Error("it has the same pod")
+	}
+}
+
+// TestClaimedWithOtherNets: a claimed sandbox is not started where its pool's pods reach what the options no longer allow.
+func TestClaimedWithOtherNets(t *testing.T) {
+	t.Parallel()
+	ns, spec, nets := namespace(), newSpec(), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
+	spec.Network = backend.NetworkBridge
+	allowing := func(o *kubernetes.Options) { o.AllowNets = nets }
+	backendtest.Create(t, newBackend(t, allowing), spec) // its policy is there, and old enough when the pool is full
+	b := claiming(t, ns, makePool(t, ns, "nets", spec, 1, allowing), allowing)
+	time.Sleep(7 * time.Second)
+	spec.ID, spec.Key = backendtest.Spec("", "").ID, "user:nets"
+	info := backendtest.Create(t, b, spec)
+	if claims(t, ns, spec.ID) != 1 {
+		t.Fatal("the sandbox was made")
+	}
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := claiming(t, ns, "nets", nil).Start(t.Context(), info.ID); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("Start: %v, want ErrUnsupported", err)
+	}
+	if err := b.Start(t.Context(), info.ID); err != nil {
+		t.Error(err)
 	}
 }
 

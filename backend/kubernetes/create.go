@@ -145,10 +145,9 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string, greet
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()
 	begin := time.Now()
-	var looked time.Time
-	var now *corev1.Pod
+	now, looked := pod, begin
 	for {
-		if now == nil || now.Spec.NodeName == "" || time.Since(looked) >= lookEvery {
+		if now.Spec.NodeName == "" || time.Since(looked) >= lookEvery {
 			var err error
 			if now, err = d.getPod(wait, pod.Name); err != nil {
 				return backend.Info{}, d.whyNot(ctx, wait, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func trouble(pod *corev1.Pod, image string) error {
 	if pod.DeletionTimestamp != nil {
 		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
 	}
-	for _, s := range slicesOf(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
@@ -93,13 +94,6 @@ func lost(pod *corev1.Pod) error {
 		return endOf(pod, nil)
 	}
 	return fmt.Errorf("kubernetes: the sandbox is %s: %w", backend.StateStopped, backend.ErrLost)
-}
-
-func slicesOf(lists ...[]corev1.ContainerStatus) (all []corev1.ContainerStatus) {
-	for _, l := range lists {
-		all = append(all, l...)
-	}
-	return all
 }
 
 // named returns the image of a container as the user called it.

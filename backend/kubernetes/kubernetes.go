@@ -276,8 +276,9 @@ func (d *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 	return backend.WorkspaceWatched, nil
 }
 
-// Release ends idle connections.
+// Release ends idle connections, and streams that wait.
 func (d *driver) Release() error {
+	d.warm.release()
 	d.http.CloseIdleConnections()
 	return nil
 }

@@ -52,7 +52,27 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 	if d.warm != nil {
 		return d.claimedPod(ctx, name, nonce)
 	}
+	// Claimed by a process that has other options than this one.
+	list, err := kit.Call(ctx, d.calls, "list pods", func(ctx context.Context) (*corev1.PodList, error) {
+		return d.pods().List(ctx, metav1.ListOptions{LabelSelector: labelNonce + "=" + nonce})
+	})
+	if err != nil {
+		return nil, backend.Info{}, err
+	}
+	for i := range list.Items {
+		if info, ok := describe(&list.Items[i]); ok && info.ID == id && list.Items[i].DeletionTimestamp == nil {
+			return &list.Items[i], info, nil
+		}
+	}
 	return nil, backend.Info{}, notFound(id)
+}
+
+// foreignClaim returns an error for the pod of a claim where this driver has nothing to do with claims.
+func (d *driver) foreignClaim(pod *corev1.Pod) error {
+	if d.warm != nil || !claimed(&pod.ObjectMeta) {
+		return nil
+	}
+	return fmt.Errorf("kubernetes: the sandbox was claimed from a SandboxWarmPool, and is not started or removed without kubernetes.claims (Options.Claims): %w", backend.ErrUnsupported)
 }
 
 // Get describes a sandbox.
@@ -93,9 +113,6 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	var infos []backend.Info
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if d.warm == nil && claimed(&pod.ObjectMeta) {
-			continue // nor could it be removed here
-		}
 		if info, ok := describe(pod); ok && pod.DeletionTimestamp == nil && matches(&info, filter) {
 			infos = append(infos, info)
 		}
@@ -113,11 +130,14 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if err != nil || info.State != backend.StateStopped {
 		return err
 	}
+	if err := d.foreignClaim(pod); err != nil {
+		return err
+	}
 	if _, err := d.ensurePolicy(ctx, info.Network); err != nil {
 		return err
 	}
 	if d.warm != nil && (claimed(&pod.ObjectMeta) || pod.UID == "") {
-		return d.startClaimed(ctx, id, pod)
+		return d.startClaimed(ctx, info, pod)
 	}
 	next := again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
@@ -138,7 +158,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
-	if err := d.removePod(ctx, pod.Name, pod.Labels[labelNonce]); err != nil {
+	if err := d.removeThis(ctx, pod); err != nil {
 		return err
 	}
 	return d.createPod(ctx, next)
@@ -181,6 +201,11 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	if !ok {
 		return nil
 	}
+	if d.warm == nil {
+		if pod, _, err := d.own(ctx, id); err == nil && d.foreignClaim(pod) != nil {
+			return d.foreignClaim(pod)
+		}
+	}
 	if err := d.removeSandboxClaim(ctx, name, nonce); err != nil { // first: agent-sandbox makes pods of a claim anew
 		return err
 	}
@@ -202,10 +227,23 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 
 // removePod deletes the pod of a sandbox and returns when it is gone. That of another sandbox of the name stays.
 func (d *driver) removePod(ctx context.Context, name, nonce string) error {
+	return d.removeIf(ctx, name, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
+}
+
+// removeThis is removePod for one pod alone: by now another process may have put the sandbox's next one in its place.
+func (d *driver) removeThis(ctx context.Context, old *corev1.Pod) error {
+	return d.removeIf(ctx, old.Name, func(pod *corev1.Pod) bool { return pod.UID == old.UID })
+}
+
+func (d *driver) removeIf(ctx context.Context, name string, is func(*corev1.Pod) bool) error {
+	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
 		pod, err := d.getPod(ctx, name)
-		if errors.Is(err, backend.ErrNotFound) || err == nil && pod.Labels[labelNonce] != nonce {
+		if errors.Is(err, backend.ErrNotFound) || err == nil && !is(pod) {
 			return true, nil
+		}
+		if err == nil {
+			err = stuck(begin, &pod.ObjectMeta)
 		}
 		if err == nil && pod.DeletionTimestamp == nil {
 			grace := int64(1)
@@ -222,6 +260,18 @@ func (d *driver) removePod(ctx context.Context, name, nonce string) error {
 		}
 		return err != nil, err
 	})
+}
+
+// What was deleted goes within goesWithin, unless its node is away. A call waits for stuckFor at least: this machine's clock may be
+// wrong.
+const goesWithin, stuckFor = 45 * time.Second, 5 * time.Second
+
+// stuck returns an error for an object that does not go.
+func stuck(begin time.Time, m *metav1.ObjectMeta) error {
+	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
+		return nil
+	}
+	return fmt.Errorf("kubernetes: %s was deleted, and does not go: its node may be away: %w", m.Name, backend.ErrUnavailable)
 }
 
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is

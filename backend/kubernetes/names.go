@@ -143,7 +143,7 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 	}
 	info := c.Info(c.Values, maps.Clone(c.Labels))
 	info.ID, info.State = objectName(c.Values[backend.LabelID])+"."+pod.Labels[labelNonce], backend.StateRunning
-	if ended(pod) {
+	if ended(pod) || pod.Spec.NodeName == "" && pod.Spec.ActiveDeadlineSeconds != nil { // what was stopped ends as soon as it gets a node
 		info.State = backend.StateStopped
 	}
 	info.ImageID = imageOf(pod)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
 // policies remembers what was found out.
@@ -33,14 +34,6 @@ const annotationTrial = backend.LabelPrefix + "enforced"
 
 // trialKept is how long a trial's result counts, for all processes: network plugins are not changed every day.
 const trialKept = 24 * time.Hour
-
-// private are the addresses that no bridged sandbox reaches: those of no public network, and where a cloud answers its machines.
-var private = []string{
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
-	"198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-}
-
-var private6 = []string{"::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"}
 
 // isolate makes sure that the network of a sandbox is closed before there is one. Policies are looked at each time: somebody may
 // have deleted or changed one.
@@ -126,12 +119,16 @@ func (d *driver) networks() networking.NetworkPolicyInterface {
 
 // outbound returns what bridged sandboxes may reach: public addresses, the cluster's resolver, and what the operator allows.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
-	block := func(cidr string, except []string) networkingv1.NetworkPolicyPeer {
-		return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr, Except: except}}
+	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
+		b := &networkingv1.IPBlock{CIDR: cidr}
+		for _, p := range except {
+			b.Except = append(b.Except, p.String())
+		}
+		return networkingv1.NetworkPolicyPeer{IPBlock: b}
 	}
 	udp, tcp, port := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(53)
 	rules := []networkingv1.NetworkPolicyEgressRule{
-		{To: []networkingv1.NetworkPolicyPeer{block("0.0.0.0/0", private), block("::/0", private6)}},
+		{To: []networkingv1.NetworkPolicyPeer{block("0.0.0.0/0", netguard.Closed()), block(netguard.Public6, netguard.Closed6())}},
 		{
 			To: []networkingv1.NetworkPolicyPeer{{
 				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}},

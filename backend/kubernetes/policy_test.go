@@ -1,7 +1,11 @@
 package kubernetes_test
 
 import (
+	"bytes"
 	"errors"
+	"io"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +53,35 @@ func TestPolicyUntold(t *testing.T) {
 		Ingress:     []networkingv1.NetworkPolicyIngressRule{{}}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
 	})
 	backendtest.Create(t, b, newSpec())
+}
+
+// TestPolicyNotEnforced: where a pod that a policy isolates reaches another one, no sandbox is made, unless the operator says that
+// something else isolates it.
+func TestPolicyNotEnforced(t *testing.T) {
+	t.Parallel()
+	ns := ownNamespace(t)
+	label := regexp.MustCompile(`(?s)(network-trial.*` + regexp.QuoteMeta(backend.LabelPrefix) + `network\W{1,4})none`)
+	b := newBackend(t, func(o *kubernetes.Options) {
+		o.Namespace = ns
+		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) { // the policy selects no pod of a trial
+			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					return nil, err
+				}
+				r.Body = io.NopCloser(bytes.NewReader(label.ReplaceAll(body, []byte("${1}open"))))
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "does not enforce") {
+		t.Fatalf("Create: %v, want ErrUnsupported", err)
+	}
+	there, err := admin(t).NetworkingV1().NetworkPolicies(ns).Get(t.Context(), "workcell-none", metav1.GetOptions{})
+	if err != nil || there.Annotations[trialNote] != "" {
+		t.Errorf("noted as enforced: %v, %v", there.Annotations, err)
+	}
+	backendtest.Create(t, newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true }), newSpec())
 }
 
 // TestPolicyDeleted: what closes the network of sandboxes is there for each that is made or started, whatever became of it.

@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
@@ -37,6 +39,49 @@ func TestStartGivenUp(t *testing.T) {
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.ID != info.ID {
 		t.Errorf("Get: %+v, %v", now, err)
 	}
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Errorf("Stop of what has no node: %v", err)
+	}
+	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
+		t.Errorf("Get: %+v, %v", now, err)
+	}
+}
+
+// TestStartTwice: a start that comes second leaves the pod of the first alone.
+func TestStartTwice(t *testing.T) {
+	t.Parallel()
+	first := newBackend(t, nil)
+	info := backendtest.Create(t, first, newSpec())
+	if err := first.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	name, _, _ := strings.Cut(info.ID, ".")
+	pod := func() types.UID {
+		p, err := admin(t).CoreV1().Pods(namespace()).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.UID
+	}
+	var started types.UID
+	second := newBackend(t, func(o *kubernetes.Options) {
+		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.URL.Query().Has("dryRun") && started == "" { // it has seen the sandbox stopped
+				if err := first.Start(r.Context(), info.ID); err != nil {
+					t.Errorf("the first Start: %v", err)
+				}
+				started = pod()
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	if err := second.Start(t.Context(), info.ID); err != nil {
+		t.Errorf("the second Start: %v", err)
+	}
+	if now := pod(); started == "" || now != started {
+		t.Errorf("the pod of the first Start was %q, now there is %q", started, now)
+	}
+	backendtest.Dial(t, first, info.ID)
 }
 
 // TestStartRefused: a sandbox that may not be started stays what it is, and starts once it may.

@@ -33,10 +33,14 @@ func (d *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 
 // dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
 // that a failure means nothing while the pod is said to run.
-func (d *driver) dial(ctx context.Context, what, id string) (s io.ReadWriteCloser, err error) {
+func (d *driver) dial(ctx context.Context, what, id string) (io.ReadWriteCloser, error) {
+	s := d.warm.taken(id)
+	if s != nil {
+		return s, nil
+	}
 	bounded, cancel := context.WithTimeout(ctx, min(attachTimeout, d.opts.CallTimeout))
 	defer cancel()
-	err = d.calls.Retry(bounded, func() (bool, error) {
+	err := d.calls.Retry(bounded, func() (bool, error) {
 		pod, info, err := d.own(bounded, id)
 		if err != nil {
 			return true, err
@@ -54,7 +58,10 @@ func (d *driver) dial(ctx context.Context, what, id string) (s io.ReadWriteClose
 	if err != nil && bounded.Err() != nil {
 		return nil, fmt.Errorf("kubernetes: %s: the sandbox cannot be reached: %w", what, backend.ErrUnavailable)
 	}
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // stream is the standard streams of a program in a pod.
@@ -69,6 +76,16 @@ type stream struct {
 func (s *stream) Read(p []byte) (int, error)  { return s.out.Read(p) }
 func (s *stream) Write(p []byte) (int, error) { return s.in.Write(p) }
 
+// ended reports whether the program has.
+func (s *stream) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Close ends both directions and pending calls, and with them the program.
 func (s *stream) Close() error {
 	s.once.Do(func() {
@@ -82,7 +99,7 @@ func (s *stream) Close() error {
 
 // exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds that
 // alone.
-func (d *driver) exec(ctx context.Context, pod string, argv ...string) (io.ReadWriteCloser, error) {
+func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
 	url := d.api.CoreV1().RESTClient().Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, scheme.ParameterCodec).URL()
 	executor, err := d.executor(url)

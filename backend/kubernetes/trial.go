@@ -28,8 +28,8 @@ const open = "open"
 // roleTrial is what a trial's pods are for.
 const roleTrial = "network-trial"
 
-// trialRounds is how often a trial is made that shows nothing: a busy cluster may connect a pod late.
-const trialRounds = 5
+// A pod that reaches nothing is tried again with twice the patience: a busy cluster may connect one late.
+const trialFirst, trialLast = 3 * time.Second, 12 * time.Second
 
 // trialLife is how long a pod of a trial may live, whatever becomes of this process: its image may have to be pulled.
 const trialLife = 10 * time.Minute
@@ -56,14 +56,17 @@ func (t *trial) run(ctx context.Context) (closed, opened bool, err error) {
 	}
 	t.node = pod.Spec.NodeName
 	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(trialPort))
-	for range trialRounds {
-		if closed, err = t.dial(ctx, address, t.d.networkLabel(backend.NetworkNone)); err != nil || closed {
-			return closed, false, err
-		}
-		// Reached by the last of them, it was there for both.
-		if opened, err = t.dial(ctx, address, open); err != nil || opened {
-			return false, opened, err
-		}
+	// Whoever is closed gets twice the time in which the one without a policy was connected, and what it did not reach is there
+	// before and after.
+	patience, opened, err := t.reach(ctx, address)
+	if err == nil && opened {
+		closed, err = t.dial(ctx, address, t.d.networkLabel(backend.NetworkNone), 2*patience)
+	}
+	if err == nil && opened && !closed {
+		_, opened, err = t.reach(ctx, address)
+	}
+	if err != nil || opened {
+		return closed, opened, err
 	}
 	pod, err = t.d.getPod(ctx, listener)
 	if err == nil && ended(pod) {
@@ -72,9 +75,19 @@ func (t *trial) run(ctx context.Context) (closed, opened bool, err error) {
 	return false, false, err
 }
 
-// dial reports whether a pod in this network reaches an address.
-func (t *trial) dial(ctx context.Context, address string, network string) (reached bool, err error) {
-	name, err := t.start(ctx, network, "dial", address)
+// reach reports whether a pod that no policy isolates reaches an address, and within which time.
+func (t *trial) reach(ctx context.Context, address string) (patience time.Duration, reached bool, err error) {
+	for patience = trialFirst; patience <= trialLast; patience *= 2 {
+		if reached, err = t.dial(ctx, address, open, patience); err != nil || reached {
+			break
+		}
+	}
+	return patience, reached, err
+}
+
+// dial reports whether a pod in this network reaches an address within patience.
+func (t *trial) dial(ctx context.Context, address, network string, patience time.Duration) (reached bool, err error) {
+	name, err := t.start(ctx, network, "dial", address, patience.String())
 	if err != nil {
 		return false, err
 	}

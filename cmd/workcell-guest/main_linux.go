@@ -37,7 +37,7 @@ func run(args []string) int {
 			fmt.Println(version)
 			return 0
 		case "connect":
-			return connect()
+			return connect(args[1:])
 		case "report":
 			return printReport(os.Stdout)
 		case "install":
@@ -125,14 +125,6 @@ func lower(resource int, to uint64) error {
 		return err
 	}
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: to, Max: to})
-}
-
-func connect() int {
-	proc.HideProcess()
-	if err := server.Connect(os.Stdin, os.Stdout); err != nil {
-		return fail(os.Stderr, err)
-	}
-	return 0
 }
 
 // tools is what code inside calls the host's tools with from a shell.

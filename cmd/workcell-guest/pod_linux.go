@@ -132,14 +132,11 @@ const (
 	trialUnreached = 3
 )
 
-// An address is tried for so long, and so often: a pod may be connected only some time after its start, and what is closed
-// must stay so.
-const (
-	trialPatience = 3 * time.Second
-	trialPause    = 50 * time.Millisecond
-)
+// trialPause is between two tries of network-trial dial.
+const trialPause = 50 * time.Millisecond
 
-// networkTrial listens on a port until it is ended, or tries to reach an address.
+// networkTrial listens on a port until it is ended, or tries to reach an address for some time: a pod may be connected only a while
+// after its start, and what is closed must stay so.
 func networkTrial(args []string) int {
 	if len(args) == 2 && args[0] == "listen" {
 		l, err := net.Listen("tcp", net.JoinHostPort("", args[1]))
@@ -151,10 +148,15 @@ func networkTrial(args []string) int {
 		}
 		return fail(os.Stderr, err)
 	}
-	if len(args) != 2 || args[0] != "dial" {
-		return fail(os.Stderr, fmt.Errorf("usage: workcell-guest network-trial listen PORT | dial ADDRESS"))
+	var patience time.Duration
+	var err error
+	if len(args) == 3 {
+		patience, err = time.ParseDuration(args[2])
 	}
-	for end := time.Now().Add(trialPatience); time.Now().Before(end); time.Sleep(trialPause) {
+	if len(args) != 3 || args[0] != "dial" || err != nil {
+		return fail(os.Stderr, fmt.Errorf("usage: workcell-guest network-trial listen PORT | dial ADDRESS DURATION"))
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(trialPause) {
 		if c, err := net.DialTimeout("tcp", args[1], time.Until(end)); err == nil {
 			_ = c.Close() // it was reached
 			return trialReached

@@ -171,7 +171,7 @@ func enter(ctx context.Context, engine string, o options) (all []contestant, err
 // clusterOptions are those of our driver beside the baseline: no volume survives its pod, and the image has all that is needed.
 func clusterOptions(raw *clientGo) *kubernetes.Options {
 	opts := clustertest.Options(raw.namespace)
-	opts.StorageClass, opts.GuestImage = "", ""
+	opts.StorageClass, opts.GuestImage, opts.Limits = "", "", backend.Limits{}
 	return opts
 }
 

@@ -189,6 +189,7 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 	for _, what := range slices.Sorted(maps.Keys(measured)) {
 		c.figures[what+"_500m_ms."+w.name()+"_"+kind] = millis(measured[what].quantile(.5))
 	}
+	c.figures["fork_500m_added_ms."+w.name()+"_"+kind] = millis(measured["fork"].quantile(.5) - measured["open"].quantile(.5))
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
@@ -121,5 +122,6 @@ func Main(m interface{ Run() int }) int {
 func Options(namespace string) *kubernetes.Options {
 	return &kubernetes.Options{
 		Kubeconfig: Kubeconfig(), Namespace: namespace, GuestImage: guestimage.Reference(), StorageClass: StorageClass,
+		Limits: backend.Limits{CPUMillis: 500}, // so that the node has room for all that run at a time
 	}
 }

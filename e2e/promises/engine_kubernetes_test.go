@@ -84,7 +84,6 @@ func (e *kubernetesEngine) pods() typedcore.PodInterface { return e.cluster.Core
 
 func (e *kubernetesEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
 	o := clustertest.Options(e.namespace)
-	o.Limits = backend.Limits{CPUMillis: 500} // so that the node has room for all that run at a time
 	o.AllowNets, o.Patience, o.PullTimeout, o.Logger, o.TracerProvider = c.allowNets, c.patience, c.pullTimeout, c.logger, c.tracer
 	if c.address != "" {
 		o.Config = &rest.Config{Host: c.address, QPS: e.config.QPS, Burst: e.config.Burst}

@@ -8,13 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
-// public are the addresses of IPv6 that are given out for use on the internet.
-var public = netip.MustParsePrefix("2000::/3")
-
-// closed6 are those of them that lead elsewhere: into IPv4 (6to4, Teredo), or nowhere (documentation).
-var closed6 = []netip.Prefix{
-	netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("3fff::/20"),
-}
+var public = netip.MustParsePrefix(netguard.Public6)
 
 // closed4 are addresses of IPv4 for documentation and retired relays, besides those that no bridged sandbox reaches either.
 var closed4 = []netip.Prefix{
@@ -39,7 +33,7 @@ func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 		return "multicast"
 	case a.IsPrivate():
 		return "private"
-	case a.Is4() && (in(netguard.Closed()) || in(closed4)), a.Is6() && (!public.Contains(a) || in(closed6)):
+	case a.Is4() && (in(netguard.Closed()) || in(closed4)), a.Is6() && (!public.Contains(a) || in(netguard.Closed6())):
 		return "not public"
 	case in(own):
 		return "of the host's own networks"

@@ -44,12 +44,23 @@ type Rules struct {
 // Closed lists the IPv4 addresses that are closed in any case: not public, or the metadata service of a cloud. IPv6 is
 // closed as a whole, because a sandbox has none.
 func Closed() []netip.Prefix {
-	var ps []netip.Prefix
-	for _, s := range []string{
+	return prefixes(
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 		"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 		"168.63.129.16/32", // Azure's host agent, the one such service at a public address
-	} {
+	)
+}
+
+// Public6 has the addresses of IPv6 that are given out for use on the internet.
+const Public6 = "2000::/3"
+
+// Closed6 returns those of Public6 that lead elsewhere: into IPv4 (6to4, Teredo), or nowhere (documentation).
+func Closed6() []netip.Prefix {
+	return prefixes("2002::/16", "2001::/32", "2001:db8::/32", "3fff::/20")
+}
+
+func prefixes(texts ...string) (ps []netip.Prefix) {
+	for _, s := range texts {
 		ps = append(ps, netip.MustParsePrefix(s))
 	}
 	return ps

@@ -121,25 +121,34 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
-// Connect bridges in and out to the guest of this sandbox, its init, until one of them ends.
-func Connect(in io.Reader, out io.Writer) error {
+// Dial connects to the guest of this sandbox, its init.
+func Dial() (*net.UnixConn, error) {
 	var conn *net.UnixConn
 	for deadline := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {
 		var err error
 		if conn, err = wire.DialSocket(wire.SocketName); err == nil {
 			break
 		} else if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
-			return err
+			return nil, err
 		}
 	}
-	defer conn.Close()
 	cred, err := peerOf(conn)
+	if err == nil && cred.Pid != 1 {
+		err = errors.New("somebody else answers in the guest's place")
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// Connect bridges in and out to the guest of this sandbox until one of them ends.
+func Connect(in io.Reader, out io.Writer) error {
+	conn, err := Dial()
 	if err != nil {
 		return err
 	}
-	if cred.Pid != 1 {
-		return errors.New("somebody else answers in the guest's place")
-	}
+	defer conn.Close()
 	ended := make(chan error, 2)
 	go func() {
 		_, err := io.Copy(conn, in)

@@ -356,6 +356,10 @@ type ClaimRequest struct {
 	OrphanMillis int64  `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
 }
 
+// BridgeClaimed is what `workcell-guest connect OWNER ORPHAN` writes before it bridges when the sandbox is the owner's. Any other
+// byte says that it is somebody else's.
+const BridgeClaimed byte = 'c'
+
 // MaxOwner is the longest ClaimRequest.Owner.
 const MaxOwner = 1024
 
