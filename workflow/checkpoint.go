@@ -29,7 +29,7 @@ type Checkpoint struct {
 // checkpoint keeps the run's sandboxes as they are at the end of a step of the run's own sequence; nil where that is not asked for.
 func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 	r := ex.run
-	if !r.wf.Checkpoints || r.manager == nil || ex.seq.outer != nil || ctx.Err() != nil {
+	if !r.wf.Checkpoints || r.manager == nil || r.opts.Within != nil || ex.seq.outer != nil || ctx.Err() != nil {
 		return nil, nil
 	}
 	c := &Checkpoint{Name: fmt.Sprintf("%s%s.%d", isolated.Checkpoint, ex.id, ex.visit)}

@@ -235,6 +235,84 @@ steps:
 	}
 }
 
+// TestForksOfAttempts: a second attempt begins with the files of the sandbox, also where the forks of the first stay, and no snapshot stays.
+func TestForksOfAttempts(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	tried, left := 0, -1
+	agent := agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		if tried++; tried == 1 {
+			return workflow.AgentOutput{}, errors.New("once")
+		}
+		if name == "last" {
+			run, _ := session.RunFromContext(ctx)
+			s, err := m.Get(run.Key(session.DefaultName))
+			if err != nil {
+				return workflow.AgentOutput{}, err
+			}
+			list, _, err := s.Snapshots(ctx)
+			left = len(list)
+			return workflow.AgentOutput{}, err
+		}
+		return workflow.AgentOutput{}, nil
+	})
+	wf := parse(t, `id: w
+sandbox: {image: host, retention: 1h}
+steps:
+  - id: each
+    type: for_each
+    items: [1]
+    fork: true
+    keep: "true"
+    retry: {max_attempts: 2}
+    steps:
+      - {id: new, type: exec, command: "test ! -e mark && touch mark"}
+      - {id: try, type: agent, agent: a}
+  - {id: last, type: agent, agent: last}
+  - {id: end, type: exec, command: "ls"}
+`)
+	res, err := workflow.NewEngine(m, agent, nil).Run(t.Context(), wf, nil)
+	list, err2 := m.List(t.Context())
+	for _, info := range list { // they are retained
+		err2 = errors.Join(err2, m.Remove(t.Context(), info.ID, true))
+	}
+	if err != nil || err2 != nil || tried != 3 || left != 0 || res.Output.(map[string]any)["stdout"] != "mark\n" {
+		t.Errorf("%d agents, %d snapshots, %+v, %v, %v", tried, left, res, err, err2)
+	}
+}
+
+// TestWithinKeepsNothing: runs in the sandboxes of another one leave no snapshots there, and fork each for itself.
+func TestWithinKeepsNothing(t *testing.T) {
+	t.Parallel()
+	m := localManager(t)
+	within := session.Run(session.UserScope("u"))
+	forks := map[string]bool{}
+	agent := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+		for _, s := range m.InScope(within.Scope()) {
+			forks[s.Key().Name] = true
+		}
+		return workflow.AgentOutput{}, nil
+	})
+	wf := parse(t, `id: w
+checkpoints: true
+sandbox: {image: host}
+steps:
+  - {id: each, type: for_each, items: [1], fork: true, keep: "true", steps: [{id: a, type: agent, agent: a}]}
+`)
+	for range 2 {
+		if _, err := workflow.NewEngine(m, agent, &workflow.Options{Within: &within}).Run(t.Context(), wf, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := m.Get(within.Key(session.DefaultName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, _, err := s.Snapshots(t.Context()); err != nil || len(list) != 0 || len(forks) != 3 {
+		t.Errorf("%+v, %v, sandboxes %v", list, err, forks)
+	}
+}
+
 // diesAfter takes one more entry of a kind and says that it failed, as a process does that dies behind it.
 type diesAfter struct {
 	*cutJournal

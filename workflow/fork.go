@@ -21,7 +21,7 @@ import (
 type attempts struct {
 	ex      *execution
 	origin  *session.Session
-	place   string // digest of the step's place, which ends the names of its snapshots
+	place   string // digest of the attempt's place, which ends the names of its snapshots
 	decided bool   // before the run was interrupted: nothing is done again in the items' sandboxes
 
 	mu    sync.Mutex // guards what follows
@@ -35,7 +35,7 @@ func (ex *execution) newAttempts(ctx context.Context) (*attempts, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempts{ex: ex, origin: origin, place: ex.digest(), kept: map[int]string{}}
+	a := &attempts{ex: ex, origin: origin, place: ex.digest(ex.attempts), kept: map[int]string{}}
 	list, _, err := origin.Snapshots(ctx)
 	if err != nil {
 		return nil, err
@@ -116,9 +116,11 @@ func (ex *execution) dropForks(ctx context.Context) {
 	if err != nil { // there is none, or it was lost
 		return
 	}
-	for _, prefix := range []string{isolated.ForkBase, isolated.ForkKept} {
-		if err == nil {
-			err = origin.RemoveSnapshot(ctx, prefix+ex.digest())
+	for attempt := 1; attempt <= ex.attempts; attempt++ {
+		for _, prefix := range []string{isolated.ForkBase, isolated.ForkKept} {
+			if err == nil {
+				err = origin.RemoveSnapshot(ctx, prefix+ex.digest(attempt))
+			}
 		}
 	}
 	if err != nil {
@@ -126,10 +128,21 @@ func (ex *execution) dropForks(ctx context.Context) {
 	}
 }
 
-// digest is a short one of the step's place.
-func (ex *execution) digest() string {
-	sum := sha256.Sum256([]byte(ex.place()))
+// digest is a short one of the place of an attempt.
+func (ex *execution) digest(attempt int) string {
+	sum := sha256.Sum256([]byte(ex.attempted(ex.place(), attempt)))
 	return hex.EncodeToString(sum[:8])
+}
+
+// attempted tells a place of an attempt from that of an earlier one, and of another run in the same sandboxes.
+func (ex *execution) attempted(place string, attempt int) string {
+	if attempt > 1 {
+		place += fmt.Sprintf("~%d", attempt)
+	}
+	if ex.run.opts.Within != nil {
+		place += "@" + ex.run.result.RunID
+	}
+	return place
 }
 
 func sortedInts[V any](m map[int]V) []int {
@@ -143,7 +156,7 @@ func sortedInts[V any](m map[int]V) []int {
 
 // forkName is the name of an item's sandbox.
 func (ex *execution) forkName(place string) string {
-	return sandboxRef{isolated: true}.in(ex.session, ex.id, place, ex.visit)
+	return sandboxRef{isolated: true}.in(ex.session, ex.id, ex.attempted(place, ex.attempts), ex.visit)
 }
 
 // runForks is runItems for a for_each that forks.

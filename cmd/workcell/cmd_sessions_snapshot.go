@@ -83,7 +83,7 @@ func newSessionsForkCmd(a *app) *cobra.Command {
 		Use:   "fork [flags] SANDBOX NAME",
 		Short: "Make sandboxes that begin with the files of a snapshot",
 		Long: `Make sandboxes that begin with the files of a snapshot, and are for the rest what the sandbox is. Prints their ids. Each lives
-until it is removed.`,
+as long as the sandbox would: one of mybox until it is removed, one of a run, an agent or an MCP client until it is idle or the run ends.`,
 		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {

@@ -104,6 +104,20 @@ func TestReplicasNeedADatabase(t *testing.T) {
 	}
 }
 
+// TestNamespaceStays: that of the sandboxes outlives the release, and is never the release's own.
+func TestNamespaceStays(t *testing.T) {
+	t.Parallel()
+	args := []string{"template", "workcell", chart, "--set", "sandboxes.createNamespace=true"}
+	c := exec.Command(helm(t), args...)
+	c.Dir = filepath.Join("..", "..")
+	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "sandboxes.namespace") {
+		t.Errorf("without a name: %v, %s", err, out)
+	}
+	if out := output(t, helm(t), append(args, "--set", "sandboxes.namespace=boxes")...); !strings.Contains(out, "helm.sh/resource-policy: keep") {
+		t.Errorf("it goes with the release:\n%s", out)
+	}
+}
+
 // TestWorkers: they run what the server does, but for what it serves, and have as long as they give their runs.
 func TestWorkers(t *testing.T) {
 	t.Parallel()

@@ -77,6 +77,11 @@ func TestPython(t *testing.T) {
 			d.t.Errorf("%+v", res)
 		}
 		d.want("x", "", "", "41")
+		d.want("import os\ndef full(*a): raise OSError('disk full')\nreplace, os.replace = os.replace, full", "", "", "")
+		if res := d.run("x", time.Minute); res.ExitCode != 0 || res.Lost || !strings.Contains(string(res.Stderr.Bytes()), "disk full") {
+			d.t.Errorf("%+v", res)
+		}
+		d.want("os.replace = replace\nx", "", "", "41")
 	})
 }
 
@@ -88,6 +93,9 @@ func TestNode(t *testing.T) {
 		d.want("f(", "", "SyntaxError", "")
 		d.want("const y = await new Promise(r => setTimeout(() => r(x + 1), 10))\ny", "", "", "43")
 		d.want("({ y })", "", "", "{ y: 43 }")
+		if res := d.run("process.stdout.write('x'.repeat(17 << 20)); y", time.Minute); res.ExitCode != 0 || res.Lost || res.Text != "43" {
+			d.t.Errorf("exit code %d, value %q, lost %v", res.ExitCode, res.Text, res.Lost)
+		}
 	})
 }
 

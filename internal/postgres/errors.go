@@ -17,7 +17,6 @@ const (
 	undefinedTable  = "42P01"
 	undefinedSchema = "3F000"
 	uniqueViolation = "23505"
-	foreignKey      = "23503"
 	tooManyClients  = "53300"
 	serialization   = "40001"
 	deadlock        = "40P01"
@@ -27,9 +26,6 @@ const (
 
 // IsConflict reports whether err means that a row exists already.
 func IsConflict(err error) bool { return codeOf(err) == uniqueViolation }
-
-// IsOrphan reports whether err means that the row which another one belongs to is not there.
-func IsOrphan(err error) bool { return codeOf(err) == foreignKey }
 
 func codeOf(err error) string {
 	var pg *pgconn.PgError

@@ -114,12 +114,8 @@ func (o *Owner) renew(ctx context.Context, every time.Duration) {
 func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	err = o.own.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
-		tag, err := q.Exec(ctx, `UPDATE workcell.owner SET renewed = clock_timestamp() WHERE id = $1`, o.ID)
-		there = tag.RowsAffected() > 0
-		return err
-	})
-	return there, err
+	n, err := o.own.Exec(ctx, `UPDATE workcell.owner SET renewed = clock_timestamp() WHERE id = $1`, o.ID)
+	return n > 0, err
 }
 
 func (o *Owner) noteRenewal(asked time.Time) { o.renewed.Store(&asked) }
@@ -143,10 +139,7 @@ func (o *Owner) Leave() error {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		defer o.own.Close()
-		o.err = o.own.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
-			_, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1`, o.ID)
-			return err
-		})
+		_, o.err = o.own.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1`, o.ID)
 	})
 	return o.err
 }

@@ -199,6 +199,16 @@ func (db *DB) Do(ctx context.Context, fn func(ctx context.Context, q Queryer, ag
 	return db.repeat(ctx, func(ctx context.Context, again bool) error { return fn(ctx, db.pool, again) })
 }
 
+// Exec is Do for a statement that may be done twice, and returns how many rows it changed.
+func (db *DB) Exec(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = db.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
+		tag, err := q.Exec(ctx, query, args...)
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}
+
 // Tx is Do for a transaction of several statements, all of which must end with the context that fn is called with.
 func (db *DB) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, again bool) error) error {
 	return db.repeat(ctx, func(ctx context.Context, again bool) error {

@@ -12,6 +12,7 @@ const IDLE = 1800e3; // milliseconds without a call after which the interpreter 
 const GRACE = 3e3; // milliseconds that a program has to end when its client is gone
 const MAX_VALUE = 64 << 10; // characters
 const MAX_IMAGE = 8 << 20; // bytes
+const MAX_FRAME = 1 << 20; // bytes; the relay refuses frames that are much larger
 
 const frame = (kind, data) => {
   const head = Buffer.alloc(5, kind);
@@ -47,8 +48,8 @@ function serve(dir) {
     client.grace = setTimeout(() => process.kill(process.pid, "SIGKILL"), GRACE);
   };
   parentPort.on("message", (m) => {
-    if (m.kind) client && client.conn.write(frame(m.kind, Buffer.from(m.data)));
-    else done(m.code);
+    if (!m.kind) return done(m.code);
+    for (let at = 0; client && at < m.data.length; at += MAX_FRAME) client.conn.write(frame(m.kind, m.data.subarray(at, at + MAX_FRAME)));
   });
   const server = net.createServer((conn) => {
     const parts = [];

@@ -237,7 +237,10 @@ def serve():
             wake.send(b"x")
             watcher.join()
             woken.recv(1)
-            keep(request["exec"], value, images)
+            try:
+                keep(request["exec"], value, images)
+            except OSError as e:  # the disk is full: the variables are worth more than this value
+                print("the value is lost:", e, file=sys.stderr)
             printed.drain()
             with printed.lock:
                 printed.frame(b"x", str(code).encode())

@@ -389,10 +389,8 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 
 // SetInstance sets the instance whose sandboxes the records are about, unless it is set.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
-	return s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		_, err := q.Exec(ctx, `INSERT INTO workcell.instance (id) VALUES ($1) ON CONFLICT DO NOTHING`, id)
-		return err
-	})
+	_, err := s.db.Exec(ctx, `INSERT INTO workcell.instance (id) VALUES ($1) ON CONFLICT DO NOTHING`, id)
+	return err
 }
 
 // AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one. No

@@ -308,13 +308,22 @@ func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 // Take moves a run that has not finished from one owner to another and drops a request to cancel it.
 // backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
+	return j.take(ctx, runID, from, to, false)
+}
+
+// Pass is Take that keeps a request to cancel the run: it is for whoever has the run next.
+func (j *Journal) Pass(ctx context.Context, runID, from, to string) error {
+	return j.take(ctx, runID, from, to, true)
+}
+
+func (j *Journal) take(ctx context.Context, runID, from, to string, asked bool) error {
 	var n int64
 	retried := false
 	err := j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, again bool) error {
 		retried = again
 		tag, err := q.Exec(ctx, `WITH taken AS (
-	UPDATE workcell.run SET owner = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL RETURNING id)
-SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to)
+	UPDATE workcell.run SET owner = $3, cancel = cancel AND $4 WHERE id = $1 AND owner = $2 AND finished IS NULL RETURNING id)
+SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 		n = tag.RowsAffected()
 		return err
 	})
@@ -334,7 +343,7 @@ SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to)
 
 // AskCancel asks the owner of a run to cancel it, who sees it in the run.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
-	_, err := j.exec(ctx, `WITH asked AS (UPDATE workcell.run SET cancel = true WHERE id = $1 RETURNING id)
+	_, err := j.db.Exec(ctx, `WITH asked AS (UPDATE workcell.run SET cancel = true WHERE id = $1 RETURNING id)
 SELECT pg_notify('`+channel+`', id) FROM asked`, runID)
 	return err
 }
@@ -349,16 +358,6 @@ func (j *Journal) Watch(ctx context.Context, runID string, changed func()) error
 			changed()
 		}
 	})
-}
-
-// exec changes rows and returns how many.
-func (j *Journal) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = j.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) error {
-		tag, err := q.Exec(ctx, query, args...)
-		n = tag.RowsAffected()
-		return err
-	})
-	return n, err
 }
 
 // Runs returns the latest runs, at most limit, the newest first.
@@ -400,11 +399,11 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runst
 
 // Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
-	return j.exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)
+	return j.db.Exec(ctx, `DELETE FROM workcell.run WHERE finished < $1`, before)
 }
 
 // Delete deletes a run that has finished, with its entries; one that has not stays.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
-	_, err := j.exec(ctx, `DELETE FROM workcell.run WHERE id = $1 AND finished IS NOT NULL`, runID)
+	_, err := j.db.Exec(ctx, `DELETE FROM workcell.run WHERE id = $1 AND finished IS NOT NULL`, runID)
 	return err
 }

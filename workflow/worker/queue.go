@@ -152,7 +152,7 @@ func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 // it has another owner by now, or has finished.
 func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3 WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
+		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = fmt.Errorf("run %s has another owner, or has finished: %w", r.ID, backend.ErrExists)
 		}
@@ -193,8 +193,6 @@ WHERE kind = '`+jobKind+`' AND state IN ('scheduled', 'retryable') AND args @> j
 
 // exec changes rows.
 func (q *Queue) exec(ctx context.Context, query string, args ...any) error {
-	return q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
-		_, err := c.Exec(ctx, query, args...)
-		return err
-	})
+	_, err := q.db.Exec(ctx, query, args...)
+	return err
 }

@@ -46,12 +46,19 @@ func (q *Queue) Work(ctx context.Context, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	for {
+	for worked := false; ; {
 		err := q.workAs(ctx, o)
-		if !errors.Is(err, postgres.ErrLeaseLost) || ctx.Err() != nil {
+		worked = worked || errors.Is(err, postgres.ErrLeaseLost)
+		again := worked && (errors.Is(err, postgres.ErrLeaseLost) || errors.Is(err, postgres.ErrUnreachable))
+		if !again || ctx.Err() != nil {
 			return err
 		}
-		o.Logger.Warn("this worker was taken for dead, and begins anew", "error", err)
+		o.Logger.Warn("this worker was taken for dead, or cut off, and begins anew", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(againAfter / 10):
+		}
 	}
 }
 
@@ -259,7 +266,7 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	if err != nil {
 		return err
 	}
-	if err := q.journal.Take(ctx, r.ID, r.Owner, owner); err != nil {
+	if err := q.journal.Pass(ctx, r.ID, r.Owner, owner); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -281,7 +288,7 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 
 // release gives up a run that has not ended: its owner may live on, and nobody would try it for as long.
 func (q *Queue) release(ctx context.Context, runID, owner string) error {
-	err := q.journal.Take(ctx, runID, owner, "left-by-"+owner)
+	err := q.journal.Pass(ctx, runID, owner, "left-by-"+owner)
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) { // it has ended, or somebody took it
 		return nil
 	}

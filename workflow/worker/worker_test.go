@@ -248,6 +248,32 @@ func TestCancelAsked(t *testing.T) {
 	}
 }
 
+// TestCancelAskedBetween: a request to cancel a run is kept while the run goes from nobody to a worker, and to nobody again.
+func TestCancelAskedBetween(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	_, id := add(t, q)
+	r, err := q.Journal().Run(t.Context(), id) // as it was before anybody asked
+	if err := errors.Join(err, q.Journal().AskCancel(t.Context(), id)); err != nil {
+		t.Fatal(err)
+	}
+	owner, _ := joined(t, url)
+	if err := q.Carry(t.Context(), r, owner, nil, func(ctx context.Context, _ workflow.Journal, _ []workflow.Entry) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(patience):
+			return errors.New("nobody was told")
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if r, err := q.Journal().Run(t.Context(), id); err != nil || !r.Cancel || r.Owner == owner {
+		t.Errorf("handed back: %+v, %v", r, err)
+	}
+}
+
 // TestLostJob: a run of the queue whose job is lost, or was taken by a worker that is dead, or waits for the time of a clock that is
 // ahead, is carried out.
 func TestLostJob(t *testing.T) {
