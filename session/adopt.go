@@ -207,6 +207,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	if err != nil {
 		return nil, engineError(err)
 	}
+	fromPool := isPooled(engine)
 	engine = rec.identify(engine)
 	as, made := req, rec.Request
 	if req.Mode == OpenAsIs {
@@ -218,7 +219,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	as.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(rec.Key, as, engine.SessionID)
 	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
-	s.engine.State = backend.StateRunning
+	s.engine.State, s.pooled = backend.StateRunning, fromPool
 	s.follow(rec, req)
 	return s, nil
 }

@@ -56,6 +56,11 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
+// mounts returns all that a sandbox for a request sees of the machine.
+func (m *Manager) mounts(req Request) []backend.Mount {
+	return slices.Concat(req.Mounts, m.cacheMounts(req.Caches))
+}
+
 // cacheMounts returns the mounts of those caches that have something in them.
 func (m *Manager) cacheMounts(names []string) (list []backend.Mount) {
 	for _, c := range m.opts.Caches {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -445,7 +444,7 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 	return backend.Spec{
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
-		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: slices.Concat(s.req.Mounts, m.cacheMounts(s.req.Caches)), Labels: maps.Clone(m.opts.Labels),
+		Network: s.req.Network, OCIRuntime: s.req.OCIRuntime, Mounts: m.mounts(s.req), Labels: maps.Clone(m.opts.Labels),
 		OnPull: onPull, Fork: s.req.fork, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }
@@ -457,6 +456,9 @@ func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
 		return err
 	}
 	s.hold(conn, secondary)
+	if s.pooled { // a guest that was started again has forgotten whose it is
+		return s.claim(ctx, conn)
+	}
 	return nil
 }
 

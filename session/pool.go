@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -50,6 +52,7 @@ type PoolSpec struct {
 type pooled struct {
 	session *Session // never given out; what it has goes to another one
 	kind    string
+	sources []fs.FileInfo // of what is mounted, when it was made
 }
 
 // warmPool is the manager's side of the pool: it makes and removes what package pool counts.
@@ -135,6 +138,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 		return nil, pool.ErrLater
 	}
 	s := m.newSession(Key{Namespace: NamespacePool, ID: id, Name: DefaultName}, w.kinds[kind], sandboxPrefix+id)
+	sources := m.sources(s.req)
 	defer func() {
 		if err != nil {
 			m.vacate()
@@ -159,7 +163,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	if err != nil {
 		return nil, errors.Join(err, m.removePooled(ctx, s))
 	}
-	return &pooled{s, kind}, nil
+	return &pooled{s, kind, sources}, nil
 }
 
 // warm runs the languages that a sandbox has, once: the first time, when a file system is new, takes up to three times as long. When the
@@ -181,16 +185,31 @@ func (s *Session) warm(ctx context.Context) {
 	}
 }
 
-// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image is still what the
-// request names.
+// Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts are
+// still what the request names.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	isImage, err := w.m.imageOf(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
 		w.m.log.WarnContext(ctx, "cannot tell whether the image of the sandboxes that are ready is still the same", "error", err)
 	}
 	return func(p *pooled) bool {
-		return !ended(p.session.conn) && (err != nil || isImage(p.session.engine.ImageID))
+		return !ended(p.session.conn) && p.seesSources() && (err != nil || isImage(p.session.engine.ImageID))
 	}
+}
+
+// sources returns what is now at the directories that are mounted for a request. One of another machine is not among it.
+func (m *Manager) sources(req Request) (list []fs.FileInfo) {
+	for _, mount := range m.mounts(req) {
+		if st, err := os.Stat(mount.Source); err == nil {
+			list = append(list, st)
+		}
+	}
+	return list
+}
+
+// seesSources reports whether what is mounted is still what a new sandbox would see: caches are exchanged as a whole.
+func (p *pooled) seesSources() bool {
+	return slices.EqualFunc(p.sources, p.session.m.sources(p.session.req), os.SameFile)
 }
 
 // Drop removes a sandbox that nobody took, and gives its place back.
@@ -221,6 +240,7 @@ func (w *warmPool) scrap(ctx context.Context, p *pooled) {
 		_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
 		return
 	}
+	w.m.save(p.session.recordAs(RecordRemoving, w.m.now())) // at once: the key is another sandbox's, and the removal may have to wait
 	w.m.wg.Go(func() {
 		w.removing <- struct{}{}
 		defer func() { <-w.removing }()
@@ -302,16 +322,11 @@ func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) b
 // errStale: a sandbox that was ready cannot be handed out any more.
 var errStale = errors.New("session: a sandbox that was ready is not fit any more")
 
-// claim makes a sandbox that was ready the one of a session, as far as its guest is concerned. errStale: that does not answer, or
-// it is another's.
-func (p *pooled) claim(ctx context.Context, s *Session) error {
+// claim makes a sandbox that was ready the one of the session, as far as its guest is concerned.
+func (s *Session) claim(ctx context.Context, conn *client.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
 	defer cancel()
-	err := p.session.conn.Claim(ctx, wire.ClaimRequest{Owner: s.key.String(), OrphanMillis: s.orphanTimeout().Milliseconds()})
-	if err != nil {
-		return errors.Join(errStale, noAnswer(ctx, err))
-	}
-	return nil
+	return noAnswer(ctx, conn.Claim(ctx, wire.ClaimRequest{Owner: s.key.String(), OrphanMillis: s.orphanTimeout().Milliseconds()}))
 }
 
 // greet connects to a guest and greets it, within a bound.
@@ -349,7 +364,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	current, claimed, early := make(chan bool, 1), make(chan error, 1), key.Namespace != NamespaceUser
 	m.wg.Go(func() { current <- m.pool.isCurrent(ctx, ready) })
 	if early {
-		m.wg.Go(func() { claimed <- ready.claim(ctx, s) })
+		m.wg.Go(func() { claimed <- s.claim(ctx, ready.session.conn) })
 	}
 	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
 	reserve := func() error {
@@ -372,10 +387,12 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		err = errStale
 	}
 	if err == nil && !early {
-		claimed <- ready.claim(ctx, s)
+		claimed <- s.claim(ctx, ready.session.conn)
 	}
 	if err == nil {
-		err = <-claimed
+		if err = <-claimed; err != nil { // its guest does not answer, or is another's
+			err = errors.Join(errStale, err)
+		}
 	}
 	if !<-current && err == nil {
 		err = errStale
@@ -400,7 +417,7 @@ func (p *pooled) engineOf(s *Session) backend.Info {
 	return Record{ID: s.id, Key: s.key, Created: s.created}.identify(p.session.engine)
 }
 
-// isCurrent reports whether the image of a sandbox that was ready is still what its request names. Those who ask at once share a
+// isCurrent reports whether the image and the mounts of a sandbox that was ready are still what its request names. Those who ask at once share a
 // look.
 func (w *warmPool) isCurrent(ctx context.Context, p *pooled) bool {
 	look := w.looks.DoChan(p.kind, func() (any, error) {
@@ -411,24 +428,34 @@ func (w *warmPool) isCurrent(ctx context.Context, p *pooled) bool {
 	select {
 	case seen := <-look:
 		isImage, _ := seen.Val.(func(string) bool)
-		return seen.Err == nil && isImage != nil && isImage(p.session.engine.ImageID)
+		return seen.Err == nil && isImage != nil && isImage(p.session.engine.ImageID) && p.seesSources()
 	case <-ctx.Done():
 		return false
 	}
 }
 
 // recordClaimed makes the record of a sandbox from its labels. Whose one is that was ready only its guest knows; what is nobody's
-// goes.
+// goes. One that was stopped, or started again, may be somebody's whose claim its guest has forgotten: it stays.
 func (m *Manager) recordClaimed(ctx context.Context, engine backend.Info, key Key) Record {
-	if key.Namespace != NamespacePool || engine.State != backend.StateRunning {
+	if key.Namespace != NamespacePool {
 		return m.recordOf(engine, key)
 	}
-	health, err := m.health(ctx, engine.ID)
+	running := engine.State == backend.StateRunning
+	var health wire.Health
+	var err error
+	if running {
+		health, err = m.health(ctx, engine.ID)
+	}
 	if owner, parseErr := ParseKey(health.Claimed); err == nil && parseErr == nil {
 		key = owner
 	}
 	rec := m.recordOf(engine, key)
-	if err == nil && health.Claimed == "" {
+	uptime := time.Duration(health.UptimeMillis) * time.Millisecond
+	switch {
+	case err != nil || health.Claimed != "":
+	case !running || time.Since(engine.Created)-uptime > lifetimes.CreationGrace:
+		rec.Idle, rec.Expires = -1, time.Time{}
+	default:
 		rec.State, rec.Expires = RecordRemoving, m.now()
 	}
 	return rec

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,11 +21,12 @@ import (
 // pictured is an engine that knows which image a name stands for.
 type pictured struct {
 	sharing
-	id *atomic.Value
+	id      *atomic.Value
+	mounted string
 }
 
 func newPictured(t testing.TB) pictured {
-	e := pictured{sharing{newEngine(t)}, &atomic.Value{}}
+	e := pictured{sharing{newEngine(t)}, &atomic.Value{}, t.TempDir()}
 	e.id.Store("sha256:1")
 	return e
 }
@@ -202,11 +204,16 @@ func TestPoolUnfit(t *testing.T) {
 		"image":   func(e pictured) { e.id.Store("sha256:2") },
 		"killed":  func(e pictured) { e.all()[0].murder() },
 		"removed": func(e pictured) { e.remove(e.all()[0].info.ID) },
+		"mounts": func(e pictured) {
+			must(t, os.Rename(e.mounted, e.mounted+".old"))
+			must(t, os.Mkdir(e.mounted, 0o700))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newPictured(t)
 			opts := poolOptions(1)
+			opts.Defaults.Mounts = []backend.Mount{{Source: e.mounted, Target: "/data"}}
 			m := newManager(t, e, opts)
 			old := awaitPool(t, m, 1)[0]
 			spoil(e)
@@ -334,6 +341,41 @@ func TestPoolStoreLost(t *testing.T) {
 		t.Fatalf("Open = %v, %v, want the old sandbox", created, err)
 	}
 	wantOutput(t, again, "cat file", "kept\n")
+}
+
+// TestPoolRestarted: a guest that was started again is told whose it is, and where nobody can know, the sandbox stays.
+func TestPoolRestarted(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(1)
+	first := newManager(t, e, opts)
+	awaitPool(t, first, 1)
+	key := session.UserKey("lab")
+	s := mustOpen(t, first, key)
+	output(t, s, "echo kept > file")
+	must(t, first.Detach(t.Context()))
+	later := time.Now().Add(time.Hour)
+	for what, again := range map[string]func(m *session.Manager, start func()){
+		"stopped": func(*session.Manager, func()) {},
+		"opened":  func(m *session.Manager, _ func()) { reopen(t, m, key, testImage(), s.ID()) },
+		"connected": func(m *session.Manager, start func()) {
+			start()
+			_, err := m.Connect(t.Context(), s.ID())
+			must(t, err)
+		},
+	} {
+		must(t, e.Stop(t.Context(), e.all()[0].info.ID))
+		m := newManager(t, e, without(opts))
+		again(m, func() { must(t, e.Start(t.Context(), e.all()[0].info.ID)) })
+		must(t, m.Detach(t.Context()))
+		lost := shared()
+		second := newManager(t, e, lost)
+		second.SetClock(func() time.Time { return later })
+		second.Reap(t.Context())
+		if rec := record(t, lost.Store, s.ID()); rec.State != session.RecordReady || rec.Idle >= 0 || (rec.Key == key) == (what == "stopped") {
+			t.Errorf("%s: record %+v", what, rec)
+		}
+	}
 }
 
 // TestPoolRace: many who open at once, and a manager that ends among them, get a sandbox each and leave none.

@@ -35,6 +35,7 @@ type Session struct {
 	owned     bool       // this manager removes the sandbox; false for Connect
 	joined    bool       // it is another process's and open here all the same (Options.Join)
 	keepFresh bool       // a secondary connection whose uses are recorded
+	pooled    bool       // its record has it from a pool
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
 

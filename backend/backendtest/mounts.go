@@ -72,7 +72,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 		{Source: dir, Target: "/proc/sys"}, {Source: dir, Target: "/tmp/x"}, {Source: dir, Target: "/dev/shm"}, {Source: dir, Target: "/data/../proc"},
 		{Source: dir, Target: "data"}, {Source: dir, Target: ""}, {Source: dir, Target: "/.workcell"}, {Source: dir, Target: "/opt"}, {Source: dir, Target: "/a:b"},
 		{Source: "/", Target: "/data"}, {Source: "/etc", Target: "/data"}, {Source: "/proc/1", Target: "/data"}, {Source: "/var/run/x", Target: "/data"},
-		{Source: "/var", Target: "/data"}, {Source: "", Target: "/data"}, {Source: "x", Target: "/data"}, {Source: dir + "/../..", Target: "/data"},
+		{Source: "/var", Target: "/data"}, {Source: "/var/lib/workcell", Target: "/data"}, {Source: "", Target: "/data"}, {Source: "x", Target: "/data"}, {Source: dir + "/../..", Target: "/data"},
 		{Source: filepath.Join(dir, "link"), Target: "/data"}, {Source: filepath.Join(dir, "file"), Target: "/data"}, {Source: filepath.Join(dir, "none"), Target: "/data"},
 	} {
 		spec := s.lone(t)

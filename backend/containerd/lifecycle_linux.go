@@ -171,7 +171,7 @@ func (b *driver) removeRemains(ctx context.Context, session, container string, w
 		errs = append(errs, b.leaveNetwork(ctx, b.state, container), deleteNetns(b.state.loopback(container)), removeTree(ctx, b.state.sandbox(container)))
 	}
 	if workspace && len(others) == 0 {
-		errs = append(errs, removeTree(ctx, b.state.workspaces(session)))
+		errs = append(errs, removeWorkspace(ctx, b.state.workspaces(session)))
 	}
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
@@ -204,7 +204,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	if err != nil {
 		return err
 	}
-	return b.settle(ctx, "remove files", removeTree(ctx, b.state.workspaces(session)))
+	return b.settle(ctx, "remove files", removeWorkspace(ctx, b.state.workspaces(session)))
 }
 
 // destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
@@ -254,13 +254,18 @@ func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) err
 			return err
 		}
 		if len(others) == 0 {
-			err = removeTree(ctx, r.state().workspaces(r.session))
+			err = removeWorkspace(ctx, r.state().workspaces(r.session))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return removeTree(ctx, r.state().sandbox(r.id))
+}
+
+// removeWorkspace deletes the directory of a workspace.
+func removeWorkspace(ctx context.Context, dir string) error {
+	return snapshots.Removing(ctx, dir, func() error { return removeTree(ctx, dir) })
 }
 
 func ignoreNotFound(err error) error {

@@ -104,7 +104,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return err
 	}
 	if workspace, known := b.workspaces.Load(id); known && opts.Volumes {
-		if err := b.removeWorkspace(ctx, workspace.(volumeName)); err != nil {
+		if err := b.removeUnforked(ctx, workspace.(volumeName)); err != nil {
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	if !sameOwner(v.Labels, instance, sessionID) {
 		return fmt.Errorf("docker: volume %s is not this session's: %w", name, backend.ErrExists)
 	}
-	return b.removeWorkspace(ctx, name)
+	return b.removeUnforked(ctx, name)
 }
 
 // removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is

@@ -114,6 +114,15 @@ func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, 
 	return nil
 }
 
+// removeUnforked removes a workspace when nobody copies from it.
+func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
+	remove := func() error { return b.removeWorkspace(ctx, v) }
+	if w, err := b.snapshots(v); err == nil {
+		return snapshots.Removing(ctx, w.Dir, remove)
+	}
+	return remove() // this process cannot copy from it, either
+}
+
 // settle brings to its end what a dead process began with a sandbox's workspace, or waits for a living one.
 func (b *driver) settle(ctx context.Context, res container.InspectResponse) error {
 	return b.unfinished(ctx, res, (*snapshots.Workspace).Recover)

@@ -33,6 +33,10 @@ func (b *driver) CopySnapshot(context.Context, string, backend.ForkOf) error { r
 // Rollback fails.
 func (b *driver) Rollback(context.Context, string, string) error { return errSnapshots }
 
+func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
+	return b.removeWorkspace(ctx, v)
+}
+
 func (b *driver) settle(context.Context, container.InspectResponse) error { return nil }
 func (b *driver) thaw(context.Context, container.InspectResponse) error   { return nil }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 // ownerFile holds a workspace.
@@ -199,7 +200,8 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 		return err
 	}
 	// The ids are free only when nothing belongs to them any more.
-	if err = b.dirs.discard(ctx, b.dirs.workspace(session)); err == nil {
+	dir := b.dirs.workspace(session)
+	if err = snapshots.Removing(ctx, dir, func() error { return b.dirs.discard(ctx, dir) }); err == nil {
 		err = b.dirs.releaseBlock(w.Base)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -38,11 +39,40 @@ func (a *app) config() (*config.Config, error) {
 	if err != nil {
 		return nil, usageError(err, "--mount /srv/data:/data, or /srv/data:/data:rw for one that programs can write to")
 	}
+	if err := a.checkMounts(mounts); err != nil {
+		return nil, err
+	}
 	if a.Defaults == nil { // else they are those that a run began with
 		a.Defaults = &session.Defaults{Limits: c.Limits(), ExecTimeout: c.ExecTimeout(), OCIRuntime: c.OCIRuntime(), Images: c.Images(), Mounts: mounts}
 	}
 	a.loaded = c
 	return c, nil
+}
+
+// checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have its rights.
+func (a *app) checkMounts(list []backend.Mount) error {
+	if len(list) == 0 {
+		return nil
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return err
+	}
+	held := []string{string(dir)}
+	if home, err := a.env.ConfigHome(); err == nil { // a user without a home has none
+		held = append(held, filepath.Join(home, "workcell"))
+	}
+	for _, m := range list {
+		for _, dir := range held {
+			source, sourceErr := filepath.EvalSymlinks(m.Source) // it may be another machine's
+			dir, err := filepath.EvalSymlinks(dir)
+			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
+				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
+				return usageError(fmt.Errorf("mounts: %s has what belongs to Workcell", m.Source), "name a directory of its own for it")
+			}
+		}
+	}
+	return nil
 }
 
 // configFlags returns the values of the flags that are settings, too.

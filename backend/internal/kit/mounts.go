@@ -27,6 +27,7 @@ func heldSources() []string {
 	return []string{
 		"/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/etc", "/root/.ssh",
 		"/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd",
+		"/var/lib/workcell/local", "/var/lib/workcell/containerd", // not what else may be there: caches are mounted
 	}
 }
 

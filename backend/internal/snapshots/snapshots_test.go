@@ -157,6 +157,33 @@ func TestCopiesOfEachOther(t *testing.T) {
 	wg.Wait()
 }
 
+// TestForkOfRemoved: a fork beside the removal of its origin has all files, or fails.
+func TestForkOfRemoved(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range 300 {
+		names = append(names, fmt.Sprint("f", i))
+	}
+	for range 10 {
+		dir, to := filepath.Join(t.TempDir(), "w"), t.TempDir()
+		w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+		tree(t, w.Files, names...)
+		_, err := w.Take(t.Context(), "s")
+		must(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := snapshots.Removing(t.Context(), dir, func() error { return os.RemoveAll(dir) }); err != nil {
+				t.Error(err)
+			}
+		})
+		_, err = w.Fork(t.Context(), "s", snapshots.Target{Files: to})
+		wg.Wait()
+		if got, _ := os.ReadDir(to); err == nil && len(got) != len(names) || err != nil && !errors.Is(err, snapshots.ErrNone) {
+			t.Errorf("%d files of %d, %v", len(got), len(names), err)
+		}
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

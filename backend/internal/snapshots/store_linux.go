@@ -84,6 +84,18 @@ func (w *Workspace) take(lock func(*flock.Flock) (bool, error)) (unlock func(), 
 	return func() { _ = l.Close() }, nil // nothing was written
 }
 
+// Removing runs what removes the directory of a workspace when nobody forks or copies from it: who did would miss files without an
+// error. One that is not there has nobody.
+func Removing(ctx context.Context, dir string, remove func() error) error {
+	unlock, err := (&Workspace{Dir: dir}).lock(ctx)
+	if err == nil {
+		defer unlock()
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return remove()
+}
+
 // Take keeps the files of the workspace.
 func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, err error) {
 	if err := backend.CheckSnapshotName(name); err != nil {
