@@ -8,9 +8,12 @@ exec </dev/null # which may not even be open
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 began=$SECONDS
 tools_log=$(mktemp)
+cluster_log=$(mktemp)
 scratch=$(mktemp -d) # temporary files of the tests
 bins=$(mktemp -d)    # test binaries and the output of lanes
 tools_pid=
+cluster_pid=      # builds Kubernetes
+cluster_ours=     # 1: this run started the cluster
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
 postgres_ours=    # 1: this run started PostgreSQL
@@ -29,6 +32,7 @@ main() {
   before=$(leftovers)
   section "tests" lanes
   section "conformance on containerd 2" on_containerd2
+  section "Kubernetes" on_kubernetes
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
 }
@@ -50,10 +54,12 @@ elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
 finish() {
   local code=$?
-  if [ -n "$tools_pid" ]; then kill -- "-$tools_pid" 2>/dev/null || true; fi
+  local pid
+  for pid in $tools_pid $cluster_pid; do kill -- "-$pid" 2>/dev/null || true; done
+  if [ -n "$cluster_ours" ]; then hack/cluster.sh down; fi
   if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
   if [ -n "$postgres_ours" ]; then hack/postgres.sh stop; fi
-  rm -rf "$tools_log" "$scratch" "$bins"
+  rm -rf "$tools_log" "$cluster_log" "$scratch" "$bins"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
     [ $code -ne 0 ] || code=1
@@ -121,6 +127,11 @@ tools() {
   fi
   tools_pid=
   tail -n 5 "$tools_log"
+  # Some ten minutes the first time, beside the tests on the other engines.
+  set -m
+  nice -n 19 hack/cluster.sh path >"$cluster_log" 2>&1 </dev/null &
+  cluster_pid=$!
+  set +m
   hack/gvisor.sh install
   if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
   containerd2=$(hack/containerd2.sh start)
@@ -143,7 +154,6 @@ lanes() {
   go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/executor ./e2e/promises
   # The longest first.
   engines="$module/(backend/(docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
-  # The cluster's driver has a target of its own, make test-cluster, until the build of a whole Kubernetes fits in here.
   all=$(go list ./... | grep -vxE "$module/(backend/(containerd|kubernetes)|e2e/(conformance|executor|install|promises))")
   # shellcheck disable=SC2046 # one word per package
   alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
@@ -164,6 +174,32 @@ on_containerd2() {
   lane "containerd driver on containerd 2" binary backend/containerd CONTAINERD_ADDRESS="$containerd2" -test.run '^TestConformance'
   lane "conformance on containerd 2" binary e2e/conformance CONTAINERD_ADDRESS="$containerd2" WORKCELL_TEST_BACKEND=containerd
   finished
+}
+
+# on_kubernetes runs what cluster.sh lists: first and alone the driver, whose tests end parts of the cluster.
+on_kubernetes() {
+  local package flags before
+  if kill -0 "$cluster_pid" 2>/dev/null; then echo "waiting for the build of Kubernetes"; fi
+  if ! wait "$cluster_pid"; then
+    cat "$cluster_log"
+    return 1
+  fi
+  cluster_pid=
+  if ! hack/cluster.sh status 2>/dev/null; then cluster_ours=1; fi
+  hack/cluster.sh up
+  before=$(hack/cluster.sh left)
+  # shellcheck disable=SC2046 # one word per package
+  go test -race -vet=off -c -o "$bins/" $(hack/cluster.sh suites | sed 's|^\([^ ]*\).*|./\1|')
+  lane "Kubernetes driver" binary backend/kubernetes
+  finished
+  while read -r package flags; do
+    # shellcheck disable=SC2086 # flags are words
+    if [ "$package" != backend/kubernetes ]; then lane "$package on Kubernetes" binary "$package" WORKCELL_TEST_BACKEND=kubernetes $flags; fi
+  done < <(hack/cluster.sh suites)
+  finished
+  nothing_new "$before" hack/cluster.sh left
+  if [ -n "$cluster_ours" ]; then hack/cluster.sh down; fi
+  cluster_ours=
 }
 
 # finished waits for all lanes, and names those that failed.
@@ -258,10 +294,12 @@ containerd_leftovers() {
   done
 }
 
-nothing_left() {
-  local new deadline=$((SECONDS + 30))
+# nothing_new BEFORE COMMAND...: what the command lists is soon again what it was.
+nothing_new() {
+  local before=$1 new deadline=$((SECONDS + 30))
+  shift
   while :; do
-    new=$(comm -13 <(sort <<<"$1") <(leftovers | sort))
+    new=$(comm -13 <(sort <<<"$before") <("$@" | sort))
     [ -n "$new" ] || break
     if [ $SECONDS -ge $deadline ]; then
       printf 'the tests left behind:\n%s\n' "$new"
@@ -269,6 +307,10 @@ nothing_left() {
     fi
     sleep 0.5
   done
+}
+
+nothing_left() {
+  nothing_new "$1" leftovers
   # A process that is killed while it finds out what can hold a workspace leaves
   # what the next one that does so removes five minutes later.
   docker volume ls --filter label=dev.workcell.probe --format 'note: the volume {{.Name}} is left of a killed process'
