@@ -68,11 +68,23 @@ func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
 		return err
 	}
 	for _, img := range loaded {
-		if err := ctrd.NewImage(e.api, img).Unpack(ctx, ""); err != nil {
+		if err := unpack(ctx, ctrd.NewImage(e.api, img)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unpack unpacks an image. Layers that were only those of the image that had its name before may be collected just after they were
+// found to be there. The image holds them then, so that they are unpacked for good the second time.
+func unpack(ctx context.Context, img ctrd.Image) error {
+	is, err := false, error(nil)
+	for i := 0; i < 2 && !is && err == nil; i++ {
+		if err = img.Unpack(ctx, ""); err == nil {
+			is, err = img.IsUnpacked(ctx, "")
+		}
+	}
+	return err
 }
 
 func (e containerdEngine) tag(ctx context.Context, from, to string) error {
