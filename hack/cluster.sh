@@ -8,7 +8,7 @@
 #   cluster.sh status   report whether it runs
 #   cluster.sh left     list what is in it that tests made
 #   cluster.sh suites   list the packages that make test runs on it, one a line, and the flags of each
-#   cluster.sh test     run them one after the other
+#   cluster.sh test     run these and the longer ones, one after the other
 #   cluster.sh down     end what up started, and remove what it made
 #   cluster.sh end NAME, cluster.sh start NAME    one part alone: kube-apiserver, kubelet, ...
 set -euo pipefail
@@ -407,12 +407,17 @@ left() {
 # implemented, on cheaper engines; docs/kubernetes.md names the promises that cannot hold here.
 suites() {
   cat <<'END'
-backend/kubernetes
 e2e/conformance
+e2e/install
+END
+}
+
+longer() {
+  cat <<'END'
+backend/kubernetes
 e2e/promises -test.run=^Test([DHJLMNO]|(C[126]|F[125]|E[37]|G[16])[A-Z])
 e2e/hosttools -test.run=^Test(ScriptCallsTools|CommandEnds|ForgedTag)$
 e2e/egress -test.run=^Test(Curl|Pip)$
-e2e/install
 END
 }
 
@@ -423,7 +428,7 @@ run_suites() {
     say "=== $package"
     # shellcheck disable=SC2086 # flags are words
     (cd "$root" && WORKCELL_TEST_BACKEND=kubernetes go test -race -count=1 -timeout 40m -parallel 4 "./$package" ${flags:+-args $flags}) </dev/null || failed+=("$package")
-  done < <(suites)
+  done < <(suites && longer)
   [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
 }
 

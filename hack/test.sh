@@ -176,7 +176,7 @@ on_containerd2() {
   finished
 }
 
-# on_kubernetes runs what cluster.sh lists: first and alone the driver, whose tests end parts of the cluster.
+# on_kubernetes runs what cluster.sh lists.
 on_kubernetes() {
   local package flags before
   if kill -0 "$cluster_pid" 2>/dev/null; then echo "waiting for the build of Kubernetes"; fi
@@ -190,11 +190,9 @@ on_kubernetes() {
   before=$(hack/cluster.sh left)
   # shellcheck disable=SC2046 # one word per package
   go test -race -vet=off -c -o "$bins/" $(hack/cluster.sh suites | sed 's|^\([^ ]*\).*|./\1|')
-  lane "Kubernetes driver" binary backend/kubernetes
-  finished
   while read -r package flags; do
     # shellcheck disable=SC2086 # flags are words
-    if [ "$package" != backend/kubernetes ]; then lane "$package on Kubernetes" binary "$package" WORKCELL_TEST_BACKEND=kubernetes $flags; fi
+    lane "$package on Kubernetes" binary "$package" WORKCELL_TEST_BACKEND=kubernetes $flags
   done < <(hack/cluster.sh suites)
   finished
   nothing_new "$before" hack/cluster.sh left
