@@ -308,17 +308,24 @@ func TestPoolAdopted(t *testing.T) {
 	}
 }
 
-// TestPoolStoreLost: without records the guest says whose a sandbox is.
-func TestPoolStoreLost(t *testing.T) {
-	t.Parallel()
-	e := newPictured(t)
-	opts := poolOptions(1)
+// leaveNamed opens a named sandbox of a pool, and leaves it with a file.
+func leaveNamed(t *testing.T, e pictured, opts *session.Options) (session.Key, *session.Session) {
+	t.Helper()
 	first := newManager(t, e, opts)
 	awaitPool(t, first, 1)
 	key := session.UserKey("lab")
 	s := mustOpen(t, first, key)
 	output(t, s, "echo kept > file")
 	must(t, first.Detach(t.Context()))
+	return key, s
+}
+
+// TestPoolStoreLost: without records the guest says whose a sandbox is.
+func TestPoolStoreLost(t *testing.T) {
+	t.Parallel()
+	e := newPictured(t)
+	opts := poolOptions(1)
+	key, s := leaveNamed(t, e, opts)
 	nobodys, err := e.Create(t.Context(), backend.Spec{ID: "sbx_" + session.NewID(), Instance: opts.Instance, Key: "pool:x:default", Created: time.Now()})
 	must(t, err)
 	later := time.Now().Add(time.Hour)
@@ -348,12 +355,7 @@ func TestPoolRestarted(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)
 	opts := poolOptions(1)
-	first := newManager(t, e, opts)
-	awaitPool(t, first, 1)
-	key := session.UserKey("lab")
-	s := mustOpen(t, first, key)
-	output(t, s, "echo kept > file")
-	must(t, first.Detach(t.Context()))
+	key, s := leaveNamed(t, e, opts)
 	later := time.Now().Add(time.Hour)
 	for what, again := range map[string]func(m *session.Manager, start func()){
 		"stopped": func(*session.Manager, func()) {},
