@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +20,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // With Options.Claims a sandbox is a SandboxClaim of agent-sandbox where a SandboxWarmPool has a pod of its shape. The claim has
@@ -43,7 +41,6 @@ type warm struct {
 	claims    claimclient.ExtensionsV1beta1Interface
 	sandboxes agentclient.SandboxInterface
 	pods      sync.Map // id of a claimed sandbox -> name of its pod
-	first     sync.Map // id of a claimed sandbox -> *stream that waits for its first Dial
 	told      sync.Map // reasons that the log has
 }
 
@@ -132,24 +129,36 @@ func (d *driver) fromPool(ctx context.Context, p *plan) (backend.Info, error) {
 	return backend.Info{}, err
 }
 
-func (d *driver) claimWarm(ctx context.Context, p *plan) (backend.Info, error) {
+// fits returns an unfit error where the pool has nothing for a plan.
+func (d *driver) fits(ctx context.Context, p *plan) error {
 	want, err := d.blueprint(p)
 	if err != nil {
-		return backend.Info{}, err
+		return err
 	}
 	pool, template, err := d.pool(ctx)
 	if err != nil {
-		return backend.Info{}, err
+		return err
 	}
 	switch why := differs(want, &template.Spec.SandboxBlueprint); {
 	case p.Spec.Pull == backend.PullAlways:
-		return backend.Info{}, &unfit{"an image that is pulled for every sandbox"}
+		return &unfit{"an image that is pulled for every sandbox"}
 	case template.Spec.NetworkPolicyManagement != claimapi.NetworkPolicyManagementUnmanaged:
-		return backend.Info{}, &unfit{"the template's networkPolicyManagement is not Unmanaged"}
+		return &unfit{"the template's networkPolicyManagement is not Unmanaged"}
 	case why != "":
-		return backend.Info{}, &unfit{"the template has another " + why}
+		return &unfit{"the template has another " + why}
 	case pool.Status.ReadyReplicas == 0: // what would be made for a claim takes as long as a pod of its own
-		return backend.Info{}, &unfit{"the pool is empty"}
+		return &unfit{"the pool is empty"}
+	}
+	return nil
+}
+
+func (d *driver) claimWarm(ctx context.Context, p *plan) (backend.Info, error) {
+	if p.unfit != nil {
+		return backend.Info{}, p.unfit
+	}
+	want, err := d.blueprint(p)
+	if err != nil {
+		return backend.Info{}, err
 	}
 	claim, err := d.createSandboxClaim(ctx, p)
 	if err != nil {
@@ -158,11 +167,14 @@ func (d *driver) claimWarm(ctx context.Context, p *plan) (backend.Info, error) {
 	if claim.CreationTimestamp.Sub(p.closed) < policyBinds {
 		return backend.Info{}, &unfit{"its NetworkPolicy is new"}
 	}
-	if err := d.loneClaim(ctx, p); err != nil {
-		return backend.Info{}, err
-	}
-	pod, err := d.assigned(ctx, claim, "", func(s *agentapi.Sandbox) string { return differs(want, &s.Spec.SandboxBlueprint) })
-	if err != nil {
+	var pod *corev1.Pod
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.loneClaim(both, p) })
+	g.Go(func() (err error) {
+		pod, err = d.assigned(both, claim, "", func(s *agentapi.Sandbox) string { return differs(want, &s.Spec.SandboxBlueprint) })
+		return err
+	})
+	if err := g.Wait(); err != nil {
 		return backend.Info{}, err
 	}
 	// What is ready answers at once, unless its node is away.
@@ -282,18 +294,11 @@ func (d *driver) sandboxOf(ctx context.Context, claim *claimapi.SandboxClaim) (*
 }
 
 // inhabit makes a claim's pod the sandbox, in an order in which nothing can be left behind: a guest that is claimed ends when it
-// is alone for too long, and a pod has the labels of a sandbox only when its guest is claimed.
+// is alone for longer than it may from then on, and a pod has the labels of a sandbox only when its guest is claimed.
 func (d *driver) inhabit(ctx context.Context, claim *claimapi.SandboxClaim, pod *corev1.Pod) (backend.Info, error) {
 	c, _ := configOf(&claim.ObjectMeta, backend.RoleSandbox)
 	id := claim.Name + "." + claim.Labels[labelNonce]
-	info, err := d.await(ctx, pod, c.Image, func(ctx context.Context, now *corev1.Pod) ([]string, error) {
-		s, err := d.claimGuest(ctx, now.Name, id, c.Orphan)
-		if err != nil {
-			return nil, err
-		}
-		d.warm.keep(id, s)
-		return d.declared(ctx, now.Name, imageOf(now))
-	})
+	info, err := d.await(ctx, pod, c.Image, id, id, c.Orphan.String())
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -309,66 +314,6 @@ func (d *driver) inhabit(ctx context.Context, claim *claimapi.SandboxClaim, pod 
 	info, _ = describe(pod)
 	info.ImageEnv = env
 	return info, nil
-}
-
-// keep has a stream wait for the first Dial of a sandbox, for some time: opening another one would take a third of the whole.
-func (w *warm) keep(id string, s *stream) {
-	if old, was := w.first.Swap(id, s); was {
-		_ = old.(*stream).Close() // never fails
-	}
-	time.AfterFunc(attachTimeout, func() {
-		if w.first.CompareAndDelete(id, s) {
-			_ = s.Close() // never fails
-		}
-	})
-}
-
-// taken returns the stream that waits for the first Dial of a sandbox, nil for none that is open still.
-func (w *warm) taken(id string) *stream {
-	if w == nil {
-		return nil
-	}
-	s, ok := w.first.LoadAndDelete(id)
-	if !ok || s.(*stream).ended() {
-		return nil
-	}
-	return s.(*stream)
-}
-
-// release ends what waits.
-func (w *warm) release() {
-	if w == nil {
-		return
-	}
-	for id := range w.first.Range {
-		if s := w.taken(id.(string)); s != nil {
-			_ = s.Close() // never fails
-		}
-	}
-}
-
-// claimGuest tells a guest whose it is, which it believes once in its life, and how long it may be alone, which it did not know
-// in the pool: it would have ended there. It returns a stream to it.
-func (d *driver) claimGuest(ctx context.Context, pod, owner string, orphan time.Duration) (*stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
-	defer cancel()
-	s, err := d.exec(ctx, pod, embed.Path, "connect", owner, orphan.String())
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-	var said [1]byte
-	_, err = io.ReadFull(s, said[:])
-	switch {
-	case err == nil && !stop():
-		err = ctx.Err()
-	case err == nil && said[0] != wire.BridgeClaimed:
-		err = &unfit{"a sandbox of the pool was used before"}
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
 }
 
 // startClaimed starts a claimed sandbox that has ended: agent-sandbox makes another pod in the place of one that is deleted.

@@ -11,18 +11,22 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 const (
 	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it takes, the
 	// less a moment counts.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
+	// tryAfter is how old a pod is that is tried: kubelets look each 300 ms whether a pod's volumes are mounted, and ours have some.
+	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the pod is looked at meanwhile, for a reason why it never will.
 	lookEvery = 250 * time.Millisecond
 	// crowded is how long no node may take a pod: where nodes are added on demand one may come.
@@ -37,6 +41,7 @@ type plan struct {
 	guest   string    // version
 	network string    // the label by which its NetworkPolicy selects it
 	closed  time.Time // when that policy was written
+	unfit   *unfit    // why it cannot be claimed
 }
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
@@ -71,7 +76,7 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
-	if err := d.isolate(ctx, p); err != nil {
+	if err := d.prepare(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
@@ -99,7 +104,24 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err := d.lonePod(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
-	return d.await(ctx, pod, p.Image, d.environ)
+	return d.await(ctx, pod, p.Image, p.id())
+}
+
+// prepare finds out what a sandbox needs before there is one.
+func (d *driver) prepare(ctx context.Context, p *plan) error {
+	if d.warm == nil {
+		return d.isolate(ctx, p)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.isolate(ctx, p) })
+	g.Go(func() error {
+		err := d.fits(ctx, p)
+		if errors.As(err, &p.unfit) {
+			err = nil
+		}
+		return err
+	})
+	return g.Wait()
 }
 
 // ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim before the
@@ -140,8 +162,9 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await returns what a pod is once its guest answers to greet, which returns what the image declares, or why it never will.
-func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string, greet func(context.Context, *corev1.Pod) ([]string, error)) (backend.Info, error) {
+// await returns what the pod of a sandbox is once its guest answers, or why it never will. Its first stream, which claims the
+// sandbox with these words, waits for the first Dial.
+func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string, claim ...string) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()
 	begin := time.Now()
@@ -160,11 +183,12 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string, greet
 				return backend.Info{}, err
 			}
 		}
-		if now.Spec.NodeName != "" {
-			env, err := greet(wait, now)
+		if now.Spec.NodeName != "" && (now.Status.Phase == corev1.PodRunning || time.Since(begin) >= tryAfter) {
+			s, r, err := d.meet(wait, now.Name, claim...)
 			if err == nil {
+				d.first.keep(id, s)
 				info, _ := describe(now)
-				info.ImageEnv = env
+				info.ImageEnv = imageEnv(r.Environ)
 				return info, nil
 			}
 			if isUnfit(err) {
@@ -177,7 +201,7 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image string, greet
 		select {
 		case <-wait.Done():
 			return backend.Info{}, d.whyNot(ctx, wait, wait.Err())
-		case <-time.After(min(max(tryEvery, time.Since(begin)/10), tryAtLeast)):
+		case <-time.After(min(max(tryEvery, time.Since(begin)/20), tryAtLeast)):
 		}
 	}
 }
@@ -195,35 +219,59 @@ func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 	return err
 }
 
-// environ returns what the image of a pod declares, once its guest runs.
-func (d *driver) environ(ctx context.Context, pod *corev1.Pod) ([]string, error) {
-	r, err := d.report(ctx, pod.Name)
-	return imageEnv(r.Environ), err
-}
-
-// report is what a guest says of its pod; see cmd/workcell-guest.
-type report struct {
-	Environ     []string `json:"environ"`
-	OOMKills    int64    `json:"oom_kills"`
-	CPUNanos    int64    `json:"cpu_nanos"`
-	MemoryBytes int64    `json:"memory_bytes"`
-}
-
 // report asks a sandbox's guest, which answers as soon as it runs.
-func (d *driver) report(ctx context.Context, pod string) (r report, err error) {
-	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
-	defer cancel()
-	s, err := d.exec(ctx, pod, embed.Path, "report")
+func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error) {
+	s, r, err := d.hear(ctx, pod, "report")
 	if err != nil {
 		return r, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-	defer stop()
-	text, err := io.ReadAll(io.LimitReader(s, 1<<20))
-	if err = errors.Join(err, s.Close()); err == nil {
-		err = json.Unmarshal(text, &r)
+	return r, s.Close()
+}
+
+// meet opens a stream to a guest that has met nobody, and returns its report. With an owner, and how long it may be alone, it
+// claims the sandbox, which a guest believes once in its life.
+func (d *driver) meet(ctx context.Context, pod string, claim ...string) (*stream, wire.PodReport, error) {
+	s, r, err := d.hear(ctx, pod, append([]string{"connect", "--report"}, claim...)...)
+	if err == nil && len(claim) > 0 && !r.Claimed {
+		err = errors.Join(&unfit{"a sandbox of the pool was used before"}, s.Close())
 	}
-	return r, err
+	return s, r, err
+}
+
+// hear runs the guest's program in a pod, and returns its streams behind the report that it begins with.
+func (d *driver) hear(ctx context.Context, pod string, args ...string) (_ *stream, r wire.PodReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	s, err := d.exec(ctx, pod, append([]string{embed.Path}, args...)...)
+	if err != nil {
+		return nil, r, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	line, err := firstLine(s, 1<<20)
+	if !stop() {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = json.Unmarshal(line, &r)
+	}
+	if err != nil {
+		return nil, r, errors.Join(err, s.Close())
+	}
+	return s, r, nil
+}
+
+// firstLine reads a line of at most so many bytes, and nothing of what follows it.
+func firstLine(r io.Reader, most int) ([]byte, error) {
+	var line []byte
+	for b := make([]byte, 1); len(line) < most; line = append(line, b[0]) {
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
+		}
+		if b[0] == '\n' {
+			return line, nil
+		}
+	}
+	return nil, fmt.Errorf("kubernetes: the guest's report is longer than %d bytes: %w", most, backend.ErrUnavailable)
 }
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.

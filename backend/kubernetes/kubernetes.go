@@ -22,6 +22,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,8 +120,11 @@ type driver struct {
 	calls  *kit.Calls
 
 	policies policies
-	warm     *warm    // nil without Options.Claims
-	env      sync.Map // image id -> []string, what an image declares
+	warm     *warm // nil without Options.Claims
+	first    waiting
+	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times.
+	handshakes tls.ClientSessionCache
+	env        sync.Map // image id -> []string, what an image declares
 }
 
 // New connects to a cluster, within the bounds of ctx and Options.Patience. A server that does not answer is ErrUnavailable.
@@ -129,7 +133,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if opts != nil {
 		d.opts = *opts
 	}
-	d.policies = policies{turn: make(chan struct{}, 1)}
+	d.policies, d.handshakes = policies{turn: make(chan struct{}, 1)}, tls.NewLRUClientSessionCache(1)
 	o := &d.opts
 	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
@@ -278,7 +282,7 @@ func (d *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 
 // Release ends idle connections, and streams that wait.
 func (d *driver) Release() error {
-	d.warm.release()
+	d.first.end()
 	d.http.CloseIdleConnections()
 	return nil
 }

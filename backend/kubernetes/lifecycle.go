@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 func (d *driver) pods() typed.PodInterface { return d.api.CoreV1().Pods(d.opts.Namespace) }
@@ -149,7 +150,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 		return nil
 	}
 	if err == nil {
-		_, err = d.await(ctx, next, info.Image, d.environ)
+		_, err = d.await(ctx, next, info.Image, id)
 	}
 	return err
 }
@@ -383,8 +384,8 @@ func (d *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 }
 
 // ask is report for a sandbox that is said to run.
-func (d *driver) ask(ctx context.Context, pod string) (report, error) {
-	return kit.Call(ctx, d.calls, "ask", func(ctx context.Context) (report, error) { return d.report(ctx, pod) })
+func (d *driver) ask(ctx context.Context, pod string) (wire.PodReport, error) {
+	return kit.Call(ctx, d.calls, "ask", func(ctx context.Context) (wire.PodReport, error) { return d.report(ctx, pod) })
 }
 
 // Watch listens to the server's events about the pods that match filter.

@@ -34,7 +34,7 @@ func (d *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 // dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
 // that a failure means nothing while the pod is said to run.
 func (d *driver) dial(ctx context.Context, what, id string) (io.ReadWriteCloser, error) {
-	s := d.warm.taken(id)
+	s := d.first.take(id)
 	if s != nil {
 		return s, nil
 	}
@@ -89,9 +89,9 @@ func (s *stream) ended() bool {
 // Close ends both directions and pending calls, and with them the program.
 func (s *stream) Close() error {
 	s.once.Do(func() {
+		_ = s.out.Close() // never fails; first, or a read may see the program's end in the place of this
 		s.end()
-		_ = s.in.Close()  // never fails
-		_ = s.out.Close() // never fails
+		_ = s.in.Close() // never fails
 		<-s.done
 	})
 	return nil
@@ -131,6 +131,39 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 		return nil, err
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), s.Close())
+	}
+}
+
+// waiting has the first stream to each sandbox that was just made, for its first Dial: opening another one takes an exec.
+type waiting struct{ streams sync.Map } // id of a sandbox -> *stream
+
+// keep has a stream wait, for some time.
+func (w *waiting) keep(id string, s *stream) {
+	if old, was := w.streams.Swap(id, s); was {
+		_ = old.(*stream).Close() // never fails
+	}
+	time.AfterFunc(attachTimeout, func() {
+		if w.streams.CompareAndDelete(id, s) {
+			_ = s.Close() // never fails
+		}
+	})
+}
+
+// take returns the stream that waits, nil for none that is open still.
+func (w *waiting) take(id string) *stream {
+	s, ok := w.streams.LoadAndDelete(id)
+	if !ok || s.(*stream).ended() {
+		return nil
+	}
+	return s.(*stream)
+}
+
+// end ends all that wait.
+func (w *waiting) end() {
+	for id := range w.streams.Range {
+		if s := w.take(id.(string)); s != nil {
+			_ = s.Close() // never fails
+		}
 	}
 }
 

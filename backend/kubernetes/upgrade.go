@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const pingEvery = 5 * time.Second
 // executor returns what runs a program in a pod at an address: by SPDY, which is twice as fast in bulk, or by a WebSocket where
 // SPDY does not come through.
 func (d *driver) executor(url *url.URL) (remotecommand.Executor, error) {
-	up, err := newUpgrade(d.config)
+	up, err := newUpgrade(d.config, d.handshakes)
 	if err != nil {
 		return nil, err
 	}
@@ -56,16 +57,19 @@ type upgrade struct {
 	conn net.Conn // that of RoundTrip
 }
 
-func newUpgrade(config *rest.Config) (*upgrade, error) {
-	tls, err := rest.TLSConfigFor(config)
+func newUpgrade(config *rest.Config, handshakes tls.ClientSessionCache) (*upgrade, error) {
+	settings, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return nil, err
+	}
+	if settings != nil {
+		settings.ClientSessionCache = handshakes
 	}
 	proxy := config.Proxy
 	if proxy == nil {
 		proxy = http.ProxyFromEnvironment
 	}
-	dialer, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{TLS: tls, Proxier: proxy})
+	dialer, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{TLS: settings, Proxier: proxy})
 	return &upgrade{SpdyRoundTripper: dialer}, err
 }
 

@@ -22,7 +22,7 @@ import (
 // blueprint returns what a sandbox of a pool must be made of to be claimed as a planned one.
 func (d *driver) blueprint(p *plan) (*agentapi.SandboxBlueprint, error) {
 	of := *p.Plan
-	of.Spec.OrphanTimeout = 0 // see claimGuest
+	of.Spec.OrphanTimeout = 0 // a claim sets it: in the pool it would end there
 	pod, err := d.manifest(&plan{Plan: &of, name: p.name, nonce: p.nonce, guest: p.guest, network: p.network})
 	if err != nil {
 		return nil, err

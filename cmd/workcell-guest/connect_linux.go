@@ -15,12 +15,12 @@ import (
 // claimPatience bounds a claim: whoever asked for one waits.
 const claimPatience = 10 * time.Second
 
-// connect bridges the standard streams to the guest. With an owner and a time it claims the sandbox before, and says so with a
-// byte: one start of a program for both.
+// connect bridges the standard streams to the guest. What else a host wants of its first stream, a claim and a report, it gets of the
+// same start of a program.
 func connect(args []string) int {
 	proc.HideProcess()
-	if len(args) == 2 {
-		if err := claim(args[0], args[1]); err != nil {
+	if len(args) > 0 && args[0] == "--report" {
+		if err := introduce(args[1:]); err != nil {
 			return fail(os.Stderr, err)
 		}
 	}
@@ -30,29 +30,38 @@ func connect(args []string) int {
 	return 0
 }
 
-func claim(owner, orphan string) error {
-	alone, err := time.ParseDuration(orphan)
+// introduce claims the sandbox for an owner, if args name one, and reports.
+func introduce(args []string) (err error) {
+	claimed := false
+	if len(args) == 2 {
+		claimed, err = claim(args[0], args[1])
+	}
 	if err != nil {
 		return err
+	}
+	return report(os.Stdout, claimed)
+}
+
+// claim reports whether the sandbox is the owner's from now on.
+func claim(owner, orphan string) (bool, error) {
+	alone, err := time.ParseDuration(orphan)
+	if err != nil {
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), claimPatience)
 	defer cancel()
 	conn, err := server.Dial()
 	if err != nil {
-		return err
+		return false, err
 	}
 	c, err := client.New(ctx, conn, &client.Options{Fresh: true})
 	if err != nil {
-		return err
+		return false, err
 	}
-	said := wire.BridgeClaimed
 	err = c.Claim(ctx, wire.ClaimRequest{Owner: owner, OrphanMillis: alone.Milliseconds()})
+	claimed := err == nil
 	if is := (*wire.Error)(nil); errors.As(err, &is) && is.Code == wire.CodeExists {
-		said, err = 0, nil
+		err = nil
 	}
-	if err := errors.Join(err, c.Close()); err != nil {
-		return err
-	}
-	_, err = os.Stdout.Write([]byte{said})
-	return err
+	return claimed, errors.Join(err, c.Close())
 }

@@ -39,7 +39,10 @@ func run(args []string) int {
 		case "connect":
 			return connect(args[1:])
 		case "report":
-			return printReport(os.Stdout)
+			if err := report(os.Stdout, false); err != nil {
+				return fail(os.Stderr, err)
+			}
+			return 0
 		case "install":
 			return install(args[1:])
 		case "network-trial":

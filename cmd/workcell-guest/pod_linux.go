@@ -12,27 +12,20 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // What follows is for pods of a cluster, where no engine copies files into a container or says what its image declares.
 
-// report is what a pod says of itself, as JSON.
-type report struct {
-	Environ     []string `json:"environ"`      // that this program was started with
-	OOMKills    int64    `json:"oom_kills"`    // of the pod's container; these are zero where the kernel does not say
-	CPUNanos    int64    `json:"cpu_nanos"`    //
-	MemoryBytes int64    `json:"memory_bytes"` //
-}
-
-func printReport(w io.Writer) int {
-	r := report{Environ: os.Environ()}
-	r.OOMKills = max(counter("memory.events", "oom_kill"), counter("memory/memory.oom_control", "oom_kill"))
-	r.CPUNanos = max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", ""))
-	r.MemoryBytes = max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", ""))
-	if err := json.NewEncoder(w).Encode(r); err != nil {
-		return fail(os.Stderr, err)
-	}
-	return 0
+// report writes what the pod says of itself.
+func report(w io.Writer, claimed bool) error {
+	return json.NewEncoder(w).Encode(wire.PodReport{
+		Environ: os.Environ(), Claimed: claimed,
+		OOMKills:    max(counter("memory.events", "oom_kill"), counter("memory/memory.oom_control", "oom_kill")),
+		CPUNanos:    max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", "")),
+		MemoryBytes: max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", "")),
+	})
 }
 
 // counter returns a number from a file of the container's control group, of the line that begins with a word if one is given.

@@ -196,7 +196,7 @@ func (c *Calls) Do(ctx context.Context, what string, f func(context.Context) err
 
 // Retry repeats f until it is done or ctx ends, and then returns the last error.
 func (c *Calls) Retry(ctx context.Context, f func() (done bool, err error)) error {
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+	for begin := time.Now(); ; {
 		done, err := f()
 		if done {
 			return err
@@ -207,7 +207,7 @@ func (c *Calls) Retry(ctx context.Context, f func() (done bool, err error)) erro
 				err = c.Fail(ctx, "wait", ctx.Err())
 			}
 			return err
-		case <-time.After(wait):
+		case <-time.After(min(max(retryFirst, time.Since(begin)/5), retryMax)): // the longer it takes, the less a moment counts
 		}
 	}
 }

@@ -356,9 +356,15 @@ type ClaimRequest struct {
 	OrphanMillis int64  `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
 }
 
-// BridgeClaimed is what `workcell-guest connect OWNER ORPHAN` writes before it bridges when the sandbox is the owner's. Any other
-// byte says that it is somebody else's.
-const BridgeClaimed byte = 'c'
+// PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it
+// bridges.
+type PodReport struct {
+	Environ     []string `json:"environ"`           // that the program was started with
+	Claimed     bool     `json:"claimed,omitempty"` // the sandbox is the owner's that connect was given
+	OOMKills    int64    `json:"oom_kills"`         // of the pod's container; these are zero where the kernel does not say
+	CPUNanos    int64    `json:"cpu_nanos"`
+	MemoryBytes int64    `json:"memory_bytes"`
+}
 
 // MaxOwner is the longest ClaimRequest.Owner.
 const MaxOwner = 1024
