@@ -41,6 +41,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"orphan":    (*suite).childOrphan,
 		"committer": (*suite).childCommitter,
 		"snapshots": (*suite).childSnapshots,
+		"forker":    (*suite).childForker,
 	}
 }
 

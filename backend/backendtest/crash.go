@@ -171,12 +171,25 @@ func (s *suite) creatorKilled(t *testing.T) {
 func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
-	var info backend.Info
+	info := remake(t, b, spec)
+	rw, err := b.Dial(t.Context(), info.ID)
+	conn := Connect(t, rw, err)
+	if got := Sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
+}
+
+// remake makes a sandbox of a session of which there may be remains.
+func remake(t *testing.T, b backend.SandboxBackend, spec backend.Spec) (info backend.Info) {
+	t.Helper()
 	eventually(t, "the session to be made again", func() bool {
 		list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 		must(t, err)
 		for _, old := range list {
-			must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
+			if old.SessionID == spec.ID {
+				must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
+			}
 		}
 		// The engine may still be at what the dead process asked for.
 		info, err = b.Create(t.Context(), spec)
@@ -185,10 +198,5 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 		}
 		return err == nil
 	})
-	rw, err := b.Dial(t.Context(), info.ID)
-	conn := Connect(t, rw, err)
-	if got := Sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
-		t.Errorf("afterwards: %q", got)
-	}
-	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
+	return info
 }

@@ -40,6 +40,7 @@ func snapshotChecks(h Harness) []check {
 		{"refused", (*suite).snapshotRefused},
 		{"killed", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{}) }},
 		{"killed with limit", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
+		{"fork killed", (*suite).forkKilled},
 	}
 }
 
@@ -475,6 +476,28 @@ func (s *suite) snapshotRefused(t *testing.T) {
 // killFiles is how many files a snapshot takes its time with.
 const killFiles = 400
 
+// fill makes files with this text, and filled tells what there is, as filledWith does.
+func (s *suite) fill(t *testing.T, id, text string) {
+	s.run(t, id, fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo %s > f$i; i=$((i+1)); done", killFiles, text))
+}
+
+func (s *suite) filled(t *testing.T, id string) string {
+	return s.run(t, id, "ls | wc -l; cat f* | sort -u")
+}
+
+func filledWith(text string) string { return fmt.Sprintf("%d\n%s\n", killFiles, text) }
+
+// run runs a script on a stream of its own.
+func (s *suite) run(t *testing.T, id, script string) string {
+	t.Helper()
+	rw, err := s.b.Dial(t.Context(), id)
+	must(t, err)
+	conn, err := client.New(t.Context(), rw, nil)
+	must(t, err)
+	defer conn.Close() //nolint:errcheck // the test has what it wants
+	return Sh(t, conn, script)
+}
+
 // snapshotKilled kills processes that make snapshots and roll back: the workspace is one of two states, the snapshots are what they
 // were, and nothing else is there.
 func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
@@ -482,21 +505,8 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	spec.Limits = limits
 	info := s.create(t, spec)
 	k := s.snapshotter(t, s.b)
-	run := func(script string) string {
-		rw, err := s.b.Dial(t.Context(), info.ID)
-		must(t, err)
-		conn, err := client.New(t.Context(), rw, nil)
-		must(t, err)
-		defer conn.Close() //nolint:errcheck // the test has what it wants
-		return Sh(t, conn, script)
-	}
-	write := func(text string) {
-		run(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo %s > f$i; i=$((i+1)); done", killFiles, text))
-	}
-	state := func() string {
-		return run("ls | wc -l; cat f* | sort -u")
-	}
-	want := func(text string) string { return fmt.Sprintf("%d\n%s\n", killFiles, text) }
+	write := func(text string) { s.fill(t, info.ID, text) }
+	state := func() string { return s.filled(t, info.ID) }
 	write("old")
 	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
 		t.Fatal(err)
@@ -519,7 +529,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		time.Sleep(took * time.Duration(round) / (rounds - 4)) // all along, and a little more
 		child.kill()
 		got := state()
-		if got != want(text) && got != want("old") {
+		if got != filledWith(text) && got != filledWith("old") {
 			t.Fatalf("round %d: the workspace is neither state: %q", round, got)
 		}
 		list, _, err := k.Snapshots(t.Context(), info.ID)
@@ -530,16 +540,16 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		if !has("base") {
 			t.Fatalf("round %d: the snapshot is lost: %+v", round, list)
 		}
-		outcomes[fmt.Sprint(got == want("old"), has("mid"))]++
+		outcomes[fmt.Sprint(got == filledWith("old"), has("mid"))]++
 		if has("mid") {
 			must(t, k.Rollback(t.Context(), info.ID, "mid"))
-			if got := state(); got != want(text) {
+			if got := state(); got != filledWith(text) {
 				t.Fatalf("round %d: the new snapshot holds %q", round, got)
 			}
 			must(t, k.RemoveSnapshot(t.Context(), info.ID, "mid"))
 		}
 		must(t, k.Rollback(t.Context(), info.ID, "base"))
-		if got := state(); got != want("old") {
+		if got := state(); got != filledWith("old") {
 			t.Fatalf("round %d: the old snapshot holds %q", round, got)
 		}
 	}
@@ -564,5 +574,95 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	_, err = k.Snapshot(context.Background(), list[0].ID, "mid")
 	must(t, err)
 	must(t, k.Rollback(context.Background(), list[0].ID, "base"))
+	select {}
+}
+
+// forkKilled kills processes that fork a snapshot, copy it to the fork and remove it from its origin, which stays as it was: a
+// fork is whole or can be made again, and each snapshot is whole or gone.
+func (s *suite) forkKilled(t *testing.T) {
+	spec := s.lone(t)
+	k, ctx := s.snapshotter(t, s.b), t.Context()
+	info := s.create(t, spec)
+	s.fill(t, info.ID, "old")
+	whole := func(round int, id string) {
+		t.Helper()
+		if got := s.filled(t, id); got != filledWith("old") {
+			t.Fatalf("round %d: %s holds %q", round, id, got)
+		}
+	}
+	// kept reports whether a sandbox has the snapshot, which is whole then.
+	kept := func(round int, id string) bool {
+		t.Helper()
+		list, _, err := k.Snapshots(ctx, id)
+		must(t, err)
+		if len(list) == 0 {
+			return false
+		}
+		must(t, k.Rollback(ctx, id, "base"))
+		whole(round, id)
+		return true
+	}
+	const rounds = 12
+	var took time.Duration
+	outcomes := map[string]int{}
+	for round := range rounds {
+		if !kept(round, info.ID) {
+			_, err := k.Snapshot(ctx, info.ID, "base")
+			must(t, err)
+		}
+		fork := s.spec()
+		fork.Instance, fork.Fork = spec.Instance, &backend.ForkOf{SessionID: info.SessionID, Snapshot: "base"}
+		child := s.spawn(t, "forker", fork)
+		begin := time.Now()
+		child.hear(t)
+		if round == 0 { // all of it, for the time that it takes
+			child.hear(t)
+			child.hear(t)
+			took = time.Since(begin)
+		}
+		time.Sleep(took * time.Duration(round) / rounds)
+		child.kill()
+		whole(round, info.ID)
+		origin := kept(round, info.ID)
+		made := child.words.Scan() || round == 0
+		if !made && origin {
+			remake(t, s.b, fork)
+		}
+		list, err := s.b.List(ctx, backend.Filter{Instance: spec.Instance})
+		must(t, err)
+		copied := false
+		for _, other := range list {
+			if other.ID == info.ID {
+				continue
+			}
+			whole(round, other.ID)
+			copied = kept(round, other.ID)
+			must(t, s.b.Remove(ctx, other.ID, backend.RemoveOptions{Volumes: true}))
+		}
+		outcomes[fmt.Sprintf("fork %v, its snapshot %v, the origin's %v", made, copied, origin)]++
+		if !origin && !copied {
+			t.Fatalf("round %d: the snapshot is lost", round)
+		}
+	}
+	t.Log(outcomes)
+}
+
+// childForker forks a snapshot, copies it there, and removes it at its origin.
+func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
+	b, ctx := s.h.New(t), context.Background()
+	list, err := b.List(ctx, backend.Filter{Instance: spec.Instance})
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	k := s.snapshotter(t, b)
+	from := backend.ForkOf{SessionID: list[0].SessionID, Snapshot: "base"}
+	spec.Fork = &from
+	tell(word{})
+	info, err := b.Create(ctx, spec)
+	must(t, err)
+	tell(word{ID: info.ID})
+	must(t, k.CopySnapshot(ctx, info.ID, from))
+	must(t, k.RemoveSnapshot(ctx, list[0].ID, from.Snapshot))
+	tell(word{})
 	select {}
 }
