@@ -95,7 +95,7 @@ func warmPoolOf(ctx context.Context, w *workcell, name string) (text []byte, err
 	return text, errors.Join(err, m.Close(ctx))
 }
 
-// ready waits until the pool is full, and has done what that takes of the machine.
+// ready waits until the pool is full, and the node has done with what was made and removed before.
 func (c *claimed) ready(ctx context.Context) error {
 	for {
 		p, err := c.pools.Get(ctx, c.pool, metav1.GetOptions{})
@@ -103,6 +103,7 @@ func (c *claimed) ready(ctx context.Context) error {
 			return err
 		}
 		if p.Status.ReadyReplicas == *p.Spec.Replicas {
+			time.Sleep(time.Second) // a pod without grace is gone for the API before its node begins
 			return nil
 		}
 		time.Sleep(50 * time.Millisecond)

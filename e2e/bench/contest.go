@@ -17,7 +17,7 @@ const (
 type contest struct {
 	opts      options
 	all       []contestant
-	opened    []contestant        // take part in opens alone
+	claims    *claimed            // takes part in opens alone; nil for none
 	sandboxes map[string]*sandbox // by contestant, open throughout
 	figures   figures
 }
@@ -132,19 +132,24 @@ func (c *contest) measureGuests(context.Context) error {
 
 func hasGuest(b *sandbox) bool { return b.rss != nil }
 
-// measureOpen times from nothing to the answer of a first command, the sandbox's removal excluded; of a claimed one the pool's
-// refill too.
+// measureOpen times from nothing to the answer of a first command, the sandbox's removal and a pool's refill excluded.
 func (c *contest) measureOpen(ctx context.Context) error {
 	samples := map[string]sample{}
+	all := slices.Clone(c.all)
+	if c.claims != nil {
+		all = append(all, c.claims)
+	}
 	for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
-		for _, who := range slices.Concat(c.all, c.opened) {
+		for _, who := range all {
 			figure := "open_p50_ms." + who.name()
-			switch w := who.(type) {
+			switch who.(type) {
 			case host:
 				continue
 			case *claimed:
 				figure = "open_claim_p50_ms." + who.name()
-				if err := w.ready(ctx); err != nil {
+			}
+			if c.claims != nil {
+				if err := c.claims.ready(ctx); err != nil {
 					return err
 				}
 			}

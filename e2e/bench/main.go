@@ -89,12 +89,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		}
 	}
 	if o.only == "cluster" {
-		var c *claimed
-		if c, err = newClaimed(ctx, bench.all); err != nil {
+		if bench.claims, err = newClaimed(ctx, bench.all); err != nil {
 			return fmt.Errorf("claims cannot be measured: %w", err)
 		}
-		defer func() { err = errors.Join(err, c.close()) }()
-		bench.opened = append(bench.opened, c)
+		defer func() { err = errors.Join(err, bench.claims.close()) }()
 	}
 	if err := bench.run(ctx); err != nil {
 		return err

@@ -29,6 +29,9 @@ const StorageClass = "workcell-test"
 // Node is the cluster's only one.
 const Node = "127.0.0.1"
 
+// Service is the address of the API server for pods, which the node has.
+const Service = "10.214.0.1"
+
 // Containerd is the socket of the node.
 const Containerd = "/run/workcell/cluster/containerd.sock"
 

@@ -2,17 +2,23 @@ package install
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/jackc/pgx/v5"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/internal/guestimage"
+	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -57,19 +64,55 @@ func helm(t *testing.T, args ...string) {
 
 func namespace() string { return os.Getenv(clustertest.NamespaceVariable) }
 
-// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard. A client opens a sandbox by
-// way of the server, which has nothing but the chart's role; the sandbox is a pod with a volume, runs a command, and goes. So does
-// all that was installed.
+// database returns the address of an empty database for this machine, and one for pods: the node has the cluster's own.
+func database(t *testing.T) (here, inside string) {
+	t.Helper()
+	here = pgtest.Database(t)
+	at, err := pgx.ParseConfig(here)
+	must(t, err)
+	l, err := net.Listen("tcp", net.JoinHostPort(clustertest.Service, "0"))
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() }) // it ends what follows
+	go func() {
+		for {
+			pod, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("unix", filepath.Join(at.Host, fmt.Sprint(".s.PGSQL.", at.Port)))
+			if err != nil {
+				t.Error(err)
+				_ = pod.Close() // the pod tries again
+				continue
+			}
+			for _, c := range [][2]net.Conn{{pod, server}, {server, pod}} {
+				go func() {
+					_, _ = io.Copy(c[0], c[1]) // whoever ends it tells its user why
+					_ = c[0].Close()
+				}()
+			}
+		}
+	}()
+	return here, "postgres://" + at.User + "@" + l.Addr().String() + "/" + at.Database + "?sslmode=disable"
+}
+
+// TestChart installs the chart into a namespace that enforces the restricted Pod Security Standard, with two servers, a worker, and
+// a database. A client opens a sandbox by way of the servers, of which each answers every other request, and which have nothing but
+// the chart's role; the sandbox is a pod with a volume, runs a command, and goes. The worker carries out a run. All that was installed
+// goes.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	api, err := clustertest.Client()
 	must(t, err)
 	loadCommand(t)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "workcell-token"}, StringData: map[string]string{"token": token}}
-	_, err = api.CoreV1().Secrets(namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
-	must(t, err)
+	state, inside := database(t)
+	for name, data := range map[string]map[string]string{"workcell-token": {"token": token}, "workcell-state": {"url": inside}} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
+		_, err = api.CoreV1().Secrets(namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
+		must(t, err)
+	}
 	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
-		"--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass,
+		"--set", "replicas=2,workers.replicas=1,database.secret=workcell-state", "--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass,
 		"--set-json", `config={"map_images": {"python:3.11-slim": "workcell/python:3.11"}}`)
 	installed := true
 	uninstall := func() {
@@ -79,11 +122,12 @@ func TestChart(t *testing.T) {
 		installed = false
 	}
 	t.Cleanup(uninstall) // when the test has failed
-	server := ready(t, api)
-	client := connect(t, server)
+	servers := ready(t, api, "server", 2)
+	ready(t, api, "worker", 1)
+	client := connect(t, servers)
 	id, _ := call(t, client, toolspec.ToolOpen, obj{})["sandbox_id"].(string)
 	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
-	if must(t, err); len(pods.Items) != 1 || pods.Items[0].Status.PodIP == server.Status.PodIP {
+	if must(t, err); len(pods.Items) != 1 || slices.Contains(servers, pods.Items[0].Status.PodIP) {
 		t.Fatalf("the sandbox %q is %d pods", id, len(pods.Items))
 	}
 	out := call(t, client, toolspec.ToolExec, obj{"sandbox_id": id, "command": "echo kept > f && cat f && id -u && hostname"})
@@ -96,24 +140,59 @@ func TestChart(t *testing.T) {
 	call(t, client, toolspec.ToolClose, obj{"sandbox_id": id, "delete_workspace": true})
 	must(t, client.Close())
 	gone(t, api, "of the sandbox", backend.LabelID+"="+id)
+	carriedOut(t, state)
 	uninstall()
 	gone(t, api, "that was installed", "app.kubernetes.io/instance="+release)
 }
 
-// ready returns the server's pod, which must be.
-func ready(t *testing.T, api *k8s.Clientset) corev1.Pod {
+// ready returns the addresses of the pods of servers or workers, which must be.
+func ready(t *testing.T, api *k8s.Clientset, what string, n int) (addresses []string) {
 	t.Helper()
-	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + release})
-	if must(t, err); len(pods.Items) != 1 {
-		t.Fatalf("%d pods of the server", len(pods.Items))
-	}
-	for _, c := range pods.Items[0].Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return pods.Items[0]
+	selector := "app.kubernetes.io/instance=" + release + ",app.kubernetes.io/name=workcell-" + what
+	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+	must(t, err)
+	for _, pod := range pods.Items {
+		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}) {
+			t.Fatalf("a %s is not ready: %+v", what, pod.Status)
 		}
+		addresses = append(addresses, pod.Status.PodIP)
 	}
-	t.Fatalf("the server is not ready: %+v", pods.Items[0].Status)
-	return corev1.Pod{}
+	if len(addresses) != n {
+		t.Fatalf("%d pods of %ss, want %d", len(addresses), what, n)
+	}
+	return addresses
+}
+
+// carriedOut hands a run to the database, from this machine, for the worker to carry out; its file comes home.
+func carriedOut(t *testing.T, state string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "count.yaml")
+	must(t, os.WriteFile(file, []byte(`id: count
+sandbox: {runtime: python}
+outputs: [sum.txt]
+steps:
+  - {id: sum, type: exec, command: "cat words.txt | wc -w > sum.txt"}
+`), 0o600))
+	must(t, os.Mkdir(filepath.Join(dir, "w"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "w", "words.txt"), []byte("three words travelled\n"), 0o600))
+	workcell := func(args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), filepath.Join(imagesDir, "workcell-linux-"+runtime.GOARCH), args...)
+		c.Env = append(os.Environ(), "WORKCELL_STATE="+state, "WORKCELL_STATE_DIR="+filepath.Join(dir, "state"))
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("workcell %s: %v: %s, %+v", strings.Join(args, " "), err, out, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	id := workcell("run", "--detach", file, "--backend", "kubernetes", "--workspace", filepath.Join(dir, "w"))
+	workcell("runs", "logs", id, "--follow")
+	if got := workcell("runs", "get", id, "sum.txt", "-"); got != "3" {
+		t.Errorf("the run made %q", got)
+	}
 }
 
 type obj = map[string]any
@@ -122,13 +201,14 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// connect returns a client that calls the server by the name of its service. Here is no resolver that knows it, as a cluster has.
-func connect(t *testing.T, server corev1.Pod) *mcp.ClientSession {
+// connect returns a client that calls the servers by the name of their service, in turn. Here is no resolver that knows it, as a
+// cluster has, and nothing that spreads connections.
+func connect(t *testing.T, servers []string) *mcp.ClientSession {
 	t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(server.Status.PodIP, "8765"))
+	var turn atomic.Int64
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(servers[turn.Add(1)%int64(len(servers))], "8765"))
 	}}
-	t.Cleanup(transport.CloseIdleConnections)
 	endpoint := "http://" + release + "." + namespace() + ".svc:8765/mcp"
 	if res, err := (&http.Client{Transport: transport}).Post(endpoint, "application/json", strings.NewReader("{}")); err != nil || res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without a token: %+v, %v", res, err)

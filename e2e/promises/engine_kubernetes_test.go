@@ -250,7 +250,7 @@ func (e *kubernetesEngine) inspect(t *testing.T, b *sandbox) {
 		"no restarts":                 s.RestartPolicy == corev1.RestartPolicyNever,
 		"own host name":               s.Hostname == "workcell",
 		"one container, one init":     len(s.Containers) == 1 && len(s.InitContainers) == 1 && len(s.EphemeralContainers) == 0,
-		"volumes":                     volumesOf(s.Volumes) == "workspace claim, tmp memory, guest disk",
+		"volumes":                     volumesOf(s.Volumes) == "workspace claim, tmp memory, shm memory, guest disk",
 		"label of instance":           pod.Labels[backend.LabelInstance] == w.instance,
 		"label that closes a network": pod.Labels["dev.workcell.network"] == map[bool]string{true: "bridge", false: "none"}[b == w.bridgedUser],
 	} {
