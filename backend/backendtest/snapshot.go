@@ -40,7 +40,8 @@ func snapshotChecks(h Harness) []check {
 		{"refused", (*suite).snapshotRefused},
 		{"killed", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{}) }},
 		{"killed with limit", func(s *suite, t *testing.T) { s.snapshotKilled(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
-		{"fork killed", (*suite).forkKilled},
+		{"fork killed", func(s *suite, t *testing.T) { s.forkKilled(t, backend.Limits{}) }},
+		{"fork killed with limit", func(s *suite, t *testing.T) { s.forkKilled(t, backend.Limits{WorkspaceBytes: 32 << 20}) }},
 	}
 }
 
@@ -579,8 +580,9 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 
 // forkKilled kills processes that fork a snapshot, copy it to the fork and remove it from its origin, which stays as it was: a
 // fork is whole or can be made again, and each snapshot is whole or gone.
-func (s *suite) forkKilled(t *testing.T) {
+func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
+	spec.Limits = limits
 	k, ctx := s.snapshotter(t, s.b), t.Context()
 	info := s.create(t, spec)
 	s.fill(t, info.ID, "old")
@@ -611,7 +613,7 @@ func (s *suite) forkKilled(t *testing.T) {
 			must(t, err)
 		}
 		fork := s.spec()
-		fork.Instance, fork.Fork = spec.Instance, &backend.ForkOf{SessionID: info.SessionID, Snapshot: "base"}
+		fork.Instance, fork.Limits, fork.Fork = spec.Instance, limits, &backend.ForkOf{SessionID: info.SessionID, Snapshot: "base"}
 		child := s.spawn(t, "forker", fork)
 		begin := time.Now()
 		child.hear(t)
@@ -657,6 +659,9 @@ func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
 	k := s.snapshotter(t, b)
 	from := backend.ForkOf{SessionID: list[0].SessionID, Snapshot: "base"}
 	spec.Fork = &from
+	if list[0].Workspace == backend.WorkspaceSized {
+		spec.Limits = list[0].Limits
+	}
 	tell(word{})
 	info, err := b.Create(ctx, spec)
 	must(t, err)

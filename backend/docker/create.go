@@ -159,6 +159,9 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 
 func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.p.labels[labelNonce] = c.nonce
+	if f := c.p.Spec.Fork; f != nil {
+		c.p.labels[labelFork] = f.Snapshot
+	}
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine().arch}
 	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {

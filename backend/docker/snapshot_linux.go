@@ -123,8 +123,23 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return remove() // this process cannot copy from it, either
 }
 
+// forkedFile lies in the directory of a volume that is a whole fork.
+const forkedFile = "forked"
+
+// half reports whether a volume, or that of a container, with these labels was to be a fork and is not whole.
+func (b *driver) half(v volumeName, labels map[string]string) bool {
+	if _, is := labels[labelFork]; !is {
+		return false
+	}
+	w, err := b.snapshots(v)
+	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
+}
+
 // settle brings to its end what a dead process began with a sandbox's workspace, or waits for a living one.
 func (b *driver) settle(ctx context.Context, res container.InspectResponse) error {
+	if b.half(workspaceName(res.Config.Labels[backend.LabelID]), res.Config.Labels) {
+		return fmt.Errorf("docker: the sandbox was to be a fork, and nobody has its files: %w", backend.ErrLost)
+	}
 	return b.unfinished(ctx, res, (*snapshots.Workspace).Recover)
 }
 
@@ -175,8 +190,14 @@ func (c *creation) forkFiles(ctx context.Context) error {
 	if c.p.enforcement == backend.WorkspaceSized {
 		to.Image, to.Size = filepath.Join(own, imageFile+"."+c.nonce), c.p.sizedSpec()
 	}
-	if c.held, err = origin.Fork(ctx, from.Snapshot, to); err == nil && to.Image != "" {
-		if err = os.Rename(to.Image, filepath.Join(own, imageFile)); err != nil {
+	if c.held, err = origin.Fork(ctx, from.Snapshot, to); err == nil {
+		if to.Image != "" {
+			err = os.Rename(to.Image, filepath.Join(own, imageFile))
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
+		}
+		if err != nil {
 			err = errors.Join(err, c.held.Close())
 		}
 	}

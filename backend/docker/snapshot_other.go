@@ -37,6 +37,8 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
 }
 
+func (b *driver) half(volumeName, map[string]string) bool { return false }
+
 func (b *driver) settle(context.Context, container.InspectResponse) error { return nil }
 func (b *driver) thaw(context.Context, container.InspectResponse) error   { return nil }
 

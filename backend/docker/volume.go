@@ -20,6 +20,9 @@ import (
 func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
+	if f := p.Spec.Fork; f != nil {
+		labels[labelFork] = f.Snapshot
+	}
 	if size := p.volumeSize(); size != "" {
 		labels[labelBytes] = size
 	}
@@ -31,8 +34,8 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace reports whether the container's creation made the volume, and fails when it is one that was there and is
-// not the session's.
+// claimWorkspace reports whether the volume is to be filled: the container's creation made it, or one that died while it did.
+// It fails when it is one that was there and is not the session's.
 func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
@@ -47,7 +50,11 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
 		return false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
 	}
-	return false, nil
+	half := b.half(p.volume, v.Labels)
+	if half && p.Spec.Fork == nil {
+		return false, fmt.Errorf("docker: the session has a workspace that was to be a fork of a snapshot, and is not whole, remove it: %w", backend.ErrExists)
+	}
+	return half, nil
 }
 
 // sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
