@@ -628,6 +628,13 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 		origin := kept(round, info.ID)
 		made := child.words.Scan() || round == 0
 		if !made && origin {
+			list, err := s.b.List(ctx, backend.Filter{Instance: spec.Instance, SessionID: fork.ID})
+			must(t, err)
+			for _, half := range list {
+				if s.b.Start(ctx, half.ID) == nil {
+					whole(round, half.ID)
+				}
+			}
 			remake(t, s.b, fork)
 		}
 		list, err := s.b.List(ctx, backend.Filter{Instance: spec.Instance})

@@ -64,7 +64,7 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	c.rec = c.b.newRecord(c.p, c.img, c.nonce)
-	c.rec.config.Building, c.rec.fork = c.building, c.p.Spec.Fork
+	c.rec.config.Building = c.building
 	if err := c.createRecord(ctx); err != nil {
 		return err
 	}

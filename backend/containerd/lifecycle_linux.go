@@ -120,6 +120,7 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	if err := b.installGuest(r.config.Runtime); err != nil {
 		return err
 	}
+	defer r.letGo()
 	mounts, _, err := b.materialize(ctx, r)
 	if err == nil {
 		err = b.checkMountPoints(ctx, mounts, slices.Concat(r.config.Volumes, kit.MountTargets(r.config.Mounts)))
@@ -265,7 +266,7 @@ func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) err
 
 // removeWorkspace deletes the directory of a workspace.
 func removeWorkspace(ctx context.Context, dir string) error {
-	return snapshots.Removing(ctx, dir, func() error { return removeTree(ctx, dir) })
+	return snapshots.Alone(ctx, dir, func() error { return removeTree(ctx, dir) })
 }
 
 func ignoreNotFound(err error) error {

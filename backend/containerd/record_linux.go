@@ -41,6 +41,8 @@ type config struct {
 	State         string            `json:"state"`              // the state directory that holds the sandbox's files
 	Cgroup        string            `json:"cgroup"`             // its control group
 	Building      string            `json:"building,omitempty"` // name of the environment that is to be installed in it
+	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it did.
+	Fork *backend.ForkOf `json:"fork,omitempty"`
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -52,8 +54,7 @@ type record struct {
 	snapshotter string
 	image       string // full reference
 
-	fork *backend.ForkOf // what the workspace begins as that Create makes
-	held io.Closer       // keeps the workspace of a fork mounted until the sandbox has it; nil for none
+	held io.Closer // keeps the workspace of a fork mounted until the sandbox has it; nil for none
 }
 
 // letGo lets go of the workspace of a fork that was just made.
@@ -76,11 +77,16 @@ func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	// The user's own are in config alone: containerd and its plugins act on some, and take none of more than 4 KiB.
 	labels := p.SandboxLabels(b.opts.Guest.Version)
 	labels[labelNonce] = nonce
+	var fork *backend.ForkOf
+	if f := p.Spec.Fork; f != nil {
+		fork = new(*f)
+	}
 	return &record{
 		id: id, session: session, labels: labels, snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
 			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
 			Runtime: p.Spec.OCIRuntime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Fork: fork,
 		},
 	}
 }

@@ -131,7 +131,7 @@ func (r *record) origin(from backend.ForkOf) (*snapshots.Workspace, error) {
 // forkFiles makes the files of a new workspace of a snapshot. The directory of its files is there.
 func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error {
 	state := r.state()
-	origin, err := r.origin(*r.fork)
+	origin, err := r.origin(*r.config.Fork)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	if r.sized() > 0 {
 		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
 	}
-	r.held, err = origin.Fork(ctx, r.fork.Snapshot, to)
+	r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to)
 	return snapshotError(err)
 }
 

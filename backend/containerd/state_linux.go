@@ -176,7 +176,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 		if err := os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)); err != nil {
 			return made, stateError("make the workspace", err)
 		}
-		if r.fork != nil {
+		if r.config.Fork != nil {
 			err = b.forkFiles(ctx, r, user)
 		} else {
 			err = b.formatWorkspace(ctx, r, user)

@@ -83,11 +83,11 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.createContainer(ctx, network); err != nil {
 		return err
 	}
-	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	made, half, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
 	if err != nil {
 		return err
 	}
-	if made && c.p.Spec.Fork != nil {
+	if (made || half) && c.p.Spec.Fork != nil {
 		if err := c.forkFiles(ctx); err != nil {
 			return err
 		}
@@ -159,9 +159,6 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 
 func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.p.labels[labelNonce] = c.nonce
-	if f := c.p.Spec.Fork; f != nil {
-		c.p.labels[labelFork] = f.Snapshot
-	}
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine().arch}
 	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
@@ -280,7 +277,7 @@ func (c *creation) findContainer(ctx context.Context) error {
 
 // dropWorkspace removes the volume if the container's creation made it.
 func (c *creation) dropWorkspace(ctx context.Context) error {
-	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	made, _, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
 	switch {
 	case made:
 		return c.b.removeWorkspace(ctx, c.p.volume)

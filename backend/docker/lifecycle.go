@@ -57,7 +57,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	if !res.State.Running {
-		if err := b.settle(ctx, res); err != nil {
+		if err := errors.Join(b.settle(ctx, res), b.whole(ctx, res)); err != nil {
 			return err
 		}
 		info := describeContainer(res)

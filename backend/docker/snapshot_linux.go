@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
@@ -118,7 +120,7 @@ func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, 
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	remove := func() error { return b.removeWorkspace(ctx, v) }
 	if w, err := b.snapshots(v); err == nil {
-		return snapshots.Removing(ctx, w.Dir, remove)
+		return snapshots.Alone(ctx, w.Dir, remove)
 	}
 	return remove() // this process cannot copy from it, either
 }
@@ -126,20 +128,32 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 // forkedFile lies in the directory of a volume that is a whole fork.
 const forkedFile = "forked"
 
-// half reports whether a volume, or that of a container, with these labels was to be a fork and is not whole.
-func (b *driver) half(v volumeName, labels map[string]string) bool {
-	if _, is := labels[labelFork]; !is {
+// half reports whether a volume was to be a fork and is not whole. Of a volume that this process cannot reach it cannot be told,
+// as of one that it could not fork.
+func (b *driver) half(v volume.Volume) bool {
+	if v.Labels[labelFork] == "" {
 		return false
 	}
-	w, err := b.snapshots(v)
+	w, err := b.snapshots(volumeName(v.Name))
 	return err == nil && !exists(filepath.Join(w.Dir, forkedFile))
+}
+
+// whole waits for who fills a sandbox's volume with the files of a snapshot, and fails when that did not come to its end.
+func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
+	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
+	if err != nil || !b.half(v) {
+		return nil //nolint:nilerr // the start says what is wrong
+	}
+	return snapshots.Alone(ctx, b.volumeDir(volumeName(v.Name)), func() error {
+		if b.half(v) {
+			return errHalf
+		}
+		return nil
+	})
 }
 
 // settle brings to its end what a dead process began with a sandbox's workspace, or waits for a living one.
 func (b *driver) settle(ctx context.Context, res container.InspectResponse) error {
-	if b.half(workspaceName(res.Config.Labels[backend.LabelID]), res.Config.Labels) {
-		return fmt.Errorf("docker: the sandbox was to be a fork, and nobody has its files: %w", backend.ErrLost)
-	}
 	return b.unfinished(ctx, res, (*snapshots.Workspace).Recover)
 }
 
@@ -178,7 +192,7 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance, size
 	return b.snapshots(name)
 }
 
-// forkFiles makes the files of a workspace that was just made, of a snapshot.
+// forkFiles makes the files of a workspace that was just made, or left half, of a snapshot.
 func (c *creation) forkFiles(ctx context.Context) error {
 	from := *c.p.Spec.Fork
 	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance, c.p.volumeSize())
@@ -186,23 +200,46 @@ func (c *creation) forkFiles(ctx context.Context) error {
 		return err
 	}
 	own := c.b.volumeDir(c.p.volume)
-	to := snapshots.Target{Files: filepath.Join(own, "_data")}
-	if c.p.enforcement == backend.WorkspaceSized {
-		to.Image, to.Size = filepath.Join(own, imageFile+"."+c.nonce), c.p.sizedSpec()
-	}
-	if c.held, err = origin.Fork(ctx, from.Snapshot, to); err == nil {
-		if to.Image != "" {
-			err = os.Rename(to.Image, filepath.Join(own, imageFile))
+	err = snapshots.Alone(ctx, own, func() error {
+		c.held = io.NopCloser(nil)
+		if exists(filepath.Join(own, forkedFile)) { // another process was at it, and has done it
+			return nil
 		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
-		}
-		if err != nil {
-			err = errors.Join(err, c.held.Close())
-		}
-	}
+		return c.fork(ctx, origin, from.Snapshot, own)
+	})
 	if err != nil {
 		return fmt.Errorf("docker: %w", err)
 	}
 	return nil
+}
+
+// fork is forkFiles for who is alone with the directory of the volume.
+func (c *creation) fork(ctx context.Context, origin *snapshots.Workspace, name, own string) (err error) {
+	to, image := snapshots.Target{Files: filepath.Join(own, "_data")}, filepath.Join(own, imageFile)
+	if c.p.enforcement == backend.WorkspaceSized {
+		left, _ := filepath.Glob(image + "*") // of a dead process; the pattern is well-formed
+		for _, file := range left {
+			err = errors.Join(err, os.Remove(file))
+		}
+		to.Image, to.Size = image+"."+c.nonce, c.p.sizedSpec()
+	}
+	if err != nil {
+		return err
+	}
+	if c.held, err = origin.Fork(ctx, name, to); err != nil {
+		return err
+	}
+	if to.Image != "" {
+		err = os.Rename(to.Image, image)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
+	}
+	if err == nil {
+		err = host.Sync(own)
+	}
+	if err != nil {
+		err = errors.Join(err, c.held.Close())
+	}
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -37,7 +38,8 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
 }
 
-func (b *driver) half(volumeName, map[string]string) bool { return false }
+func (b *driver) half(volume.Volume) bool                                { return false }
+func (b *driver) whole(context.Context, container.InspectResponse) error { return nil }
 
 func (b *driver) settle(context.Context, container.InspectResponse) error { return nil }
 func (b *driver) thaw(context.Context, container.InspectResponse) error   { return nil }

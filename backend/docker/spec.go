@@ -26,7 +26,7 @@ const (
 	labelConfig = backend.LabelPrefix + "config"
 	// labelNonce distinguishes the volume of this very Create from one that was there.
 	labelNonce = backend.LabelPrefix + "nonce"
-	// labelFork is on the volume of a fork, and on the container that was made with it: the volume is whole once it has forkedFile.
+	// labelFork is on the volume of a fork, which is whole once its directory has forkedFile.
 	labelFork = backend.LabelPrefix + "fork"
 )
 

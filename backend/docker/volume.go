@@ -34,28 +34,31 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace reports whether the volume is to be filled: the container's creation made it, or one that died while it did.
-// It fails when it is one that was there and is not the session's.
-func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
+// claimWorkspace reports whether the container's creation made the volume, or else whether one was left that is half a fork. It
+// fails when there was one that is not the session's.
+func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made, half bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if v.Labels[labelNonce] == nonce {
-		return true, nil
+		return true, false, nil
 	}
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
-		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
+		return false, false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
-		return false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
+		return false, false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
 	}
-	half := b.half(p.volume, v.Labels)
+	half = b.half(v)
 	if half && p.Spec.Fork == nil {
-		return false, fmt.Errorf("docker: the session has a workspace that was to be a fork of a snapshot, and is not whole, remove it: %w", backend.ErrExists)
+		err = errHalf
 	}
-	return half, nil
+	return false, half, err
 }
+
+// errHalf: whoever made the fork died while it did, and nothing but the snapshot's files was ever in it.
+var errHalf = fmt.Errorf("docker: the session has a workspace that was to be a fork of a snapshot, and is not whole: %w", backend.ErrLost)
 
 // sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {

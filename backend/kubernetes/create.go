@@ -25,7 +25,8 @@ const (
 	// A pod that has a node is tried so often: its phase says that it runs up to a second after it does. The longer it takes, the
 	// less a moment counts.
 	tryEvery, tryAtLeast = 30 * time.Millisecond, time.Second
-	// tryAfter is how old a pod is that is tried: kubelets look each 300 ms whether a pod's volumes are mounted, and ours have some.
+	// tryAfter is how long a pod that does not run is left alone: kubelets look each 300 ms whether its volumes are mounted, and
+	// ours have some.
 	tryAfter = 250 * time.Millisecond
 	// lookEvery is how often the pod is looked at meanwhile, for a reason why it never will.
 	lookEvery = 250 * time.Millisecond
@@ -184,11 +185,10 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string, c
 			}
 		}
 		if now.Spec.NodeName != "" && (now.Status.Phase == corev1.PodRunning || time.Since(begin) >= tryAfter) {
-			s, r, err := d.meet(wait, now.Name, claim...)
+			env, err := d.greet(wait, now, id, claim...)
 			if err == nil {
-				d.first.keep(id, s)
 				info, _ := describe(now)
-				info.ImageEnv = imageEnv(r.Environ)
+				info.ImageEnv = env
 				return info, nil
 			}
 			if isUnfit(err) {
@@ -228,14 +228,23 @@ func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error)
 	return r, s.Close()
 }
 
-// meet opens a stream to a guest that has met nobody, and returns its report. With an owner, and how long it may be alone, it
+// greet opens the first stream to a guest, and returns what its image declares. With an owner, and how long it may be alone, it
 // claims the sandbox, which a guest believes once in its life.
-func (d *driver) meet(ctx context.Context, pod string, claim ...string) (*stream, wire.PodReport, error) {
-	s, r, err := d.hear(ctx, pod, append([]string{"connect", "--report"}, claim...)...)
-	if err == nil && len(claim) > 0 && !r.Claimed {
-		err = errors.Join(&unfit{"a sandbox of the pool was used before"}, s.Close())
+func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string, claim ...string) ([]string, error) {
+	s, r, err := d.hear(ctx, pod.Name, append([]string{"connect", "--report"}, claim...)...)
+	switch {
+	case err == nil && len(claim) > 0 && !r.Claimed:
+		return nil, errors.Join(&unfit{"a sandbox of the pool was used before"}, s.Close())
+	case err == nil:
+		d.first.keep(id, s)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest of another version does not report on its stream
+		r, err = d.report(ctx, pod.Name)
 	}
-	return s, r, err
+	env := imageEnv(r.Environ)
+	if image := imageOf(pod); err == nil && image != "" {
+		d.env.Store(image, env)
+	}
+	return env, err
 }
 
 // hear runs the guest's program in a pod, and returns its streams behind the report that it begins with.

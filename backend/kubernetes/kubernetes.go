@@ -122,7 +122,8 @@ type driver struct {
 	policies policies
 	warm     *warm // nil without Options.Claims
 	first    waiting
-	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times.
+	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil where
+	// the client's certificate may change, which a session does not.
 	handshakes tls.ClientSessionCache
 	env        sync.Map // image id -> []string, what an image declares
 }
@@ -133,7 +134,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if opts != nil {
 		d.opts = *opts
 	}
-	d.policies, d.handshakes = policies{turn: make(chan struct{}, 1)}, tls.NewLRUClientSessionCache(1)
+	d.policies = policies{turn: make(chan struct{}, 1)}
 	o := &d.opts
 	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
@@ -178,6 +179,9 @@ func (d *driver) configure() error {
 	d.config.UserAgent = "workcell"
 	if d.config.QPS == 0 { // the client's 5 requests per second are for a command line
 		d.config.QPS, d.config.Burst = 100, 200
+	}
+	if d.config.ExecProvider == nil && d.config.AuthProvider == nil {
+		d.handshakes = tls.NewLRUClientSessionCache(1)
 	}
 	// Certificates that are files are read once: the client would watch them for as long as the process lives.
 	err := rest.LoadTLSFiles(d.config)

@@ -127,6 +127,7 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 
 // Start makes another pod of a sandbox that has stopped.
 func (d *driver) Start(ctx context.Context, id string) error {
+	d.first.drop(id)
 	pod, info, err := d.own(ctx, id)
 	if err != nil || info.State != backend.StateStopped {
 		return err
@@ -178,6 +179,7 @@ func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
 
 // Stop ends the processes of a sandbox. Its pod stays, with all that is known of the sandbox.
 func (d *driver) Stop(ctx context.Context, id string) error {
+	d.first.drop(id)
 	pod, info, err := d.own(ctx, id)
 	if err != nil || info.State == backend.StateStopped {
 		return err
@@ -198,6 +200,7 @@ func (d *driver) Stop(ctx context.Context, id string) error {
 
 // Remove ends a sandbox and deletes it.
 func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
+	d.first.drop(id)
 	name, nonce, ok := splitID(id)
 	if !ok {
 		return nil

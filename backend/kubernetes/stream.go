@@ -158,12 +158,17 @@ func (w *waiting) take(id string) *stream {
 	return s.(*stream)
 }
 
+// drop ends the stream that waits, if one does.
+func (w *waiting) drop(id string) {
+	if s := w.take(id); s != nil {
+		_ = s.Close() // never fails
+	}
+}
+
 // end ends all that wait.
 func (w *waiting) end() {
 	for id := range w.streams.Range {
-		if s := w.take(id.(string)); s != nil {
-			_ = s.Close() // never fails
-		}
+		w.drop(id.(string))
 	}
 }
 

@@ -201,7 +201,7 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 	}
 	// The ids are free only when nothing belongs to them any more.
 	dir := b.dirs.workspace(session)
-	if err = snapshots.Removing(ctx, dir, func() error { return b.dirs.discard(ctx, dir) }); err == nil {
+	if err = snapshots.Alone(ctx, dir, func() error { return b.dirs.discard(ctx, dir) }); err == nil {
 		err = b.dirs.releaseBlock(w.Base)
 	}
 	if err != nil {

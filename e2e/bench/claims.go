@@ -95,17 +95,16 @@ func warmPoolOf(ctx context.Context, w *workcell, name string) (text []byte, err
 	return text, errors.Join(err, m.Close(ctx))
 }
 
-// ready waits until the pool is full, and the node has done with what was made and removed before.
+// ready waits until the pool has been full for a second, in which the node ends what is gone for the API: pods without grace.
 func (c *claimed) ready(ctx context.Context) error {
-	for {
+	for since := time.Now(); time.Since(since) < time.Second; time.Sleep(50 * time.Millisecond) {
 		p, err := c.pools.Get(ctx, c.pool, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if p.Status.ReadyReplicas == *p.Spec.Replicas {
-			time.Sleep(time.Second) // a pod without grace is gone for the API before its node begins
-			return nil
+		if p.Status.ReadyReplicas != *p.Spec.Replicas {
+			since = time.Now()
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
+	return nil
 }

@@ -166,21 +166,31 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 		if err := timed("fork_one", 1, func() error { one, err = s.Fork(ctx, name, 1); return err }); err != nil {
 			return err
 		}
-		for _, fork := range append(forks, one...) {
-			if err := fork.Close(ctx); err != nil {
-				return err
+		closeAll := func(list ...*session.Session) (err error) {
+			for _, one := range list {
+				err = errors.Join(err, one.Close(ctx))
 			}
+			return err
 		}
+		if err := closeAll(append(forks, one...)...); err != nil {
+			return err
+		}
+		opened := make(chan *session.Session, snapshotForks)
 		if err := timed("open", snapshotForks, func() error {
 			return openAll(ctx, snapshotForks, snapshotForks, func() error {
 				o, _, err := m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), req)
 				if err == nil {
-					forks = append(forks[:0], o)
+					opened <- o
 				}
 				return err
 			})
 		}); err != nil {
 			return err
+		}
+		for range snapshotForks {
+			if err := closeAll(<-opened); err != nil {
+				return err
+			}
 		}
 		if err := s.RemoveSnapshot(ctx, name); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,8 +73,12 @@ func database(t *testing.T) (here, inside string) {
 	must(t, err)
 	l, err := net.Listen("tcp", net.JoinHostPort(clustertest.Service, "0"))
 	must(t, err)
-	t.Cleanup(func() { _ = l.Close() }) // it ends what follows
-	go func() {
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close() // it ends what follows
+		wg.Wait()
+	})
+	wg.Go(func() {
 		for {
 			pod, err := l.Accept()
 			if err != nil {
@@ -92,7 +97,7 @@ func database(t *testing.T) (here, inside string) {
 				}()
 			}
 		}
-	}()
+	})
 	return here, "postgres://" + at.User + "@" + l.Addr().String() + "/" + at.Database + "?sslmode=disable"
 }
 

@@ -172,7 +172,7 @@ func TestForkOfRemoved(t *testing.T) {
 		must(t, err)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := snapshots.Removing(t.Context(), dir, func() error { return os.RemoveAll(dir) }); err != nil {
+			if err := snapshots.Alone(t.Context(), dir, func() error { return os.RemoveAll(dir) }); err != nil {
 				t.Error(err)
 			}
 		})

@@ -84,16 +84,16 @@ func (w *Workspace) take(lock func(*flock.Flock) (bool, error)) (unlock func(), 
 	return func() { _ = l.Close() }, nil // nothing was written
 }
 
-// Removing runs what removes the directory of a workspace when nobody forks or copies from it: who did would miss files without an
-// error. One that is not there has nobody.
-func Removing(ctx context.Context, dir string, remove func() error) error {
+// Alone runs f, which fills or removes the directory of a workspace, when nobody else does, and nobody forks or copies from it:
+// who did would miss files without an error. A directory that is not there has nobody.
+func Alone(ctx context.Context, dir string, f func() error) error {
 	unlock, err := (&Workspace{Dir: dir}).lock(ctx)
 	if err == nil {
 		defer unlock()
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return remove()
+	return f()
 }
 
 // Take keeps the files of the workspace.
