@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
@@ -84,5 +86,18 @@ func TestRunTakesTheRunsTimeout(t *testing.T) {
 	out := r.tools(bash()).call(ctx, "sandbox_run", obj{"code": "sleep 60"})
 	if code(out) != "timeout" || !strings.Contains(message(out), "ended after 1 seconds") {
 		t.Errorf("%v", out)
+	}
+}
+
+// TestPorts: who opens a sandbox is told the ports that the agent's file names.
+func TestPorts(t *testing.T) {
+	t.Parallel()
+	out := newRig(t).tools(tools.Sandbox{Mode: "code", Ports: map[string]int64{"web": 8080, "api": 9000}}).ok("sandbox_open", nil)
+	want := []any{
+		obj{"name": "api", "port": 9000.0, "url": "http://127.0.0.1:9000"},
+		obj{"name": "web", "port": 8080.0, "url": "http://127.0.0.1:8080"},
+	}
+	if diff := cmp.Diff(want, out["ports"]); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

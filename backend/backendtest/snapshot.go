@@ -635,6 +635,13 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 					whole(round, half.ID)
 				}
 			}
+			if round%2 == 0 { // a sandbox that is no fork has all of it or nothing
+				bare := fork
+				bare.Fork = nil
+				if got, err := half(s, t, bare); err == nil && got != "0\n" && got != filledWith("old") {
+					t.Fatalf("round %d: a sandbox that is no fork holds %q", round, got)
+				}
+			}
 			remake(t, s.b, fork)
 		}
 		list, err := s.b.List(ctx, backend.Filter{Instance: spec.Instance})
@@ -654,6 +661,22 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 		}
 	}
 	t.Log(outcomes)
+}
+
+// half makes a sandbox of a session of which half a fork was left, and returns what it holds.
+func half(s *suite, t *testing.T, spec backend.Spec) (string, error) {
+	t.Helper()
+	list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance, SessionID: spec.ID})
+	must(t, err)
+	for _, left := range list {
+		must(t, s.b.Remove(t.Context(), left.ID, backend.RemoveOptions{}))
+	}
+	info, err := s.b.Create(t.Context(), spec)
+	if err != nil {
+		return "", err
+	}
+	got := s.filled(t, info.ID)
+	return got, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})
 }
 
 // childForker forks a snapshot, copies it there, and removes it at its origin.

@@ -122,6 +122,9 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	}
 	defer r.letGo()
 	mounts, _, err := b.materialize(ctx, r)
+	if errors.Is(err, snapshots.ErrNone) {
+		return fmt.Errorf("containerd: the sandbox was to be a fork, and nobody has its files: %w", backend.ErrLost)
+	}
 	if err == nil {
 		err = b.checkMountPoints(ctx, mounts, slices.Concat(r.config.Volumes, kit.MountTargets(r.config.Mounts)))
 	}

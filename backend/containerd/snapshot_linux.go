@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	apitask "github.com/containerd/containerd/api/types/task"
 
@@ -135,12 +136,24 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	if err != nil {
 		return err
 	}
-	to := snapshots.Target{Files: state.workspace(r.session)}
+	files := state.workspace(r.session)
+	to := snapshots.Target{Files: files}
 	if r.sized() > 0 {
 		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
+	} else {
+		to.Files += ".new" // half of the files are nobody's workspace
+		err = errors.Join(removeTree(ctx, to.Files), os.Mkdir(to.Files, 0o755), os.Chown(to.Files, int(user.UID), int(user.GID)))
 	}
-	r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to)
-	return snapshotError(err)
+	if err != nil {
+		return stateError("make the workspace", err)
+	}
+	if r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to); err != nil || to.Files == files {
+		return snapshotError(err)
+	}
+	if err := os.Remove(files); err != nil { // it is empty
+		return stateError("make the workspace", err)
+	}
+	return stateError("make the workspace", os.Rename(to.Files, files))
 }
 
 // waitForWorkspace waits for what is done to a sandbox's workspace, or brings to its end what a dead process began.

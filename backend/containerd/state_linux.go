@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 // stateDir is the driver's directory:
@@ -172,27 +173,40 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 		return made, stateError("make the workspace", err)
 	}
 	if made {
-		// The owner comes first: a tag says that the directory is as it must be.
-		if err := os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)); err != nil {
-			return made, stateError("make the workspace", err)
-		}
-		if r.config.Fork != nil {
-			err = b.forkFiles(ctx, r, user)
-		} else {
-			err = b.formatWorkspace(ctx, r, user)
-		}
-		if err != nil {
-			return made, err
-		}
-		js, err := json.Marshal(tag)
-		if err != nil {
-			return made, fmt.Errorf("containerd: workspace: %w", err)
-		}
-		if err := host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
-			return made, stateError("make the workspace", err)
-		}
+		err = snapshots.Alone(ctx, dir.workspaces(r.session), func() error {
+			now, err := dir.readTag(r.session)
+			if made = now == (workspaceTag{}); err != nil || !made { // another process was at it, and has done it
+				return err
+			}
+			return b.fillWorkspace(ctx, r, user, tag)
+		})
+	}
+	if err != nil {
+		return made, err
 	}
 	return made, r.finishImage()
+}
+
+// fillWorkspace makes what is in a new workspace, and then its tag.
+func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, tag workspaceTag) error {
+	dir := r.state()
+	// The owner comes first: a tag says that the directory is as it must be.
+	err := stateError("make the workspace", os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)))
+	switch {
+	case err != nil:
+	case r.config.Fork != nil:
+		err = b.forkFiles(ctx, r, user)
+	default:
+		err = b.formatWorkspace(ctx, r, user)
+	}
+	if err != nil {
+		return err
+	}
+	js, err := json.Marshal(tag)
+	if err != nil {
+		return fmt.Errorf("containerd: workspace: %w", err)
+	}
+	return stateError("make the workspace", host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0 || r.config.Fork != nil))
 }
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.

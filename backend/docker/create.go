@@ -281,7 +281,7 @@ func (c *creation) dropWorkspace(ctx context.Context) error {
 	switch {
 	case made:
 		return c.b.removeWorkspace(ctx, c.p.volume)
-	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrExists):
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrExists), errors.Is(err, errHalf):
 		return nil
 	}
 	return err

@@ -119,7 +119,7 @@ func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && sameOwner(v.Labels, instance, sessionID), err
+	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), err
 }
 
 // RemoveWorkspace deletes the workspace of a session that has no container.

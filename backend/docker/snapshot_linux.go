@@ -141,8 +141,14 @@ func (b *driver) half(v volume.Volume) bool {
 // whole waits for who fills a sandbox's volume with the files of a snapshot, and fails when that did not come to its end.
 func (b *driver) whole(ctx context.Context, res container.InspectResponse) error {
 	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
+	if errors.Is(err, backend.ErrNotFound) { // the start says so
+		return nil
+	}
+	if err == nil {
+		_, err = b.learn(ctx) // where the engine keeps volumes
+	}
 	if err != nil || !b.half(v) {
-		return nil //nolint:nilerr // the start says what is wrong
+		return err
 	}
 	return snapshots.Alone(ctx, b.volumeDir(volumeName(v.Name)), func() error {
 		if b.half(v) {

@@ -237,7 +237,7 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string, claim ..
 		return nil, errors.Join(&unfit{"a sandbox of the pool was used before"}, s.Close())
 	case err == nil:
 		d.first.keep(id, s)
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest of another version does not report on its stream
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && len(claim) == 0: // a guest of another version does not report on its stream
 		r, err = d.report(ctx, pod.Name)
 	}
 	env := imageEnv(r.Environ)
