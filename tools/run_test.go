@@ -5,9 +5,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -115,5 +117,26 @@ func TestRunIsAlwaysDestroyed(t *testing.T) {
 	}
 	if r.engine.open() != 0 {
 		t.Error("a sandbox is left after a cancelled open")
+	}
+}
+
+// TestRunFromThePool: compute mode takes a sandbox that is ready.
+func TestRunFromThePool(t *testing.T) {
+	t.Parallel()
+	opts := session.Options{Pool: []session.PoolSpec{{Request: session.Request{Image: "debian:bookworm-slim"}, Size: 1}}}
+	r := rigOf(t, opts, fstest.MapFS{})
+	for ready := false; !ready; time.Sleep(10 * time.Millisecond) {
+		list, err := r.manager.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready = len(list) == 1 && list[0].State == session.StatePooled
+	}
+	out := r.tools(bash()).ok("sandbox_run", obj{"code": "echo ran"})
+	if out["stdout"] != "ran\n" {
+		t.Errorf("%v", out)
+	}
+	if key := r.engine.asked.Load().Key; !strings.HasPrefix(key, session.NamespacePool+":") {
+		t.Errorf("a sandbox was made for it: %s", key)
 	}
 }

@@ -604,7 +604,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 		whole(round, id)
 		return true
 	}
-	const rounds = 12
+	const rounds = 8
 	var took time.Duration
 	outcomes := map[string]int{}
 	for round := range rounds {

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/workcell-dev/workcell/internal/config"
 )
 
 const chart = "deploy/helm/workcell"
@@ -146,5 +148,66 @@ func TestWorkers(t *testing.T) {
 	}
 	if diff := cmp.Diff(server, worker); diff != "" {
 		t.Errorf("a worker is not as the server is (-server +worker):\n%s", diff)
+	}
+}
+
+// TestValuesOfTheConfiguration: what a chart's values say of sandboxes, pools and telemetry is what the command reads.
+func TestValuesOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	got := output(t, helm(t), "template", "a", chart, "--set-json", `pool={"python:3.11-slim": 4}`, "--set",
+		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,sandboxes.claims=warm,guestImage=example.com/guest:1")
+	var m corev1.ConfigMap
+	for _, doc := range strings.Split(got, "\n---\n") {
+		if strings.Contains(doc, "kind: ConfigMap\n") {
+			if err := yaml.UnmarshalStrict([]byte(doc), &m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	file := filepath.Join(t.TempDir(), config.Name)
+	if err := os.WriteFile(file, []byte(m.Data[config.Name]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, File: file, Backends: []string{"kubernetes"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Kubernetes()
+	if k.Namespace != "boxes" || k.Claims != "warm" || k.GuestImage != "example.com/guest:1" {
+		t.Errorf("kubernetes: %+v", k)
+	}
+	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool()); diff != "" {
+		t.Errorf("pool (-want +got):\n%s", diff)
+	}
+	if got := c.Variables()["OTEL_EXPORTER_OTLP_ENDPOINT"]; got != "http://collector:4318" {
+		t.Errorf("traces go to %q", got)
+	}
+}
+
+// TestComposeCommands: the command takes the arguments of both Compose files.
+func TestComposeCommands(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join("..", "..", "deploy", "compose", "*.yaml"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var compose struct {
+			Services map[string]struct {
+				Command []string `json:"command"`
+			} `json:"services"`
+		}
+		if err := yaml.Unmarshal(text, &compose); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		args := compose.Services["workcell"].Command
+		if len(args) < 2 {
+			t.Fatalf("%s: %+v", file, compose)
+		}
+		output(t, "go", slices.Concat([]string{"run", "./cmd/workcell"}, args, []string{"--help"})...)
 	}
 }

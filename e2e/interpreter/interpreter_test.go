@@ -143,7 +143,7 @@ func TestImages(t *testing.T) {
 	})
 }
 
-// TestNewHost: another process goes on with the variables, also while a program of the first one runs.
+// TestNewHost: another process goes on with the variables.
 func TestNewHost(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b := enginetest.Driver(t, engine)

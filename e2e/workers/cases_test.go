@@ -302,12 +302,31 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 func TestDatabaseRestarts(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
-	here, there := newMachine(t, "here", server.URL), newMachine(t, "there", server.URL)
+	goesOn(t, server.URL, func() {
+		server.Kill()
+		server.Start()
+	})
+}
+
+// TestDatabaseFailsOver: the same when its standby takes its place.
+func TestDatabaseFailsOver(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	standby := server.NewStandby()
+	goesOn(t, server.WithStandby(standby), func() {
+		server.Kill()
+		standby.Promote()
+	})
+}
+
+// goesOn carries out a run during which the database is away, and one afterwards.
+func goesOn(t *testing.T, url string, away func()) {
+	t.Helper()
+	here, there := newMachine(t, "here", url), newMachine(t, "there", url)
 	w := there.worker(t)
 	id := here.ok(t, "run", "--detach", file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 8")))
 	here.inTwo(t, id)
-	server.Kill()
-	server.Start()
+	away()
 	here.ok(t, "runs", "logs", id, "--follow")
 	if checkRun(t, here, id) {
 		t.Errorf("the run was interrupted:\n%s", w.text())
