@@ -112,7 +112,9 @@ func TestFaults(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	b, _ := manage(t)
 	for name, change := range map[string]func(*backend.Spec){
-		"fork":   func(s *backend.Spec) { s.Fork = &backend.ForkOf{SessionID: backendtest.Spec("unsupported", image).ID, Snapshot: "one"} },
+		"fork": func(s *backend.Spec) {
+			s.Fork = &backend.ForkOf{SessionID: backendtest.Spec("unsupported", image).ID, Snapshot: "one"}
+		},
 		"mounts": func(s *backend.Spec) { s.Mounts = []backend.Mount{{Source: "/srv", Target: "/data"}} },
 	} {
 		spec := backendtest.Spec("unsupported", image)

@@ -1,0 +1,49 @@
+package kubernetes_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
+)
+
+// TestContext: a context that is named goes before the current one of the kubeconfig, here of a cluster that is away.
+func TestContext(t *testing.T) {
+	t.Parallel()
+	config, err := clientcmd.LoadFromFile(clustertest.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := config.CurrentContext
+	config.Clusters["away"] = &api.Cluster{Server: "https://127.0.0.1:1"}
+	config.Contexts["away"] = &api.Context{Cluster: "away", AuthInfo: config.Contexts[right].AuthInfo}
+	config.CurrentContext = "away"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	use := func(name string) func(*kubernetes.Options) {
+		return func(o *kubernetes.Options) { o.Config, o.Kubeconfig, o.Context = nil, file, name }
+	}
+	b := newBackend(t, use(right))
+	if _, err := b.Ping(t.Context()); err != nil {
+		t.Errorf("the context %s: %v", right, err)
+	}
+	o := clustertest.Options(namespace())
+	use("")(o)
+	o.Patience = time.Second
+	if b, err := kubernetes.New(t.Context(), o); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("the current context: %v, %v, want ErrUnavailable", b, err)
+	}
+	use("no-such")(o)
+	if b, err := kubernetes.New(t.Context(), o); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a context that there is not: %v, %v, want ErrInvalid", b, err)
+	}
+}
