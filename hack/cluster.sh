@@ -418,6 +418,9 @@ backend/kubernetes
 e2e/promises -test.run=^Test([DHJLMNO]|(C[126]|F[125]|E[37]|G[16])[A-Z])
 e2e/hosttools -test.run=^Test(ScriptCallsTools|CommandEnds|ForgedTag)$
 e2e/egress -test.run=^Test(Curl|Pip)$
+e2e/forward
+e2e/interpreter
+e2e/watch -test.run=^TestWatch(Ends)?$
 END
 }
 

@@ -88,6 +88,7 @@ setup() {
   PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
   ENGINES=docker,containerd hack/images.sh
   ENGINES=docker,containerd hack/images.sh -agents
+  if is_debian && ! command -v docker-compose >/dev/null 2>&1; then need_packages "the Compose files" docker-compose; fi
   if is_debian && ! PATH=$PATH:/usr/sbin:/sbin command -v mkfs.xfs >/dev/null; then need_packages "tests of snapshots on XFS" xfsprogs; fi
   # What the local backend's sandboxes run is the system's own.
   local program

@@ -546,7 +546,7 @@ func TestClaimsRole(t *testing.T) {
 		})
 		full(t, namespace(), pool)
 		o := clustertest.Options(namespace())
-		o.Config, o.StorageClass, o.Claims = as(t, append(slices.Clone(base), rules...)), "", pool
+		o.Config, o.StorageClass, o.Claims = as(t, namespace(), append(slices.Clone(base), rules...)), "", pool
 		b, err := kubernetes.New(t.Context(), o)
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,15 +66,15 @@ func ownNamespace(t *testing.T) string {
 	return ns
 }
 
-// as returns the configuration of a user who has nothing but a role.
-func as(t *testing.T, rules []rbacv1.PolicyRule) *rest.Config {
+// as returns the configuration of a user who has nothing but a role in a namespace.
+func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	api, name := admin(t).RbacV1(), "user-"+strings.ToLower(rand.Text())
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
-	if _, err := api.Roles(namespace()).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+	if _, err := api.Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := api.RoleBindings(namespace()).Create(t.Context(), &rbacv1.RoleBinding{
+	_, err := api.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
 	}, metav1.CreateOptions{})
@@ -82,7 +83,7 @@ func as(t *testing.T, rules []rbacv1.PolicyRule) *rest.Config {
 	}
 	last := rules[len(rules)-1]
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
-		Namespace: namespace(), Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
+		Namespace: namespace, Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
 	}}}
 	eventually(t, "the server to know of the role", func() bool {
 		r, err := admin(t).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
@@ -96,13 +97,13 @@ func as(t *testing.T, rules []rbacv1.PolicyRule) *rest.Config {
 	return config
 }
 
-// everything does what a driver is there for.
-func everything(t *testing.T, b *kubernetes.Backend, spec backend.Spec) error {
+// everything does what a driver is there for, in a namespace.
+func everything(t *testing.T, b *kubernetes.Backend, namespace string, spec backend.Spec) error {
 	ctx := t.Context()
 	if _, err := b.Identity(ctx); err != nil {
 		return err
 	}
-	whole := newBackend(t, nil) // who may not look at what was made cannot remove it
+	whole := newBackend(t, func(o *kubernetes.Options) { o.Namespace = namespace }) // who may not look at what was made cannot remove it
 	t.Cleanup(func() {
 		list, err := whole.List(context.Background(), backend.Filter{SessionID: spec.ID})
 		for _, info := range list {
@@ -161,19 +162,19 @@ func role(t *testing.T, file string) []rbacv1.PolicyRule {
 func TestRole(t *testing.T) {
 	t.Parallel()
 	whole := role(t, "role.yaml")
-	try := func(t *testing.T, rules []rbacv1.PolicyRule) error {
+	try := func(t *testing.T, namespace string, rules []rbacv1.PolicyRule) error {
 		t.Helper()
-		b := newBackend(t, func(o *kubernetes.Options) { o.Config = as(t, rules) })
-		return everything(t, b, newSpec())
+		b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.Namespace = as(t, namespace, rules), namespace })
+		return everything(t, b, namespace, newSpec())
 	}
-	if err := try(t, whole); err != nil {
+	if err := try(t, namespace(), whole); err != nil {
 		t.Errorf("with the whole role: %v", err)
 	}
 	for i, rule := range whole {
 		for _, verb := range rule.Verbs {
 			what := rule.Resources[0]
-			if what == "networkpolicies" && verb != "get" || what == "pods/exec" && verb == "get" {
-				continue // the policies are there already, and SPDY is not refused
+			if what == "pods/exec" && verb == "get" {
+				continue // SPDY is not refused
 			}
 			t.Run(verb+" "+what, func(t *testing.T) {
 				t.Parallel()
@@ -181,7 +182,17 @@ func TestRole(t *testing.T) {
 				if rules[i].Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == verb }); len(rules[i].Verbs) == 0 {
 					rules = slices.Delete(rules, i, i+1) // an empty rule is none
 				}
-				err := try(t, rules)
+				ns := namespace()
+				if what == "networkpolicies" && verb != "get" {
+					ns = ownNamespace(t) // here they are made, and tried, already
+				}
+				if verb == "update" {
+					foreign := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workcell-none"}}
+					if _, err := admin(t).NetworkingV1().NetworkPolicies(ns).Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				err := try(t, ns, rules)
 				if !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "cannot "+verb) || !strings.Contains(err.Error(), what) {
 					t.Errorf("%v, want ErrPermission for %s %s", err, verb, what)
 				}

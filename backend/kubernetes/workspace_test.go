@@ -166,8 +166,8 @@ func TestNoClassAnyMore(t *testing.T) {
 		}
 	}
 	rules := slices.DeleteFunc(role(t, "role.yaml"), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "persistentvolumeclaims") })
-	blind := newBackend(t, func(o *kubernetes.Options) { o.Config, o.StorageClass = as(t, rules), "" })
-	if err := everything(t, blind, newSpec()); err != nil {
+	blind := newBackend(t, func(o *kubernetes.Options) { o.Config, o.StorageClass = as(t, namespace(), rules), "" })
+	if err := everything(t, blind, namespace(), newSpec()); err != nil {
 		t.Error(err)
 	}
 }

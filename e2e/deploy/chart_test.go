@@ -183,31 +183,3 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 		t.Errorf("traces go to %q", got)
 	}
 }
-
-// TestComposeCommands: the command takes the arguments of both Compose files.
-func TestComposeCommands(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob(filepath.Join("..", "..", "deploy", "compose", "*.yaml"))
-	if err != nil || len(files) != 2 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var compose struct {
-			Services map[string]struct {
-				Command []string `json:"command"`
-			} `json:"services"`
-		}
-		if err := yaml.Unmarshal(text, &compose); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		args := compose.Services["workcell"].Command
-		if len(args) < 2 {
-			t.Fatalf("%s: %+v", file, compose)
-		}
-		output(t, "go", slices.Concat([]string{"run", "./cmd/workcell"}, args, []string{"--help"})...)
-	}
-}

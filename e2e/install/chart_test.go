@@ -2,8 +2,6 @@ package install
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,31 +70,7 @@ func database(t *testing.T) (here, inside string) {
 	must(t, err)
 	l, err := net.Listen("tcp", net.JoinHostPort(clustertest.Service, "0"))
 	must(t, err)
-	var wg sync.WaitGroup
-	t.Cleanup(func() {
-		_ = l.Close() // it ends what follows
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			pod, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("unix", filepath.Join(at.Host, fmt.Sprint(".s.PGSQL.", at.Port)))
-			if err != nil {
-				t.Error(err)
-				_ = pod.Close() // the pod tries again
-				continue
-			}
-			for _, c := range [][2]net.Conn{{pod, server}, {server, pod}} {
-				go func() {
-					_, _ = io.Copy(c[0], c[1]) // whoever ends it tells its user why
-					_ = c[0].Close()
-				}()
-			}
-		}
-	})
+	pgtest.Relay(t, l, here)
 	return here, "postgres://" + at.User + "@" + l.Addr().String() + "/" + at.Database + "?sslmode=disable"
 }
 

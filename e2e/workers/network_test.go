@@ -4,15 +4,11 @@ package workers
 
 import (
 	"fmt"
-	"io"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +44,7 @@ func newNetwork(t *testing.T, machines int) *network {
 		m.within = []string{"nsenter", "--net=/run/netns/" + name, "--"}
 		n.machines = append(n.machines, m)
 	}
-	relay(t, db, "10.83.0.1:5432", n.server.URL)
+	pgtest.Relay(t, listenIn(t, db, "10.83.0.1:5432"), n.server.URL)
 	return n
 }
 
@@ -66,47 +62,6 @@ func ip(t *testing.T, args ...string) {
 	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 		t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-}
-
-// relay lets a server that listens on a socket in the file system be reached at an address of a namespace.
-func relay(t *testing.T, namespace, address, server string) {
-	t.Helper()
-	u, err := url.Parse(server)
-	must(t, err)
-	socket := filepath.Join(u.Query().Get("host"), ".s.PGSQL.5432")
-	l := listenIn(t, namespace, address)
-	var all sync.WaitGroup
-	t.Cleanup(func() {
-		must(t, l.Close())
-		all.Wait()
-	})
-	all.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { join(client, socket) })
-		}
-	})
-}
-
-// join copies between a client and a socket until one of them ends.
-func join(client net.Conn, socket string) {
-	server, err := net.Dial("unix", socket)
-	if err != nil {
-		client.Close() //nolint:errcheck // the client is told by that
-		return
-	}
-	var both sync.WaitGroup
-	pass := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // how it ends does not matter
-		to.Close()               //nolint:errcheck // both are closed then
-		from.Close()             //nolint:errcheck
-	}
-	both.Go(func() { pass(server, client) })
-	both.Go(func() { pass(client, server) })
-	both.Wait()
 }
 
 // listenIn listens at an address of a namespace, which a thread that is not used again goes into.

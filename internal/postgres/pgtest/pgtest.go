@@ -5,15 +5,19 @@ package pgtest
 import (
 	"context"
 	"crypto/rand"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Variable names a server that is to be used instead of that of hack/postgres.sh; its user must be able to make databases.
@@ -52,6 +56,55 @@ func Exec(t testing.TB, address, query string, args ...any) {
 	if _, err := conn.Exec(ctx, query, args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
+}
+
+// Relay passes what connects to l, which it closes at the end of the test, to a server that listens on a socket in the file
+// system. What is connected then is cut.
+func Relay(t testing.TB, l net.Listener, server string) {
+	t.Helper()
+	at, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, address := pgconn.NetworkAddress(at.Host, at.Port)
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	})
+	all.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return // it is closed
+			}
+			all.Go(func() { join(ctx, client, network, address) })
+		}
+	})
+}
+
+// join copies between a client and a server until one of them ends or ctx does.
+func join(ctx context.Context, client net.Conn, network, address string) {
+	var both sync.WaitGroup
+	defer both.Wait()    // after all is closed
+	defer client.Close() //nolint:errcheck // nothing is left to say
+	server, err := net.Dial(network, address)
+	if err != nil {
+		return // the client tries again
+	}
+	defer server.Close() //nolint:errcheck // as above
+	ctx, ended := context.WithCancel(ctx)
+	pass := func(to io.Writer, from io.Reader) {
+		defer ended()
+		_, _ = io.Copy(to, from) // whoever ended it tells its user why
+	}
+	both.Go(func() { pass(server, client) })
+	both.Go(func() { pass(client, server) })
+	<-ctx.Done()
 }
 
 // server returns the URL of the shared server, which is started if need be.

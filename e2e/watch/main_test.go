@@ -1,0 +1,10 @@
+package watch
+
+import (
+	"os"
+	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/enginetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(enginetest.Main(m)) }
