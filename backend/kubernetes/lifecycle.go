@@ -249,8 +249,11 @@ func (d *driver) removeIf(ctx context.Context, name string, is func(*corev1.Pod)
 		if err == nil {
 			err = stuck(begin, &pod.ObjectMeta)
 		}
-		if err == nil && pod.DeletionTimestamp == nil {
+		if err == nil && (pod.DeletionTimestamp == nil || pulls(begin, pod)) {
 			grace := int64(1)
+			if pod.DeletionTimestamp != nil {
+				grace = 0
+			}
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
 				err := d.pods().Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 				if apierrors.IsConflict(err) {
@@ -276,6 +279,12 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 		return nil
 	}
 	return fmt.Errorf("kubernetes: %s was deleted, and does not go: its node may be away: %w", m.Name, backend.ErrUnavailable)
+}
+
+// pulls reports whether a pod that was deleted stays for an image alone, which kubelets wait for to the end of the pull. Nothing ran in
+// it, and nothing will.
+func pulls(begin time.Time, pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && time.Since(begin) > stuckFor && imageOf(pod) == ""
 }
 
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is

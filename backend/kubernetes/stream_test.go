@@ -106,6 +106,7 @@ func TestSilentNode(t *testing.T) {
 	t.Cleanup(func() { close(over) })
 	b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.CallTimeout = config, 10*time.Second })
 	info := backendtest.Create(t, b, newSpec())
+	backendtest.Dial(t, b, info.ID) // what Create opened
 	silent.Store(true)
 	ends := func(name string, want error, call func() error) {
 		t.Helper()

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	k8s "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -90,6 +91,8 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 		return "", nil, fmt.Errorf("no cluster: %w; `make cluster` starts one", err)
 	}
 	remove = func() error {
+		// A connection that idles for 90 s would hold checks for leaks up.
+		defer utilnet.CloseIdleConnectionsFor(api.CoreV1().RESTClient().(*rest.RESTClient).Client.Transport)
 		return api.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 	}
 	for { // pods are refused before it has its service account

@@ -7,4 +7,4 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(enginetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(enginetest.Tests{M: m}.Run()) }

@@ -1,7 +1,7 @@
 // Package enginetest opens the engines of this machine for tests that run on each of them.
 //
 // WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but the last,
-// which needs `make cluster`, and Main.
+// which needs `make cluster`, and Tests.
 // WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is configured with.
 package enginetest
 
@@ -21,12 +21,15 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Main runs the tests of a package, on Kubernetes in a namespace of their own, and returns the exit code.
-func Main(m interface{ Run() int }) int {
+// Tests are those of a package.
+type Tests struct{ M *testing.M }
+
+// Run runs the tests, on Kubernetes in a namespace of their own, and returns the exit code.
+func (t Tests) Run() int {
 	if slices.Contains(Names(), "kubernetes") {
-		return clustertest.Main(m)
+		return clustertest.Main(t.M)
 	}
-	return m.Run()
+	return t.M.Run()
 }
 
 // On runs a test on each engine, side by side.

@@ -23,5 +23,5 @@ func TestMain(m *testing.M) {
 	}
 	// Genkit sets a global provider of its own at the first span unless there is one.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
-	os.Exit(enginetest.Main(leaktest.Tests{M: m}))
+	os.Exit(leaktest.Tests{M: enginetest.Tests{M: m}}.Run())
 }
