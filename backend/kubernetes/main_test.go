@@ -30,7 +30,15 @@ var instance = "test-" + strings.ToLower(rand.Text())
 // namespace is that of this run.
 var namespace = sync.OnceValue(func() string { return os.Getenv(clustertest.NamespaceVariable) })
 
-func TestMain(m *testing.M) { os.Exit(clustertest.Main(tests{m})) }
+func TestMain(m *testing.M) {
+	if code := clustertest.Main(tests{m}); code != 0 {
+		os.Exit(code)
+	}
+	if err := leaktest.Find(clustertest.Leaks()...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
 
 // tests are those of this package, and what they leave.
 type tests struct{ *testing.M }
@@ -41,10 +49,6 @@ func (t tests) Run() int {
 	}
 	if left, err := leftovers(context.Background(), instance); len(left) != 0 || err != nil {
 		fmt.Fprintln(os.Stderr, "left behind:", left, err)
-		return 1
-	}
-	if err := leaktest.Find(clustertest.Leaks()...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
