@@ -223,7 +223,7 @@ func (s *tools) halfClose(t *testing.T, on *session.Session) {
 // bytes: 64 MiB go each way at once and arrive as they were. A host that does not read holds the command back.
 func (s *tools) bytes(t *testing.T, on *session.Session) {
 	data := noise(64 << 20)
-	held := make(chan struct{})
+	held, sent := make(chan struct{}), make(chan struct{})
 	got := s.call(t, on, `
 import hashlib, threading
 s = connect(); s.sendall(b"h"); sent = 0; s.setblocking(False)
@@ -240,7 +240,7 @@ while True:
 	data = s.recv(1 << 20)
 	if not data: break
 	h.update(data)
-sender.join(); print(h.hexdigest())`, func(_ context.Context, c *session.ServiceConn) {
+sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`, func(_ context.Context, c *session.ServiceConn) {
 		what := make([]byte, 1)
 		_, _ = c.Read(what)
 		switch what[0] {
@@ -251,6 +251,9 @@ sender.join(); print(h.hexdigest())`, func(_ context.Context, c *session.Service
 			close(held)
 		case 't':
 			transfer(t, c, data)
+			close(sent)
+		default: // the command stays until its last byte is here: its end ends its connections
+			<-sent
 		}
 	})
 	if want := fmt.Sprintf("True\n%x", sha256.Sum256(data)); got != want {
