@@ -18,6 +18,7 @@ state=/run/workcell/gvisor # short: paths of sockets are limited
 data=/var/lib/workcell/gvisor
 socket=$state/docker.sock
 pidfile=$state/dockerd.pid
+bridge=workcell-gv # that nobody uses
 log=$data/dockerd.log
 mark="# made by workcell's hack/gvisor.sh"
 
@@ -27,7 +28,7 @@ main() {
     path) program ;;
     install) install_runsc ;;
     start) start ;;
-    stop) end dockerd "$pidfile" "$socket" ;;
+    stop) stop ;;
     test) run_tests ;;
     *) die "usage: gvisor.sh path|install|start|stop|test" ;;
   esac
@@ -119,6 +120,11 @@ for row in isolation/of_the_default_user 'isolation/of_the_guest.s_files' isolat
   not_on_gvisor+="|^TestConformance\$/^${row%/*}\$/^${row#*/}\$"
 done
 
+stop() {
+  end dockerd "$pidfile" "$socket"
+  ip link delete "$bridge" 2>/dev/null || true # it may be gone
+}
+
 # run_tests: Docker is the one of start; containerd's driver is told the runtime. Each suite is run though another one failed.
 run_tests() {
   local failed=() suite engine
@@ -135,7 +141,7 @@ run_tests() {
       WORKCELL_TEST_BACKEND=$engine go test -count=1 -timeout 20m -skip "$not_on_gvisor" $suite || failed+=("$suite on $engine")
     done
   done
-  hack/gvisor.sh stop
+  stop
   [ ${#failed[@]} -eq 0 ] || die "failed on gVisor: ${failed[*]}"
 }
 
@@ -148,9 +154,12 @@ start() {
     wrap
     install -d -m 0700 "$state" "$data"
     printf "{}" >"$data/none.json"
+    # A bridge of its own: with none at all dockerd deletes docker0, which is that of the engine beside it.
+    ip link add "$bridge" type bridge 2>/dev/null || ip link show "$bridge" >/dev/null
+    ip address replace 172.30.254.1/24 dev "$bridge"
     setsid nohup dockerd --host "unix://$socket" --pidfile "$pidfile" --data-root "$data/root" --exec-root "$state/exec" \
       --containerd "$containerd_socket" --containerd-namespace gvisor-moby --containerd-plugins-namespace gvisor-plugins.moby \
-      --bridge none --iptables=false --config-file "$data/none.json" --add-runtime "runsc=$wrapper" --default-runtime runsc \
+      --bridge "$bridge" --iptables=false --config-file "$data/none.json" --add-runtime "runsc=$wrapper" --default-runtime runsc \
       >"$log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
     local pid=$! deadline=$((SECONDS + 60))
     until answers; do

@@ -285,7 +285,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
-	err := errors.Join(d.removeSandboxClaim(ctx, p.name, p.nonce), d.removePod(ctx, p.name, p.nonce))
+	err := errors.Join(d.removeSandboxClaim(ctx, p.name, p.nonce), d.removeUnused(ctx, p.name, p.nonce))
 	if d.opts.StorageClass == "" {
 		return err
 	}

@@ -231,15 +231,21 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 
 // removePod deletes the pod of a sandbox and returns when it is gone. That of another sandbox of the name stays.
 func (d *driver) removePod(ctx context.Context, name, nonce string) error {
-	return d.removeIf(ctx, name, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
+	return d.removeIf(ctx, name, false, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
 }
 
 // removeThis is removePod for one pod alone: by now another process may have put the sandbox's next one in its place.
 func (d *driver) removeThis(ctx context.Context, old *corev1.Pod) error {
-	return d.removeIf(ctx, old.Name, func(pod *corev1.Pod) bool { return pod.UID == old.UID })
+	return d.removeIf(ctx, old.Name, false, func(pod *corev1.Pod) bool { return pod.UID == old.UID })
 }
 
-func (d *driver) removeIf(ctx context.Context, name string, is func(*corev1.Pod) bool) error {
+// removeUnused is removePod for what nobody was given: no command ran there. While its image is pulled, which kubelets do not give up for a
+// pod that was deleted, it is not waited for. A container that its kubelet starts nevertheless, to end it, has nothing but the guest.
+func (d *driver) removeUnused(ctx context.Context, name, nonce string) error {
+	return d.removeIf(ctx, name, true, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
+}
+
+func (d *driver) removeIf(ctx context.Context, name string, unused bool, is func(*corev1.Pod) bool) error {
 	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
 		pod, err := d.getPod(ctx, name)
@@ -249,9 +255,10 @@ func (d *driver) removeIf(ctx context.Context, name string, is func(*corev1.Pod)
 		if err == nil {
 			err = stuck(begin, &pod.ObjectMeta)
 		}
-		if err == nil && (pod.DeletionTimestamp == nil || pulls(begin, pod)) {
+		force := unused && time.Since(begin) > stuckFor && err == nil && imageOf(pod) == ""
+		if err == nil && (pod.DeletionTimestamp == nil || force) {
 			grace := int64(1)
-			if pod.DeletionTimestamp != nil {
+			if force {
 				grace = 0
 			}
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
@@ -279,12 +286,6 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 		return nil
 	}
 	return fmt.Errorf("kubernetes: %s was deleted, and does not go: its node may be away: %w", m.Name, backend.ErrUnavailable)
-}
-
-// pulls reports whether a pod that was deleted stays for an image alone, which kubelets wait for to the end of the pull. Nothing ran in
-// it, and nothing will.
-func pulls(begin time.Time, pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && time.Since(begin) > stuckFor && imageOf(pod) == ""
 }
 
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is

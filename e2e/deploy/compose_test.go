@@ -22,7 +22,7 @@ const sandboxImage = "workcell/python:3.11" // that `make images` builds
 
 // Overrides stand in for what only a registry has: the image that sandboxes have unless they ask for another one, and docker:28-dind.
 // The engine is that of this machine in a container. It is not privileged, as machines that run tests may not be themselves, but has what
-// an engine needs of that; what the entrypoint of docker:28-dind does beside starting it is for cgroup v2.
+// an engine needs of that; of the entrypoint of docker:28-dind it has what cgroup v2 needs.
 const (
 	registry = `
 services:
@@ -33,8 +33,19 @@ services:
 services:
   engine:
     image: workcell/debian:12
-    entrypoint: [sh, -c, 'umount /proc/sys && exec "$$@"', --, dockerd, --host=unix:///run/engine/docker.sock, --group=65532]
-    volumes: ["/usr:/usr:ro", "/etc/alternatives:/etc/alternatives:ro", "/sys/fs/cgroup:/sys/fs/cgroup"]
+    entrypoint:
+      - sh
+      - -ec
+      - |
+        umount /proc/sys
+        for d in /sys/fs/cgroup /sys/fs/cgroup/*/; do if mountpoint -q $$d; then mount -o remount,bind,rw $$d; fi; done
+        if cd /sys/fs/cgroup && [ -e cgroup.controllers ]; then
+          mkdir init
+          for p in $$(cat cgroup.procs); do echo $$p > init/cgroup.procs || true; done
+          sed 's/ / +/g; s/^/+/' cgroup.controllers > cgroup.subtree_control
+        fi
+        exec dockerd --host=unix:///run/engine/docker.sock --group=65532
+    volumes: ["/usr:/usr:ro", "/etc/alternatives:/etc/alternatives:ro"]
     privileged: false
     cap_add: [NET_ADMIN, SYS_ADMIN]
     security_opt: ["apparmor=unconfined", "seccomp=unconfined"]
