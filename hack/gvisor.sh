@@ -114,7 +114,7 @@ register() {
 
 # Tests of what cannot hold on gVisor, or that look at processes of the machine which are gVisor's own: docs/gvisor.md has the
 # promises, this their names.
-not_on_gvisor='^Test(LimitsShow|Snapshots|CommandOutOfMemory|FullWorkspace|ForgedTag|NotGranted)$|^TestConformance$/^snapshots$'
+not_on_gvisor='^Test(LimitsShow|Snapshots|CommandOutOfMemory|ForgedTag)$|^TestConformance$/^snapshots$'
 for row in isolation/of_the_default_user 'isolation/of_the_guest.s_files' isolation/of_root loss/main_process_killed loss/frozen_main_process \
   loss/processes_and_files_that_resist dial/takeover limits/memory limits/tmp limits/processes; do
   not_on_gvisor+="|^TestConformance\$/^${row%/*}\$/^${row#*/}\$"

@@ -502,7 +502,7 @@ func (r *engineReport) hostTools(ctx context.Context, s *session.Session) {
 	case err != nil:
 		r.add(name, verdictWarn, "code inside does not reach them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
 	case !tagged(ctx, s):
-		r.add(name, verdictWarn, "code inside reaches them, without a network; a command is known by its environment, because the kernel takes no limit of file locks",
+		r.add(name, verdictWarn, "code inside reaches them, without a network; a command can pass for a later one, because the kernel takes no limit of file locks",
 			"agents that share a sandbox can pass for each other: give each its own with session: isolated")
 	default:
 		r.add(name, verdictOK, "code inside reaches them, without a network; the kernel says which command calls", "")

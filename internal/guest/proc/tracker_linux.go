@@ -15,9 +15,10 @@ import (
 // instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
 // only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
 // before. Where the guest's filter is, a process cannot lower it either; elsewhere it can, to the tag of a later exec, or
-// below all of them, see mine.
+// below all of them, see mine. gVisor takes no such limit; there it is that of RLIMIT_RSS, which no kernel enforces either.
 type tracker struct {
 	works bool          // the kernel takes the tags
+	limit int           // RLIMIT_LOCKS or RLIMIT_RSS
 	base  uint64        // above the first tag
 	last  atomic.Uint64 // last tag given; written with forking held
 
@@ -34,19 +35,21 @@ const noTag = ^uint64(0)
 // newTracker tags the guest itself, where the kernel takes tags.
 func newTracker(key limitKey) *tracker {
 	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1, key: key}
-	var old unix.Rlimit
-	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &old) != nil {
-		return t
-	}
 	// A random start keeps two guests in one pid namespace from giving the same tags.
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails, by its documentation
-	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>4
-	t.last.Store(t.base)
-	if old.Max < 1<<61 || t.key.limit(0, unix.RLIMIT_LOCKS, t.base) != nil {
-		return t
+	for _, limit := range []int{unix.RLIMIT_LOCKS, unix.RLIMIT_RSS} {
+		var old unix.Rlimit
+		if unix.Prlimit(0, limit, nil, &old) != nil {
+			continue
+		}
+		t.limit, t.base = limit, min(old.Max, 1<<62)-binary.LittleEndian.Uint64(b[:])>>4
+		t.last.Store(t.base)
+		if old.Max >= 1<<61 && t.key.limit(0, limit, t.base) == nil {
+			t.works = true
+			break
+		}
 	}
-	t.works = true
 	return t
 }
 
@@ -56,7 +59,7 @@ func (t *tracker) nextTag() uint64 {
 		return noTag
 	}
 	tag := t.last.Load() - 1
-	if t.key.limit(0, unix.RLIMIT_LOCKS, tag) != nil {
+	if t.key.limit(0, t.limit, tag) != nil {
 		return noTag
 	}
 	t.last.Store(tag)
@@ -66,7 +69,7 @@ func (t *tracker) nextTag() uint64 {
 // tagOf reads a process's tag; false when it has none or is gone.
 func (t *tracker) tagOf(pid int) (uint64, bool) {
 	var l unix.Rlimit
-	if !t.works || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &l) != nil {
+	if !t.works || unix.Prlimit(pid, t.limit, nil, &l) != nil {
 		return 0, false
 	}
 	return l.Max, l.Max < t.base

@@ -31,7 +31,7 @@ type Tree struct {
 	tag    uint64
 	marker []byte // NAME=value of the environment marker
 	leader int    // session, group and pid of the main process; 0 once that pid may belong to somebody else
-	every  bool   // all that any exec left, not one exec
+	every  bool   // all that has a tag, not one exec
 }
 
 // proc is a process as /proc shows it.
@@ -76,14 +76,10 @@ func (k *Tree) mine(tag uint64) bool {
 	return tag == k.tag || k.every && tag >= k.t.last.Load()
 }
 
-// KillAll ends whatever any exec left behind. Without tags all that has a parent is that, where the guest is the init: who comes from
-// outside, as a connection of the host does, has none.
-func (t *tracker) KillAll(grace time.Duration) {
-	k := &Tree{t: t, every: true}
-	if !t.works {
-		k.tag = noTag
-	}
-	if t.works || t.alone {
+// KillTagged ends whatever any exec left behind.
+func (t *tracker) KillTagged(grace time.Duration) {
+	if t.works {
+		k := &Tree{t: t, every: true}
 		k.Terminate(grace)
 	}
 }
@@ -101,7 +97,7 @@ func (k *Tree) search(pids []int) []proc {
 		}
 		tag, tagged := k.t.tagOf(pid)
 		if k.leader != 0 && (p.session == k.leader || p.group == k.leader || p.pid == k.leader) ||
-			tagged && k.mine(tag) || k.every && k.tag == noTag && p.ppid != 0 || hasMarker(pid, k.marker) {
+			tagged && k.mine(tag) || hasMarker(pid, k.marker) {
 			in[pid], found = true, append(found, p)
 		} else {
 			others = append(others, p)

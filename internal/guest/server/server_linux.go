@@ -181,7 +181,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.spawner.KillAll(left)
+	s.spawner.KillTagged(left)
 	return ran
 }
 
@@ -193,7 +193,7 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.spawner.KillAll(0)
+	s.spawner.KillTagged(0)
 }
 
 // inUse reports whether a command runs, or what one left behind.
