@@ -72,5 +72,10 @@ func (t *tracker) tagOf(pid int) (uint64, bool) {
 	if !t.works || unix.Prlimit(pid, t.limit, nil, &l) != nil {
 		return 0, false
 	}
+	if t.limit == unix.RLIMIT_RSS { // gVisor gives who comes from outside, as a connection of the host does, the limits of its init
+		if p, ok := readStat(pid); ok && p.ppid == 0 {
+			return 0, false
+		}
+	}
 	return l.Max, l.Max < t.base
 }
