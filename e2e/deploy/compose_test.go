@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,13 +60,9 @@ func TestCompose(t *testing.T) {
 	output(t, "go", "run", "./hack/images", "-arch", runtime.GOARCH, "-tag", ref, dir)
 	output(t, "docker", "load", "--input", filepath.Join(dir, "workcell-linux-"+runtime.GOARCH+".tar"))
 	t.Cleanup(func() { output(t, "docker", "image", "rm", ref) })
-	socket, err := os.Stat("/var/run/docker.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, group := rand.Text(), socket.Sys().(*syscall.Stat_t).Gid
+	token, group := rand.Text(), output(t, "stat", "--format", "%g", "/var/run/docker.sock")
 	for name, text := range map[string]string{
-		"env": fmt.Sprintf("WORKCELL_VERSION=%s\nWORKCELL_MCP_TOKEN=%s\nDOCKER_GROUP=%d\n", tag, token, group), "registry.yaml": registry, "engine.yaml": engine,
+		"env": fmt.Sprintf("WORKCELL_VERSION=%s\nWORKCELL_MCP_TOKEN=%s\nDOCKER_GROUP=%s\n", tag, token, group), "registry.yaml": registry, "engine.yaml": engine,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

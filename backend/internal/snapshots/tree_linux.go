@@ -214,6 +214,7 @@ func (m *mirror) back(src, dst int) error {
 	if err := m.clear(src, dst, 0); err != nil {
 		return err
 	}
+	_ = unix.Syncfs(dst) // ext4 gives blocks that were freed out again once that is on the disk; run says what is wrong
 	return m.run(src, dst)
 }
 
