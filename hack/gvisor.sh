@@ -154,6 +154,7 @@ start() {
   [ "$(id -u)" = 0 ] || die "dockerd needs root"
   if ! answers; then
     wrap
+    if ! command -v ip >/dev/null 2>&1; then need_packages "gVisor's engine" iproute2; fi
     install -d -m 0700 "$state" "$data"
     printf "{}" >"$data/none.json"
     # A bridge of its own: with none at all dockerd deletes docker0, which is that of the engine beside it.
