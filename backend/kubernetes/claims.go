@@ -63,11 +63,8 @@ func (d *driver) newWarm(ctx context.Context) error {
 		return errVolume
 	}
 	claims, err := claimclient.NewForConfigAndClient(d.config, d.http)
-	if err != nil {
-		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
-	}
-	sandboxes, err := agentclient.NewForConfigAndClient(d.config, d.http)
-	if err != nil {
+	sandboxes, wrong := agentclient.NewForConfigAndClient(d.config, d.http)
+	if err != nil || wrong != nil {
 		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
 	}
 	d.warm = &warm{claims: claims, sandboxes: sandboxes.Sandboxes(d.opts.Namespace)}

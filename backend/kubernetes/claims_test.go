@@ -324,6 +324,24 @@ func (l *log) count(s string) int {
 	return strings.Count(l.text.String(), s)
 }
 
+// TestClaimedAfterTrial: a policy is not new because somebody just found again that it binds.
+func TestClaimedAfterTrial(t *testing.T) {
+	t.Parallel()
+	ns := ownNamespace(t)
+	plain := func(o *kubernetes.Options) { o.Namespace = ns }
+	pool := makePool(t, ns, "trial", newSpec(), 1)
+	backendtest.Create(t, newBackend(t, plain), newSpec())
+	forget := []byte(`{"metadata":{"annotations":{"` + trialNote + `":null}}}`)
+	if _, err := admin(t).NetworkingV1().NetworkPolicies(ns).Patch(t.Context(), "workcell-none", types.MergePatchType, forget, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(7 * time.Second)
+	backendtest.Create(t, newBackend(t, plain), newSpec())
+	if info := backendtest.Create(t, claiming(t, ns, pool, nil), newSpec()); claims(t, ns, info.SessionID) != 1 {
+		t.Error("the sandbox was not claimed")
+	}
+}
+
 // TestNotClaimed: what is not like the pool's is made, and why is reported once; so it is while the pool is empty or gone.
 func TestNotClaimed(t *testing.T) {
 	t.Parallel()

@@ -252,10 +252,10 @@ func (d *driver) removeIf(ctx context.Context, name string, unused bool, is func
 		if errors.Is(err, backend.ErrNotFound) || err == nil && !is(pod) {
 			return true, nil
 		}
-		if err == nil {
+		force := unused && time.Since(begin) > stuckFor && err == nil && imageOf(pod) == ""
+		if err == nil && !force {
 			err = stuck(begin, &pod.ObjectMeta)
 		}
-		force := unused && time.Since(begin) > stuckFor && err == nil && imageOf(pod) == ""
 		if err == nil && (pod.DeletionTimestamp == nil || force) {
 			grace := int64(1)
 			if force {

@@ -17,8 +17,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
+	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // client-go takes the types of this one
+	"k8s.io/apimachinery/pkg/util/httpstream/spdy" //nolint:staticcheck // as above
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 )
