@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,8 +111,11 @@ func (b *driver) makeCgroup(r *record) error {
 // removeCgroup removes what the runtime left of a sandbox's control groups, and their parent with the last sandbox.
 // What is busy or gone stays or is gone.
 func (b *driver) removeCgroup(cgroup string) {
+	begin := time.Now()
 	for _, path := range b.engine.cgroups.dirs(cgroup) {
-		_ = unix.Rmdir(path)
+		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a kernel of its own that was killed ends slowly
+			time.Sleep(10 * time.Millisecond)
+		}
 		_ = unix.Rmdir(filepath.Dir(path))
 	}
 }

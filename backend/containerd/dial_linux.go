@@ -124,7 +124,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 			_, err := process.Delete(ctx, ctrd.WithProcessKill)
 			return err
 		}))
-		if lost(err) != err { // with the sandbox, it ended anyway
+		if !errors.Is(lost(err), err) { // with the sandbox, it ended anyway
 			return nil
 		}
 		return err

@@ -100,9 +100,8 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	if err := b.unfinished(ctx, r, (*snapshots.Workspace).Thaw); err != nil {
 		return err
 	}
-	tries := 0
+	var begin time.Time // of what endWait bounds
 	return b.calls.Retry(ctx, func() (bool, error) {
-		tries++
 		err := b.killTask(ctx, r.id)
 		if err == nil {
 			err = b.calls.Do(ctx, "delete task", func(ctx context.Context) error {
@@ -115,14 +114,16 @@ func (b *driver) deleteTask(ctx context.Context, r *record) error {
 			return true, nil
 		case errors.Is(err, errState):
 			return false, err
+		case begin.IsZero():
+			begin = time.Now()
 		}
-		return !kit.Unexplained(err) || tries >= endTries, err
+		return !kit.Unexplained(err) || time.Since(begin) > endWait, err
 	})
 }
 
-// endTries is how often an end is tried that fails for no reason that is known by its type. Shims give such errors while
-// another call ends the same process.
-const endTries = 10
+// endWait is how long an end is tried that fails for no reason that is known by its type. Shims give such errors while another
+// call ends the same process, and containerd while it clears up after a shim that was killed.
+const endWait = 5 * time.Second
 
 // killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
 func (b *driver) killTask(ctx context.Context, id string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -76,11 +77,12 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 
 // make makes the container, then starts it. A workspace that is no file system of its own gets its owner meanwhile.
 func (c *creation) make(ctx context.Context) error {
-	network, err := c.b.ensureNetwork(ctx, c.p)
-	if err != nil {
-		return err
+	if c.p.Spec.Network == backend.NetworkBridge {
+		if err := c.b.ensureNetwork(ctx); err != nil {
+			return err
+		}
 	}
-	if err := c.createContainer(ctx, network); err != nil {
+	if err := c.createContainer(ctx); err != nil {
 		return err
 	}
 	made, half, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
@@ -157,12 +159,12 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 	return res.State != nil && (res.State.Dead || res.State.Status == container.StateRemoving)
 }
 
-func (c *creation) createContainer(ctx context.Context, network string) error {
+func (c *creation) createContainer(ctx context.Context) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine().arch}
 	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
-		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network, c.nonce), nil, platform, c.p.name)
+		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce), nil, platform, c.p.name)
 	})
 	c.id = res.ID
 	switch {
@@ -182,11 +184,14 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 // startContainer starts a container. A guest volume that was emptied behind our back, as by a prune, is filled again.
 func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := func() error {
-		return b.calls.Do(ctx, "start container", func(ctx context.Context) error {
-			return b.api.ContainerStart(ctx, id, container.StartOptions{})
-		})
+		return b.calls.Do(ctx, "start container", func(ctx context.Context) error { return b.api.ContainerStart(ctx, id, container.StartOptions{}) })
 	}
 	err := start()
+	for err != nil && strings.Contains(err.Error(), severalNetworks) {
+		if _, err = b.findNetwork(ctx); err == nil {
+			err = start()
+		}
+	}
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
 	}

@@ -128,14 +128,17 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 	}
 }
 
-func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
-	noInit := false
+func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostConfig {
+	noInit, network := false, container.NetworkMode(backend.NetworkNone)
+	if p.Spec.Network == backend.NetworkBridge {
+		network = networkName
+	}
 	security := []string{"no-new-privileges"}
 	if b.engine().profile != "" {
 		security = append(security, "seccomp="+b.engine().profile)
 	}
 	return &container.HostConfig{
-		NetworkMode:    container.NetworkMode(network),
+		NetworkMode:    network,
 		IpcMode:        container.IPCModePrivate,
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},

@@ -64,10 +64,9 @@ func dangerous(p string) bool {
 // engine does not have.
 func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, find func(context.Context) (T, error), pull func(context.Context) error) (T, error) {
 	var img T
-	err := backend.ErrNotFound
 	if p.Spec.Pull != backend.PullAlways {
-		if img, err = find(ctx); !errors.Is(err, backend.ErrNotFound) {
-			return img, err
+		if found, err := find(ctx); !errors.Is(err, backend.ErrNotFound) {
+			return found, err
 		}
 	}
 	if p.Spec.Pull == backend.PullNever {
@@ -76,7 +75,8 @@ func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, find func(contex
 	if err := pull(ctx); err != nil {
 		return img, err
 	}
-	if img, err = find(ctx); errors.Is(err, backend.ErrNotFound) {
+	img, err := find(ctx)
+	if errors.Is(err, backend.ErrNotFound) {
 		err = fmt.Errorf("%s: image %s vanished while it was fetched: %w", c.o.Name, p.Image, backend.ErrImage)
 	}
 	return img, err

@@ -62,7 +62,7 @@ const (
 func overwritten(f *os.File) {
 	var disk unix.Statfs_t
 	// The type has 32 bits, with a sign on some machines.
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil || int64(disk.Type)&math.MaxUint32 != magicBtrfs {
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil || int64(disk.Type)&math.MaxUint32 != magicBtrfs { //nolint:unconvert // as above
 		return
 	}
 	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err == nil {

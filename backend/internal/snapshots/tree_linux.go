@@ -207,15 +207,17 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 
 // back is run for a target that may be full: what the other one does not have goes first, in all directories, when there is no room.
 func (m *mirror) back(src, dst int) error {
+	noRoom := func(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 	err := m.run(src, dst)
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
-		return err
+	// Blocks that were freed are given out again once that is on the disk, or a moment later.
+	for begin := time.Now(); noRoom(err) && time.Since(begin) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
+		if err := m.clear(src, dst, 0); err != nil {
+			return err
+		}
+		_ = unix.Syncfs(dst) // run says what is wrong
+		err = m.run(src, dst)
 	}
-	if err := m.clear(src, dst, 0); err != nil {
-		return err
-	}
-	_ = unix.Syncfs(dst) // ext4 gives blocks that were freed out again once that is on the disk; run says what is wrong
-	return m.run(src, dst)
+	return err
 }
 
 // clear removes from a directory, and from those below, all that differs, and makes nothing.
@@ -799,12 +801,11 @@ func changedBefore(st *unix.Stat_t, t time.Time) bool {
 
 // copyXattrs copies the extended attributes that programs of the sandbox can set.
 func copyXattrs(src, dst int) error {
-	buf := make([]byte, 0)
 	n, err := unix.Flistxattr(src, nil)
 	if err != nil || n == 0 {
 		return ignoreUnsupported(err)
 	}
-	buf = make([]byte, n+4096)
+	buf := make([]byte, n+4096)
 	if n, err = unix.Flistxattr(src, buf); err != nil {
 		return ignoreUnsupported(err)
 	}

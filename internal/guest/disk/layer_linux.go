@@ -31,7 +31,7 @@ func NewLayer(root, workspace string) *layer {
 func overlayBegun(root string) int64 {
 	var fs unix.Statfs_t
 	var st unix.Statx_t
-	if unix.Statfs(root, &fs) != nil || int64(fs.Type) != unix.OVERLAYFS_SUPER_MAGIC ||
+	if unix.Statfs(root, &fs) != nil || int64(fs.Type) != unix.OVERLAYFS_SUPER_MAGIC || //nolint:unconvert // of 32 bits on some machines
 		unix.Statx(unix.AT_FDCWD, root, 0, unix.STATX_BTIME, &st) != nil || st.Mask&unix.STATX_BTIME == 0 {
 		return 0
 	}

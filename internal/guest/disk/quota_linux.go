@@ -309,7 +309,7 @@ func (q *Quota) untouched() bool {
 	if q.layer != nil || unix.Statfs(q.dir, &fs) != nil {
 		return false
 	}
-	switch int64(fs.Type) {
+	switch int64(fs.Type) { //nolint:unconvert // of 32 bits on some machines
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 	default:
 		return false

@@ -60,12 +60,12 @@ func newLimitKey() limitKey {
 // guardThreads installs the filter for all threads, unless it is there for all up to guarded, and returns the last one. The
 // guest must be the init of its pid namespace: only then are the ids of its threads, which must all have been started, the
 // lowest and never another process's.
-func guardThreads(key limitKey, guarded uint32) (uint32, error) {
+func guardThreads(key limitKey, tag int, guarded uint32) (uint32, error) {
 	last, err := lastThread()
 	if err != nil || last == guarded {
 		return last, err
 	}
-	filter := guardFilter(key, last)
+	filter := guardFilter(key, tag, last)
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // has been set, by every engine
 		return 0, os.NewSyscallError("no_new_privs", err)
@@ -97,9 +97,9 @@ func lastThread() (uint32, error) {
 	return uint32(last), nil
 }
 
-// guardFilter refuses, with EPERM, to change limits of any process by its id, tags, and priorities of a thread up to last and
-// of a user's processes. To change one's own needs no id, but for priorities C libraries use it.
-func guardFilter(key limitKey, last uint32) []unix.SockFilter {
+// guardFilter refuses, with EPERM, to change limits of any process by its id, the limit that holds tags, and priorities of a thread
+// up to last and of a user's processes. To change one's own needs no id, but for priorities C libraries use it.
+func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
 			loadArg(arg, 0),
@@ -120,7 +120,7 @@ func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 		loadArg(0, 0), // the process
 		jump(unix.BPF_JEQ, 0, 0, 2),
 		loadArg(1, 0), // the kind
-		jump(unix.BPF_JEQ, unix.RLIMIT_LOCKS, 0, 12),
+		jump(unix.BPF_JEQ, uint32(tag), 0, 12),
 		loadArg(2, 0), // the new limit
 		jump(unix.BPF_JEQ, 0, 0, 2),
 		loadArg(2, 4),
@@ -138,7 +138,7 @@ func guardFilter(key limitKey, last uint32) []unix.SockFilter {
 	}
 	tags := []unix.SockFilter{
 		loadArg(0, 0),
-		jump(unix.BPF_JEQ, unix.RLIMIT_LOCKS, 0, 1),
+		jump(unix.BPF_JEQ, uint32(tag), 0, 1),
 		verdict(verdictDeny),
 		verdict(verdictAllow),
 	}

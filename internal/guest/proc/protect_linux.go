@@ -26,6 +26,7 @@ type Protection struct {
 	done   chan struct{} // closed when all is done
 	settle sync.Once     // guards again, by the first command
 	key    limitKey
+	tag    int    // limit that the filter keeps commands from changing, see tagLimit
 	last   uint32 // thread that is guarded, with all before it
 	err    error
 }
@@ -49,7 +50,7 @@ func Protect() *Protection {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
 	debug.SetMemoryLimit(memoryGoal)                         // what commands leave of the sandbox's memory is not ours
-	p := &Protection{score: score, done: make(chan struct{}), key: newLimitKey()}
+	p := &Protection{score: score, done: make(chan struct{}), key: newLimitKey(), tag: tagLimit()}
 	go func() {
 		defer close(p.done)
 		catchSignals()
@@ -71,7 +72,7 @@ func (p *Protection) Await() error {
 
 func (p *Protection) guard() {
 	if os.Getpid() == 1 && p.err == nil {
-		p.last, p.err = guardThreads(p.key, p.last)
+		p.last, p.err = guardThreads(p.key, p.tag, p.last)
 	}
 }
 

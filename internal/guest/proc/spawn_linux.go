@@ -49,7 +49,7 @@ type Spawner struct {
 
 // NewSpawner makes a spawner; killed is called when any child has died of SIGKILL.
 func NewSpawner(workdir string, reapAll bool, p *Protection, killed func()) (*Spawner, error) {
-	t := newTracker(p.limitKey())
+	t := newTracker(p)
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err

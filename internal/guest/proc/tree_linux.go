@@ -340,7 +340,8 @@ func (t *tracker) Member(pid int) func(p *Process, id string) bool {
 	}
 	return func(_ *Process, id string) bool {
 		marker := []byte(markerName + "=" + id)
-		at, ok := pid, true
+		var ok bool
+		at := pid
 		for range maxAncestors {
 			if hasMarker(at, marker) {
 				return true

@@ -210,8 +210,8 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 	}
 	cut := end.Status.Signaled() && end.Status.Signal() == unix.SIGXFSZ || end.Status.ExitStatus() == 128+int(unix.SIGXFSZ)
 	e.finish(end, state, leaked, e.s.quotas.Ended(e.limits, cut, end.Status != 0))
+	e.s.execs.ended(e) // first: who hears of the end finds that nothing runs any more
 	close(e.ended)
-	e.s.execs.ended(e)
 }
 
 // forget drops recorded output.
