@@ -61,7 +61,7 @@ func TestRequestsJoinTheClientsTrace(t *testing.T) {
 		}
 		got := map[string]string{}
 		for _, kv := range span.Attributes {
-			got[string(kv.Key)] = kv.Value.Emit()
+			got[string(kv.Key)] = kv.Value.String()
 		}
 		for key, value := range want {
 			if got[key] != value {

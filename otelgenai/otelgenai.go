@@ -137,7 +137,7 @@ func (s *span) translate(in []attribute.KeyValue) {
 	get := func(key string) string {
 		for _, kv := range in {
 			if string(kv.Key) == key {
-				return kv.Value.Emit()
+				return kv.Value.String()
 			}
 		}
 		return ""

@@ -83,8 +83,8 @@ func useGenkit(t *testing.T) {
 	look := genkit.DefineTool(g, "look", "looks", func(_ *ai.ToolContext, in input) (string, error) { return "seen: " + in.Where, nil })
 	fail := genkit.DefineTool(g, "fail", "fails", func(_ *ai.ToolContext, in input) (string, error) { return "", errors.New("no: " + in.Where) })
 	calls := 0
-	genkit.DefineModel(g, "googleai/gemini-2.5-flash", &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true, Multiturn: true}},
-		func(_ context.Context, r *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	genkit.DefineModelAction(g, "googleai/gemini-2.5-flash", &ai.ModelOptions{Supports: &ai.ModelSupports{Tools: true, Multiturn: true}},
+		func(_ context.Context, r *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			calls++
 			part := ai.NewTextPart("done " + strings.Repeat("é", 400))
 			if name := []string{"look", "fail", ""}[(calls-1)%3]; name != "" && calls < 3 {
@@ -116,7 +116,7 @@ func genAI(s tracetest.SpanStub) string {
 	var out []string
 	for _, kv := range s.Attributes {
 		if strings.HasPrefix(string(kv.Key), "gen_ai.") {
-			out = append(out, string(kv.Key)+"="+kv.Value.Emit())
+			out = append(out, string(kv.Key)+"="+kv.Value.String())
 		}
 	}
 	slices.Sort(out)

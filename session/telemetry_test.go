@@ -175,7 +175,7 @@ func TestSpanEvents(t *testing.T) {
 		for _, e := range span.Events {
 			line += " " + e.Name
 			for _, kv := range e.Attributes {
-				line += " " + kv.Value.Emit()
+				line += " " + kv.Value.String()
 			}
 		}
 		got = append(got, line+" "+attributes(span)[semconv.ProcessExitCode]+attributes(span)[semconv.ContainerRuntime])

@@ -33,10 +33,9 @@ const placeholderModel = pluginName + "/executor"
 // newPlaceholder returns that model. It is reached when nothing runs the coding agent in its place.
 func newPlaceholder() api.Action {
 	opts := &ai.ModelOptions{Label: "coding agent in a sandbox", Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
-	m, _ := ai.NewModel(placeholderModel, opts, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	return ai.NewModelAction(placeholderModel, opts, func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 		return nil, fmt.Errorf("tools: %w: %s stands for the coding agent of `sandbox: {mode: executor}` and answers nothing itself", backend.ErrInvalid, placeholderModel)
-	}).(api.Action)
-	return m
+	})
 }
 
 // agentOfExecutor returns the coding agent that an executor runs.

@@ -1,7 +1,6 @@
 package tools_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -129,7 +129,7 @@ type rig struct {
 	manager *session.Manager
 	plugin  *tools.Plugin
 	g       *genkit.Genkit
-	log     *lockedBuffer
+	log     *buffertest.Buffer
 	models  atomic.Int64
 }
 
@@ -147,7 +147,7 @@ func rigWith(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *rig {
 // rigOf is rigWith for a manager of its own kind.
 func rigOf(t *testing.T, opts session.Options, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
-	r := &rig{t: t, engine: &processes{t: t}, log: &lockedBuffer{}}
+	r := &rig{t: t, engine: &processes{t: t}, log: &buffertest.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
 	opts.Logger = logger
 	m, err := session.NewManager(r.engine, &opts)
@@ -356,18 +356,6 @@ func sub(v any) obj     { m, _ := v.(obj); return m }
 
 // code mode on an image name that the process engine accepts.
 func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
 // eventually waits for what another goroutine is about to do.
 func eventually(t *testing.T, what string, ok func() bool) {

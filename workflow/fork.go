@@ -76,11 +76,11 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 	if errors.As(failed, &final) && final.Final {
 		return failed
 	}
-	for _, i := range sortedInts(a.kept) {
+	if kept := sortedInts(a.kept); len(kept) > 0 {
 		if a.decided {
 			return a.origin.Rollback(ctx, isolated.ForkKept+a.place)
 		}
-		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.kept[i]))
+		winner, err := a.ex.run.manager.Get(a.ex.run.scope().Key(a.kept[kept[0]]))
 		if err != nil {
 			return err
 		}

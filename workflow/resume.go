@@ -72,7 +72,7 @@ func (wf *Workflow) checkInput(input map[string]any) (map[string]any, error) {
 
 // resumed returns the run whose journal entries are, as far as they count.
 func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*run, error) {
-	first, err := entries[0], error(nil)
+	first := entries[0]
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	input := first.Input
 	if input == nil { // an empty one is left out of the entry
@@ -80,10 +80,11 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	}
 	r := newRun(e, wf, input, append(chain[:len(chain):len(chain)], wf.ID))
 	r.identify(first.RunID, first.Time)
-	if err := r.setBase(ctx); err != nil {
-		return nil, err
+	err := r.setBase(ctx)
+	if err == nil {
+		r.past, err = readPast(entries)
 	}
-	if r.past, err = readPast(entries); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if since := r.past.since; !since.IsZero() {

@@ -36,7 +36,7 @@ func TestSpans(t *testing.T) {
 	spans := recordSpans(t)
 
 	g := genkit.Init(t.Context(), genkit.WithPromptDir(t.TempDir()))
-	genkit.DefineModel(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) { //nolint:staticcheck // it takes no config
+	genkit.DefineModelAction(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 		return &ai.ModelResponse{Message: ai.NewModelTextMessage("secret answer"), FinishReason: ai.FinishReasonStop}, nil
 	})
 	wf := parse(t, `

@@ -39,7 +39,7 @@ func TestAsker(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		go io.WriteString(typed, "y\n") // before the first question; it is read when that is there
+		go func() { _, _ = io.WriteString(typed, "y\n") }() // before the first question; it is read when that is there
 		early := ask(t.Context(), `{"id":"0"}`)
 		enter("n")
 		if got := <-early; got.Allow {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -501,27 +500,9 @@ func (r *engineReport) hostTools(ctx context.Context, s *session.Session) {
 		r.add(name, verdictWarn, "not supported: "+sanitize.Line(err.Error()), "")
 	case err != nil:
 		r.add(name, verdictWarn, "code inside does not reach them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
-	case !tagged(ctx, s):
-		r.add(name, verdictWarn, "code inside reaches them, without a network; a command can pass for a later one, because the kernel takes no limit of file locks",
-			"agents that share a sandbox can pass for each other: give each its own with session: isolated")
 	default:
-		r.add(name, verdictOK, "code inside reaches them, without a network; the kernel says which command calls", "")
+		r.add(name, verdictOK, "code inside reaches them, without a network", "")
 	}
-}
-
-// tagged reports whether commands have the tag by which the guest knows them, a limit of file locks.
-func tagged(ctx context.Context, s *session.Session) bool {
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"cat", "/proc/self/limits"}})
-	if err != nil {
-		return false
-	}
-	_, locks, _ := strings.Cut(string(res.Stdout.Bytes()), "Max file locks")
-	fields := strings.Fields(locks)
-	if len(fields) < 2 {
-		return false
-	}
-	hard, err := strconv.ParseUint(fields[1], 10, 64)
-	return err == nil && hard >= 1<<61 // see the guest's tracker
 }
 
 func callHostTool(ctx context.Context, s *session.Session) (err error) {

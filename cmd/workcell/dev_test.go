@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
@@ -36,7 +37,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
 	cmd.Env = append(testEnviron(t), "GENKIT_REFLECTION_PORT="+port, "GENKIT_TELEMETRY_SERVER="+telemetry.url)
 	cmd.Dir = t.TempDir() // Genkit notes its runtimes in .genkit below it
-	var stdout, stderr lockedBuffer
+	var stdout, stderr buffertest.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func call(t *testing.T, method, url, body string) string {
 }
 
 // stopServing ends the command by a signal, for which that is the way to end.
-func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *lockedBuffer) {
+func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *buffertest.Buffer) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // interrupts are ignored in a shell's background job
 		t.Fatal(err)

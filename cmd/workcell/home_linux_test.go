@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -179,8 +180,7 @@ func TestSnapshotOfAKilledAgent(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer cmd.Wait() // killed
-	defer cmd.Process.Kill()
+	defer func() { _ = errors.Join(cmd.Process.Kill(), cmd.Wait()) }() // it is killed
 	for late := time.Now().Add(3 * time.Minute); len(snapshots()) == 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatal("there is no snapshot")

@@ -255,7 +255,7 @@ func (p *progress) tool(agent string, e tools.ToolEvent) {
 	}
 	word := "ok"
 	if e.Failure != "" {
-		word = string(e.Failure)
+		word = e.Failure
 	}
 	p.Line("    %s: %s %s after %s", agent, e.Tool, word, short(e.Duration))
 }

@@ -14,10 +14,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
 // waiting is a workflow whose only step waits until somebody makes the file "go" in the sandbox.
@@ -38,26 +39,8 @@ type running struct {
 	user
 	cmd    *exec.Cmd
 	stdout bytes.Buffer
-	stderr lockedBuffer
+	stderr buffertest.Buffer
 	done   chan error
-}
-
-// lockedBuffer can be read while a process writes to it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // startWaiting starts the workflow and returns when its step waits inside the sandbox.

@@ -86,7 +86,7 @@ func TestHostileLines(t *testing.T) {
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
 			lines := bufio.NewScanner(c)
 			lines.Buffer(nil, 1<<20)
-			go c.Write([]byte(hello + tc.send + "\n")) // ends with the connection
+			go func() { _, _ = c.Write([]byte(hello + tc.send + "\n")) }() // ends with the connection
 			if !lines.Scan() || !strings.Contains(lines.Text(), "protocolVersion") {
 				t.Fatalf("initialize: %s, %v", lines.Text(), lines.Err())
 			}
@@ -113,7 +113,7 @@ func TestHostileLines(t *testing.T) {
 			})
 			s := set(t, registry(t, nil, hosttools.Static("orders", wait)), hosttools.Grant{Rules: allow("orders.wait")})
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
-			go c.Write([]byte(send)) // ends with the connection
+			go func() { _, _ = c.Write([]byte(send)) }() // ends with the connection
 			for lines := bufio.NewScanner(c); lines.Scan(); {
 			}
 			// Here the host has hung up.
@@ -177,7 +177,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
 			go func() { // ends with the connection
 				for i := range 60 {
-					io.WriteString(c, line(i, "tools/call", `,"name":"app_page"`))
+					_, _ = io.WriteString(c, line(i, "tools/call", `,"name":"app_page"`))
 				}
 			}()
 		}
@@ -187,7 +187,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		}
 		time.Sleep(31 * time.Second) // those that were written, all of them
 		reader := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
-		go io.WriteString(reader, line(1, "tools/call", `,"name":"app_page"`)) // is written or the connection ends
+		go func() { _, _ = io.WriteString(reader, line(1, "tools/call", `,"name":"app_page"`)) }() // is written or the connection ends
 		answer, err := bufio.NewReaderSize(reader, 1<<20).ReadString('\n')
 		if err != nil || !strings.Contains(answer, `"text":"\u003c`) {
 			t.Errorf("afterwards a call is answered %.200q, %v", answer, err)
@@ -208,7 +208,7 @@ func TestUnreadListsAreBounded(t *testing.T) { // the heap is measured: nothing 
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
 			go func() { // ends with the connection
 				for i := range 30 {
-					io.WriteString(c, line(i, "tools/list", ""))
+					_, _ = io.WriteString(c, line(i, "tools/list", ""))
 				}
 			}()
 		}
@@ -261,7 +261,9 @@ func TestLargeRequestsTakeTurns(t *testing.T) {
 		for text, want := range map[string]time.Duration{"1": 0, strings.Repeat("x", 200<<10): 30 * time.Second} {
 			began := time.Now()
 			c := serve(t, s.Access(hosttools.Command{}), trace.SpanContext{})
-			go io.WriteString(c, line(1, "tools/call", fmt.Sprintf(`,"name":"app_lookup","arguments":{"id":%q}`, text))) // is written or the connection ends
+			go func() {
+				_, _ = io.WriteString(c, line(1, "tools/call", fmt.Sprintf(`,"name":"app_lookup","arguments":{"id":%q}`, text)))
+			}() // is written or the connection ends
 			answer, err := bufio.NewReaderSize(c, 1<<20).ReadString('\n')
 			if err != nil || !strings.Contains(answer, "content") {
 				t.Errorf("%d bytes: %.200q, %v", len(text), answer, err)
@@ -284,10 +286,10 @@ func FuzzServe(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+			_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
 		}()
-		go io.Copy(io.Discard, inside) // ends with the connection
-		inside.Write(sent)             // the host may have hung up
+		go func() { _, _ = io.Copy(io.Discard, inside) }() // ends with the connection
+		_, _ = inside.Write(sent)                          // the host may have hung up
 		inside.Close()
 		<-ended
 	})
@@ -302,7 +304,7 @@ func TestSlowReader(t *testing.T) {
 		defer inside.Close()
 		go fmt.Fprintln(inside, `{"jsonrpc":"2.0","id":1,"method":"ping"}`) // ends with the connection
 		began := time.Now()
-		s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
+		_ = s.Access(hosttools.Command{}).Serve(t.Context(), host, "ex1", trace.SpanContext{}) // its error is the peer's doing
 		if took := time.Since(began); took != 30*time.Second {
 			t.Errorf("it is waited for for %s", took)
 		}

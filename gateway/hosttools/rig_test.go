@@ -3,6 +3,7 @@ package hosttools_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -97,7 +98,7 @@ func serve(t *testing.T, a *hosttools.Access, span trace.SpanContext) net.Conn {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // that of the command
 	go func() {
 		defer close(ended)
-		a.Serve(ctx, host, "ex1", span) // the peer's end is no failure
+		_ = a.Serve(ctx, host, "ex1", span) // the peer's end is no failure
 	}()
 	t.Cleanup(func() {
 		inside.Close()
@@ -134,8 +135,8 @@ func (f *files) WriteFile(_ context.Context, name string, r io.Reader, _ session
 	if f.data == nil {
 		f.data = map[string]string{}
 	}
-	if err = f.err; err == nil {
+	if f.err == nil {
 		f.data[name] = string(b)
 	}
-	return session.FileInfo{}, err
+	return session.FileInfo{}, errors.Join(err, f.err)
 }

@@ -1,7 +1,6 @@
 package model_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -9,13 +8,13 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
@@ -31,7 +30,7 @@ type rig struct {
 	inside *httptest.Server
 	mock   *llmmock.Server
 	spans  *tracetest.InMemoryExporter
-	log    *lockedBuffer
+	log    *buffertest.Buffer
 }
 
 // newRig makes a rig whose model server plays script; nil answers everything.
@@ -48,7 +47,7 @@ func newRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) 
 
 func newRigOn(t *testing.T, upstream http.Handler) *rig {
 	t.Helper()
-	r := &rig{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	r := &rig{t: t, spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}}
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16}
@@ -149,21 +148,4 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -101,6 +101,7 @@ func layers() []layer {
 		{dir: "executor/skill", may: []string{"session", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
 		{dir: "internal/layers"},
+		{dir: "internal/buffertest", only: []string{}},
 		{dir: "internal/porttest", only: []string{}},
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 

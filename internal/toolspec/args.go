@@ -262,7 +262,8 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	if err := decodeNumber(value, &v); err != nil {
 		return fmt.Errorf("%s: not valid JSON", name)
 	}
-	want, ok := "", false
+	var want string
+	var ok bool
 	switch field.Kind() {
 	case reflect.String:
 		want, ok = "text", put(field.SetString)(scalarText(v))

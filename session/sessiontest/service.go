@@ -294,7 +294,7 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	<-began
 	_, err := on.KillExec(t.Context(), res.ExecID, "")
 	must(t, err)
-	<-ended
+	<-ended //nolint:errcheck // the end alone is waited for
 }
 
 // flood: a command that does nothing but connect keeps no other one from its service.

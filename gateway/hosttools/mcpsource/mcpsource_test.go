@@ -2,7 +2,6 @@ package mcpsource_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -80,7 +80,7 @@ func newServer() *mcp.Server {
 		out := bufio.NewWriter(os.Stdout)
 		line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", 64<<10) + "\"}}\n"
 		for range 1 << 10 { // 64 MiB of messages, then one that does not end
-			out.WriteString(line)
+			_, _ = out.WriteString(line) // Flush has its error
 		}
 		for range 16 << 10 { // 1 GiB
 			if _, err := out.WriteString(line[:64<<10]); err != nil {
@@ -94,34 +94,16 @@ func newServer() *mcp.Server {
 		return text("ok"), nil
 	})
 	add("sample", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		_, sampled := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1})
-		_, rooted := req.Session.ListRoots(ctx, nil)
+		_, sampled := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1}) //nolint:staticcheck // a server of old asks
+		_, rooted := req.Session.ListRoots(ctx, nil)                                         //nolint:staticcheck // as above
 		return text(fmt.Sprintf("%t %t", sampled != nil, rooted != nil)), nil
 	})
 	return server
 }
 
-// logged collects the log.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 const token = "tok-8c1d0f5e6b"
 
-func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *logged) {
+func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -133,7 +115,7 @@ func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *
 	if change != nil {
 		change(&server)
 	}
-	log := &logged{}
+	log := &buffertest.Buffer{}
 	s := mcpsource.New(server, &mcpsource.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Environ: []string{"LANG=C"}})
 	t.Cleanup(func() { s.Close() })
 	return s, log

@@ -1,6 +1,7 @@
 package mcpsource
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func TestTrimmed(t *testing.T) {
 func TestTrimmedWithoutEnd(t *testing.T) {
 	t.Parallel()
 	endless := io.MultiReader(strings.NewReader(`{"result":{"tools":[{"a":"`), zeros{})
-	if n, err := io.Copy(io.Discard, &trimmed{r: endless}); n > 64<<10 || err != errTooLarge {
+	if n, err := io.Copy(io.Discard, &trimmed{r: endless}); n > 64<<10 || !errors.Is(err, errTooLarge) {
 		t.Errorf("read %d bytes, %v", n, err)
 	}
 }
