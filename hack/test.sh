@@ -153,15 +153,20 @@ lanes() {
   exec 8<>"$slots"
   for ((i = 0; i < $(nproc); i++)); do echo >&8; done
   go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/executor ./e2e/promises
+  # Each of its hundreds of processes takes three times as long to start with the race detector; what they run has it in its packages,
+  # and what the command itself does at once, see goroutines.
+  go test -vet=off -c -o "$bins/" ./cmd/workcell
   # The longest first.
-  engines="$module/(backend/(docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
-  all=$(go list ./... | grep -vxE "$module/(backend/(containerd|kubernetes)|e2e/(conformance|executor|install|promises))")
+  engines="$module/(backend/(docker|local)|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
+  all=$(go list ./... | grep -vxE "$module/(backend/(containerd|kubernetes)|cmd/workcell|e2e/(conformance|executor|install|promises))")
   # shellcheck disable=SC2046 # one word per package
   alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
   lane "promises on docker" binary e2e/promises WORKCELL_TEST_BACKEND=docker -test.skip "$neutral"
   lane "promises on containerd" binary e2e/promises WORKCELL_TEST_BACKEND=containerd -test.skip "$neutral"
   lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local
   lane "coding agents" binary e2e/executor -test.skip "$recorded"
+  lane "the command" binary cmd/workcell
+  lane "the command's goroutines" goroutines
   lane "packages" packages "${alone[@]}"
   lane "containerd driver" binary backend/containerd
   lane "conformance" binary e2e/conformance
@@ -248,6 +253,12 @@ packages() {
     grep -a --line-buffered -v '\[no test files\]'
 }
 
+# goroutines runs what of the command needs no process of its own. As in packages, the time includes the wait for a place.
+goroutines() {
+  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 40m -exec "$root/hack/slot.sh $slots" ./cmd/workcell \
+    -run '^Test(Asker|Detach|Copy|TakeStdout|Progress|LineLog|LastWords|Reaper|Clip)'
+}
+
 # Promises to which the engine adds nothing, and which the cheapest one shows: files that users write, clocks of the host, the
 # user's terminal.
 neutral='^Test(B4Terminal|F12Clock|K8InterruptedRunEnds|Q[0-9])'
@@ -263,6 +274,7 @@ recorded='^Test(Shell|Refused|Broken|Thinking|Safety|Schema|MaxTurns|ACPRecorded
 leftovers() {
   local l=label=dev.workcell.instance p
   docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}}'
+  docker ps --all --filter label=com.docker.compose.project=workcell-test --format 'container {{.ID}} {{.Names}}'
   docker volume ls --filter $l --format 'volume {{.Name}}'
   docker network ls --no-trunc --filter $l --format 'network {{.ID}} {{.Name}}'
   containerd_leftovers "$containerd_socket"

@@ -26,9 +26,6 @@ var realTools embed.FS
 
 const lookups = 20
 
-// tokenFigures begins the keys of figures in tokens.
-const tokenFigures = "tokens_"
-
 // measureTokens counts what a model reads of 87 tools, and in a task that calls one of them twenty times to add something
 // up: with the tools as definitions, one call after the other or all in one turn, and with one tool that runs a script, whose
 // description has an index of the tools or leaves them to a search. The model is scripted; the requests are those that Genkit makes, and the script runs in a sandbox.
@@ -54,7 +51,7 @@ func (c *contest) measureTokens(ctx context.Context) error {
 	g := genkit.Init(ctx, genkit.WithPlugins(plugin))
 	run := func(name string, task []turn, options ...ai.GenerateOption) (*reader, error) {
 		r := &reader{codec: codec, task: task}
-		model := genkit.DefineModel(g, "bench/"+name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}}, r.answer)
+		model := genkit.DefineModelAction(g, "bench/"+name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}}, r.answer)
 		options = append(options, ai.WithModel(model), ai.WithMaxTurns(lookups+2),
 			ai.WithPrompt("How many comments do issues 1 to 20 of acme/shop have together?"))
 		resp, err := genkit.Generate(ctx, g, options...)
@@ -65,14 +62,14 @@ func (c *contest) measureTokens(ctx context.Context) error {
 	}
 	defined := make([]ai.ToolRef, len(all))
 	for i, t := range all {
-		defined[i] = ai.NewToolWithInputSchema(t.MCPName(), t.Description, t.Input, func(tc *ai.ToolContext, in any) (any, error) {
+		defined[i] = ai.NewTool(t.MCPName(), t.Description, func(tc *ai.ToolContext, in any) (any, error) {
 			args, err := json.Marshal(in)
 			if err != nil {
 				return nil, err
 			}
 			res, err := t.Handle(tc, hosttools.Call{Args: args})
 			return res.Data, err
-		})
+		}, ai.WithInputSchema(t.Input))
 	}
 	inTurns, err1 := run("in_turns", askInTurns(), ai.WithTools(defined...))
 	atOnce, err2 := run("at_once", askAtOnce(), ai.WithTools(defined...))
@@ -186,7 +183,7 @@ type reader struct {
 	tools, total int // tokens of the definitions in one request, and of all requests
 }
 
-func (r *reader) answer(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+func (r *reader) answer(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 	var err error
 	if r.tools, err = r.count(definitions(req.Tools)); err != nil {
 		return nil, err

@@ -26,12 +26,14 @@ const (
 	registry = `
 services:
   workcell:
+    restart: "no"
     environment: {WORKCELL_IMAGE_MAP: "python:3.11-slim=` + sandboxImage + `"}
 `
 	engine = `
 services:
   engine:
     image: workcell/debian:12
+    restart: "no"
     entrypoint:
       - sh
       - -ec
@@ -77,15 +79,14 @@ func TestCompose(t *testing.T) {
 	serves(t, token)
 	compose("down", "--volumes")
 
-	compose = up(t, dir, "socket.yaml", "registry.yaml")
+	up(t, dir, "socket.yaml", "registry.yaml")
 	serves(t, token)
-	compose("down", "--volumes")
 }
 
 // up starts what a Compose file describes, with overrides of a directory, and returns what else Compose does with it.
 func up(t *testing.T, dir, file string, overrides ...string) func(args ...string) string {
 	t.Helper()
-	project := []string{"--project-name", "workcell" + strings.ToLower(rand.Text()), "--env-file", filepath.Join(dir, "env"), "--file", "deploy/compose/" + file}
+	project := []string{"--project-name", "workcell-test", "--env-file", filepath.Join(dir, "env"), "--file", "deploy/compose/" + file}
 	for _, name := range overrides {
 		project = append(project, "--file", filepath.Join(dir, name))
 	}
@@ -93,7 +94,8 @@ func up(t *testing.T, dir, file string, overrides ...string) func(args ...string
 		t.Helper()
 		return output(t, "docker-compose", append(slices.Clone(project), args...)...)
 	}
-	t.Cleanup(func() { compose("down", "--volumes") }) // when the test has failed
+	compose("down", "--volumes", "--remove-orphans") // of a run that was killed
+	t.Cleanup(func() { compose("down", "--volumes") })
 	compose("up", "--detach")
 	return compose
 }

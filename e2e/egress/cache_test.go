@@ -7,6 +7,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/cache"
 )
@@ -25,7 +26,7 @@ func caching(t *testing.T, engine string) (*desk, *cache.Store) {
 // fill fills a cache in a sandbox that reaches one host.
 func (d *desk) fill(store *cache.Store, name, image, host string, env map[string]string, argv ...string) {
 	d.t.Helper()
-	var out lockedBuffer
+	var out buffertest.Buffer
 	in, err := store.Fill(d.t.Context(), d.m, cache.FillOptions{
 		Name: name, Argv: argv, Stdout: &out, Stderr: &out,
 		Request: session.Request{Image: image, Env: env, Egress: session.Egress{Allow: []string{host}}},

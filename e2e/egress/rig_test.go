@@ -4,7 +4,6 @@
 package egress
 
 import (
-	"bytes"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/egress"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -48,7 +47,7 @@ type desk struct {
 	names  *nameServer
 	grants string
 	spans  *tracetest.InMemoryExporter
-	log    *lockedBuffer
+	log    *buffertest.Buffer
 
 	options session.Options // of its managers
 }
@@ -64,7 +63,7 @@ func (d *desk) manager() *session.Manager {
 func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
 	t.Helper()
 	b := enginetest.Driver(t, engine)
-	d := &desk{t: t, b: b, engine: engine, names: newNameServer(t), grants: t.TempDir(), spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}}
+	d := &desk{t: t, b: b, engine: engine, names: newNameServer(t), grants: t.TempDir(), spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
 	logger := slog.New(slog.NewTextHandler(d.log, nil))
 	gateway, err := egress.New(&egress.Options{
@@ -146,21 +145,4 @@ func portOf(a net.Addr) string { return strconv.Itoa(a.(*net.TCPAddr).Port) }
 // says answers every request with a text.
 func says(text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -91,7 +92,7 @@ func TestSchemaBombs(t *testing.T) {
 	self, err := os.Executable()
 	must(t, err)
 	on(t, func(t *testing.T, m *session.Manager) {
-		log := &lockedBuffer{}
+		log := &buffertest.Buffer{}
 		source := mcpsource.New(serverfile.Server{
 			Name: "bombs", Command: []string{self}, Timeout: patience,
 			Env: map[string]serverfile.Secret{bombVariable: serverfile.NewSecret(web.URL)},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -80,7 +81,7 @@ func TestClientOfTheGoSDK(t *testing.T) {
 				t.Errorf("its calls: %+v", got)
 			}
 			must(t, <-begun)
-			if err := waits.end(); err != context.Canceled {
+			if err := waits.end(); !errors.Is(err, context.Canceled) {
 				t.Errorf("the call that it canceled ended with %v", err)
 			}
 		})

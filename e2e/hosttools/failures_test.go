@@ -2,6 +2,7 @@ package hosttools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -142,7 +143,7 @@ func TestCommandEnds(t *testing.T) {
 					t.Fatal("the program never called")
 				}
 			}
-			if err := waits.end(); err != context.Canceled {
+			if err := waits.end(); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
@@ -158,7 +159,7 @@ func TestCommandEnds(t *testing.T) {
 			}
 			_, err := d.s.KillExec(t.Context(), res.ExecID, "")
 			must(t, err)
-			if err := waits.end(); err != context.Canceled {
+			if err := waits.end(); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
@@ -177,7 +178,7 @@ func TestSlowTool(t *testing.T) {
 from workcell import tools, ToolTimeout
 try: tools.orders.wait()
 except ToolTimeout as e: print(e.code)`)
-		if err := waits.end(); err != context.DeadlineExceeded {
+		if err := waits.end(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		d.works()

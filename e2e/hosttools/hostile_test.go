@@ -62,7 +62,6 @@ def code(a):
 def call(s, name, **args):
     s.sendall(request(1, "tools/call", name=name, arguments=args))
     return code(answer(s))
-part = 1 # of it is done where it takes long
 def show(**n): print(json.dumps({k: int(v) for k, v in n.items()}))
 `
 
@@ -77,19 +76,19 @@ const (
 var attacks = []attack{
 	{"10,000 connects", `
 made = answered = 0
-for n in range(10000 // part):
+for n in range(10000):
     s = connect()
     made += 1
     if n % 100 == 0: answered += pings(s)
     s.close()
-show(made=made, answered=answered, part=part)`, func(t *testing.T, n numbers) {
-		if n["made"]*n["part"] != 10_000 || n["answered"]*n["part"] < 10 {
+show(made=made, answered=answered)`, func(t *testing.T, n numbers) {
+		if n["made"] != 10_000 || n["answered"] < 10 {
 			t.Errorf("%v connects were made, of one in 100 that asked %v answered", n["made"], n["answered"])
 		}
 	}},
 	{"1 GiB without a line feed", `
 chunk, taken, most, hung, first = b"x" * (1 << 18), 0, 0, 0, pings(connect())
-while taken < (1 << 30) // part:
+while taken < 1 << 30:
     s, line = connect(), 0
     try:
         s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"')
@@ -97,8 +96,8 @@ while taken < (1 << 30) // part:
     except OSError: hung += 1
     taken, most = taken + line, max(most, line)
     s.close()
-show(taken=taken, most=most, hung=hung, first=first, part=part)`, func(t *testing.T, n numbers) {
-		if n["taken"]*n["part"] < 1<<30 || n["first"] != 1 || n["hung"] == 0 || n["most"] < lineBound || n["most"] > lineBound+sentAhead {
+show(taken=taken, most=most, hung=hung, first=first)`, func(t *testing.T, n numbers) {
+		if n["taken"] < 1<<30 || n["first"] != 1 || n["hung"] == 0 || n["most"] < lineBound || n["most"] > lineBound+sentAhead {
 			t.Errorf("%v bytes were taken, %v of the longest line; %v connections were hung up on", n["taken"], n["most"], n["hung"])
 		}
 	}},
@@ -126,7 +125,7 @@ show(answered=sum(answers))`, func(t *testing.T, n numbers) {
 	}},
 	{"calls that are refused", `
 s, refused, codes = connect(), 0, {}
-for n in range(400 // part):
+for n in range(400):
     s.sendall(b"".join(request(i, "tools/call", name="orders_secret" if i % 2 else "orders_lookup", arguments={}) for i in range(32)))
     left, buf = 32, b""
     while left:
@@ -136,10 +135,10 @@ for n in range(400 // part):
             c = code(json.loads(line))
             codes[c] = codes.get(c, 0) + 1
         left -= len(lines)
-show(part=part, **codes)`, func(t *testing.T, n numbers) {
+show(**codes)`, func(t *testing.T, n numbers) {
 		// The quota of 10,000 is reached where all of them are made.
-		if n["not_found"]*n["part"] < 4000 || n["invalid_argument"]*n["part"] < 4000 || n["part"] == 1 && n["quota_exceeded"] < 1000 ||
-			(n["not_found"]+n["invalid_argument"]+n["quota_exceeded"])*n["part"] != 400*32 {
+		if n["not_found"] < 4000 || n["invalid_argument"] < 4000 || n["quota_exceeded"] < 1000 ||
+			n["not_found"]+n["invalid_argument"]+n["quota_exceeded"] != 400*32 {
 			t.Errorf("calls were refused: %v", n)
 		}
 	}},
@@ -263,51 +262,43 @@ const (
 )
 
 // Code that does its worst is bounded, costs the host little, and other sandboxes less. The peak of the process's memory is
-// measured, so that no other test may run beside this one.
+// measured, so that no other test may run beside this one. The bounds are those of host and guest, which are the same on every
+// engine, so that one is enough.
 func TestHostileCode(t *testing.T) {
-	for i, name := range enginetest.Names() {
-		t.Run(name, func(t *testing.T) {
-			head := attackHead
-			if i > 0 { // the bounds are those of host and guest, which are the same on every engine
-				head += "part = 8\n"
+	m := manager(t, enginetest.Names()[0])
+	rules := allow("orders.lookup", "orders.refund", "orders.page")
+	d := newDesk(t, m, rules, nil, newLedger().source())
+	many := rules
+	many.Limits.Calls, many.Limits.PerSecond = 1_000_000, 1000
+	other := &neighbour{newDeskOf(t, m, "neighbour", many, nil, newLedger().source())}
+	alone := other.during(func() { time.Sleep(3 * time.Second) })
+	for _, a := range attacks {
+		t.Run(a.name, func(t *testing.T) {
+			mine := *d
+			mine.t, other.t = t, t
+			mine.set = newSet(t, rules, nil, newLedger().source()) // what an attack was refused is no other one's business
+			mine.works()
+			base, began := resetPeak(t), time.Now()
+			var res session.ExecResult
+			beside := other.during(func() {
+				res = mine.python(session.ExecRequest{Timeout: 2 * patience}, attackHead+a.code)
+			})
+			growth, took := peak(t)-base, time.Since(began)
+			var n numbers
+			if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil {
+				t.Fatalf("%s %q %s", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes())
 			}
-			m := manager(t, name)
-			rules := allow("orders.lookup", "orders.refund", "orders.page")
-			d := newDesk(t, m, rules, nil, newLedger().source())
-			many := rules
-			many.Limits.Calls, many.Limits.PerSecond = 1_000_000, 1000
-			other := &neighbour{newDeskOf(t, m, "neighbour", many, nil, newLedger().source())}
-			alone := other.during(func() { time.Sleep(3 * time.Second) })
-			for _, a := range attacks {
-				t.Run(a.name, func(t *testing.T) {
-					mine := *d
-					mine.t, other.t = t, t
-					mine.set = newSet(t, rules, nil, newLedger().source()) // what an attack was refused is no other one's business
-					mine.works()
-					base := resetPeak(t)
-					began := time.Now()
-					var res session.ExecResult
-					beside := other.during(func() {
-						res = mine.python(session.ExecRequest{Timeout: 2 * patience}, head+a.code)
-					})
-					growth, took := peak(t)-base, time.Since(began)
-					var n numbers
-					if err := json.Unmarshal(res.Stdout.Bytes(), &n); err != nil {
-						t.Fatalf("%s %q %s", res.Status, res.Stdout.Bytes(), res.Stderr.Bytes())
-					}
-					a.check(t, n)
-					mine.set = newSet(t, rules, nil, newLedger().source())
-					t.Logf("%s: %v, %.1f s, %+d MiB, a call beside it %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
-						beside, alone, float64(beside)/float64(alone))
-					if growth > maxGrowth {
-						t.Errorf("%s: the host grew by %d MiB", a.name, growth>>20)
-					}
-					if beside > maxSlowdown*alone+slack {
-						t.Errorf("%s: a call from another sandbox took %v instead of %v", a.name, beside, alone)
-					}
-					mine.works()
-				})
+			a.check(t, n)
+			mine.set = newSet(t, rules, nil, newLedger().source())
+			t.Logf("%s: %v, %.1f s, %+d MiB, a call beside it %v instead of %v (%.1f)", a.name, n, took.Seconds(), growth>>20,
+				beside, alone, float64(beside)/float64(alone))
+			if growth > maxGrowth {
+				t.Errorf("%s: the host grew by %d MiB", a.name, growth>>20)
 			}
+			if beside > maxSlowdown*alone+slack {
+				t.Errorf("%s: a call from another sandbox took %v instead of %v", a.name, beside, alone)
+			}
+			mine.works()
 		})
 	}
 }
@@ -539,19 +530,19 @@ func TestForgedTag(t *testing.T) {
 		// The attacker is older: a mark can only be lowered, and later commands have lower ones.
 		attacker := d.begin(mine, attackVictim+`
 import resource
-LOCKS = 10
-def locks(pid): return int(next(l for l in open("/proc/%d/limits" % pid) if l.startswith("Max file locks")).split()[4])
-own, wanted = locks(os.getpid()), locks(victim)
+def mark(pid, limit): return resource.prlimit(pid, limit)[1]
+# The limit of file locks, or that of resident memory where it is not to be had.
+MARK = next(limit for limit in (10, resource.RLIMIT_RSS) if mark(os.getpid(), limit) != mark(victim, limit))
+own, wanted = mark(os.getpid(), MARK), mark(victim, MARK)
 before = call(connect(), "orders_lookup", id="1") != "not_found"
 limit = struct.pack("QQ", wanted, wanted)
 def by_hand(number, *args): return libc.syscall(number, *[ctypes.c_void_p(a) if isinstance(a, int) else a for a in args])
-machine = os.uname().machine
-setrlimit, prlimit = (160, 302) if machine == "x86_64" else (164, 261)
-for attempt in (lambda: resource.setrlimit(LOCKS, (wanted, wanted)), lambda: by_hand(setrlimit, LOCKS, limit), lambda: by_hand(prlimit, 0, LOCKS, limit, None),
-    lambda: by_hand(prlimit, os.getpid(), LOCKS, limit, None), lambda: resource.setrlimit(LOCKS, (0, own))):
+setrlimit, prlimit = (160, 302) if os.uname().machine == "x86_64" else (164, 261)
+for attempt in (lambda: resource.setrlimit(MARK, (wanted, wanted)), lambda: by_hand(setrlimit, MARK, limit), lambda: by_hand(prlimit, 0, MARK, limit, None),
+    lambda: by_hand(prlimit, os.getpid(), MARK, limit, None), lambda: resource.setrlimit(MARK, (0, own))):
     try: attempt()
     except (OSError, ValueError): pass
-stayed = locks(os.getpid()) == own
+stayed = mark(os.getpid(), MARK) == own
 try: refunded = call(connect(), "orders_refund") == "refunded"
 except OSError: refunded = False
 try: after = call(connect(), "orders_lookup", id="1") != "not_found"

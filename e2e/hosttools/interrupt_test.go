@@ -35,8 +35,8 @@ func TestInterrupt(t *testing.T) {
 			HostTools: &hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup"}, {Tool: "orders.refund", Ask: "true"}}},
 		}))
 		var out map[string]any
-		model := genkit.DefineModel(g, "test/asks", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
-			func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+		model := genkit.DefineModelAction(g, "test/asks", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
+			func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 				last := req.Messages[len(req.Messages)-1]
 				part := ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_run", Ref: "1", Input: map[string]any{"code": `
 from workcell import tools, ToolDenied

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
 // ledgerVariable makes this binary an MCP server: it is the file of its ledger.
@@ -166,7 +167,7 @@ func TestKilledRun(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, binary, engine)
 			cmd := m.command("run", m.path("flow.yaml"), "--model", "scripted/"+m.path("script.yaml"), "--audit", m.path("audit"))
-			log := &lockedBuffer{}
+			log := &buffertest.Buffer{}
 			cmd.Stderr = log
 			must(t, cmd.Start())
 			t.Cleanup(func() {

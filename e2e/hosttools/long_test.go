@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -108,7 +109,7 @@ func killedWhileWaiting(t *testing.T, engine, instance, dir string) (sandbox str
 	must(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), waitingVariable+"="+engine, instanceVariable+"="+instance, stateVariable+"="+dir)
-	var stderr lockedBuffer
+	var stderr buffertest.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)

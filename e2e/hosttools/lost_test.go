@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -35,7 +36,7 @@ while True: hog.append(b"x" * (1 << 20))`)
 		if res = d.ends(res.ExecID); res.Status != session.ExecOOMKilled {
 			t.Errorf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
 		}
-		if err := waits.end(); err != context.Canceled {
+		if err := waits.end(); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.works()
@@ -78,7 +79,7 @@ print("done")`)
 		waits.begins(t)
 		waits.begins(t)
 		d.writes("called")
-		if err := waits.end(); err != context.Canceled {
+		if err := waits.end(); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		select {
@@ -87,7 +88,7 @@ print("done")`)
 		default: // it is looked at again when it was cancelled itself
 		}
 		d.writes("cancelled")
-		if err := waits.end(); err != context.Canceled {
+		if err := waits.end(); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.writes("over")
@@ -188,7 +189,7 @@ print(tools.once.read())`)
 			link.cut(false)
 			select {
 			case err := <-ended:
-				if err != context.Canceled {
+				if !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}
 			case <-time.After(patience):
@@ -232,7 +233,7 @@ print(tools.orders.lookup(id="2")["total"])`)
 // Of two processes on one sandbox the one that came last serves the tools, to its own commands alone.
 func TestTwoProcesses(t *testing.T) {
 	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
-		store, log := session.NewMemoryStore(), &lockedBuffer{}
+		store, log := session.NewMemoryStore(), &buffertest.Buffer{}
 		instance := "hosttools-" + session.NewID()
 		m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: store, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		first := newDesk(t, m, allow("orders.*"), nil, orders(nil))

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -64,7 +65,7 @@ type rig struct {
 	t   *testing.T
 	m   *session.Manager
 	g   *genkit.Genkit
-	log *lockedBuffer
+	log *buffertest.Buffer
 
 	mu      sync.Mutex                    // guards offered
 	offered map[string]*ai.ToolDefinition // by name, in the last request to a model
@@ -72,7 +73,7 @@ type rig struct {
 
 func newRig(t *testing.T, m *session.Manager, sources ...hosttools.Source) *rig {
 	t.Helper()
-	r := &rig{t: t, m: m, log: &lockedBuffer{}}
+	r := &rig{t: t, m: m, log: &buffertest.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
 	registry, err := hosttools.New(&hosttools.Options{Log: logger}, sources...)
 	must(t, err)
@@ -206,21 +207,4 @@ func orders(w *waits) hosttools.Source {
 			},
 		},
 	)
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

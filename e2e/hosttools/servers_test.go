@@ -24,6 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
 	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -31,11 +32,11 @@ import (
 const secret = "canary-4711-not-to-be-seen"
 
 // operator makes sources of an operator's file, and returns what they log.
-func operator(t *testing.T, file string) ([]hosttools.Source, *lockedBuffer) {
+func operator(t *testing.T, file string) ([]hosttools.Source, *buffertest.Buffer) {
 	t.Helper()
 	config, err := serverfile.Parse("host-tools.yaml", []byte(file), func(name string) (string, bool) { return secret, name == "SECRET" })
 	must(t, err)
-	log := &lockedBuffer{}
+	log := &buffertest.Buffer{}
 	o := &mcpsource.Options{
 		Log:     slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()},
@@ -50,7 +51,7 @@ func operator(t *testing.T, file string) ([]hosttools.Source, *lockedBuffer) {
 // watched is a desk for servers of an operator's file, and what must not have the secret.
 type watched struct {
 	*desk
-	log   *lockedBuffer
+	log   *buffertest.Buffer
 	spans *tracetest.InMemoryExporter
 }
 
@@ -277,7 +278,6 @@ func serveStdio(s *mcp.Server) int {
 
 // rudeServer has tools that misbehave.
 func rudeServer() *mcp.Server {
-	type none struct{}
 	token := os.Getenv("TOKEN")
 	s := mcp.NewServer(&mcp.Implementation{Name: "rude", Version: "1"}, nil)
 	add := func(name string, do func(context.Context, *mcp.CallToolRequest) (string, error)) {

@@ -188,7 +188,7 @@ func connect(t *testing.T, servers []string) *mcp.ClientSession {
 		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(servers[turn.Add(1)%int64(len(servers))], "8765"))
 	}}
 	endpoint := "http://" + release + "." + namespace() + ".svc:8765/mcp"
-	if res, err := (&http.Client{Transport: transport}).Post(endpoint, "application/json", strings.NewReader("{}")); err != nil || res.StatusCode != http.StatusUnauthorized {
+	if res, err := (&http.Client{Transport: transport}).Post(endpoint, "application/json", strings.NewReader("{}")); err != nil || res.StatusCode != http.StatusUnauthorized { //nolint:bodyclose // connections are not kept
 		t.Errorf("without a token: %+v, %v", res, err)
 	}
 	authorized := roundTripper(func(r *http.Request) (*http.Response, error) {

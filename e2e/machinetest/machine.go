@@ -48,12 +48,13 @@ type Machine struct {
 	setDeadline func(time.Time) error
 }
 
-// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell.
+// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell. What a driver
+// mounts on the disk is seen there.
 const outer = `set -e
 trap : HUP
 truncate -s "$2" "$1/disk.img"
 mkfs.ext4 -q -F -m 0 -O ^has_journal -E lazy_itable_init=1,nodiscard "$1/disk.img"
-mount -o loop "$1/disk.img" "$1/disk"
+mount -o loop,shared "$1/disk.img" "$1/disk"
 unshare -m -n -p -f --kill-child --mount-proc --propagation slave sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; ip link set lo up 2>/dev/null; exec sh -s' || true
 n=0
 until umount "$1/disk" || [ $n -ge 50 ]; do n=$((n+1)); sleep 0.1; done 2>/dev/null

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
 // httpServer is the real command on HTTP.
@@ -24,7 +26,7 @@ type httpServer struct {
 	addr    string
 	state   string
 	process *os.Process
-	stderr  *lockedBuffer
+	stderr  *buffertest.Buffer
 	exited  chan struct{} // closed when it has; nil where the test does not ask
 }
 
@@ -33,7 +35,7 @@ type httpServer struct {
 func startHTTP(t *testing.T, args ...string) *httpServer {
 	t.Helper()
 	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
-	s := &httpServer{t: t, state: state, stderr: &lockedBuffer{}}
+	s := &httpServer{t: t, state: state, stderr: &buffertest.Buffer{}}
 	cmd.Stderr = s.stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package mcp_test
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,9 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/buffertest"
 )
 
 // patience is how long anything may take on a loaded machine.
@@ -25,7 +25,7 @@ type peer struct {
 	in     io.WriteCloser
 	lines  chan string
 	exited chan error
-	stderr lockedBuffer
+	stderr buffertest.Buffer
 	state  string
 
 	nextID int
@@ -45,23 +45,6 @@ type message struct {
 		Message string          `json:"message"`
 		Data    json.RawMessage `json:"data"`
 	} `json:"error"`
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // command makes the real command with a state directory of its own, so that its sandboxes can be told from others'.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session/pgstore"
 )
@@ -80,7 +81,7 @@ func (r *replicas) start(listen string) *httpServer {
 	r.t.Helper()
 	cmd, state := command(r.t, append([]string{"--transport", "http", "--listen", listen}, r.args...)...)
 	cmd.Env = append(cmd.Env, "WORKCELL_STATE="+r.database)
-	s := &httpServer{t: r.t, state: state, stderr: &lockedBuffer{}}
+	s := &httpServer{t: r.t, state: state, stderr: &buffertest.Buffer{}}
 	cmd.Stderr = s.stderr
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)

@@ -100,9 +100,9 @@ func inMemory(t *testing.T, lease string) (with int, found []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
 	must(t, err)
-	namespace, own := "", ""
-	own, err = os.Readlink("/proc/self/ns/pid")
+	own, err := os.Readlink("/proc/self/ns/pid")
 	must(t, err)
+	namespace := ""
 	for _, p := range all {
 		line, err := os.ReadFile(p + "/cmdline")
 		if ns, nserr := os.Readlink(p + "/ns/pid"); err == nil && nserr == nil && ns != own && bytes.Contains(line, []byte(lease)) {

@@ -3,13 +3,11 @@
 package model
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -49,7 +48,7 @@ type desk struct {
 	at    *model.Attachment
 	lease *model.Lease
 	spans *tracetest.InMemoryExporter
-	log   *lockedBuffer
+	log   *buffertest.Buffer
 
 	hold          atomic.Bool // requests that come
 	held, release chan struct{}
@@ -61,7 +60,7 @@ func models() []string { return []string{"small"} }
 func newDesk(t *testing.T, engine string) *desk {
 	t.Helper()
 	b := enginetest.Driver(t, engine)
-	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &lockedBuffer{}, held: make(chan struct{}, 16), release: make(chan struct{})}
+	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}, held: make(chan struct{}, 16), release: make(chan struct{})}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
 	logger := slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
@@ -139,21 +138,4 @@ func (d *desk) answers(into any, code string) {
 	if err := json.Unmarshal([]byte(out), into); err != nil {
 		d.t.Fatalf("%v: %s", err, out)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

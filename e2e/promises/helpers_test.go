@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -350,28 +349,6 @@ func (b *sandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj
 		}
 		seconds *= 6
 	}
-}
-
-// buffer collects a log.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *buffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *buffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *buffer) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 func b64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

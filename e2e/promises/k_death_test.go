@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -30,7 +31,7 @@ type mcpServer struct {
 // startMCP starts one, which must be closed before the test ends.
 func startMCP(t *testing.T, cmd *exec.Cmd) *mcpServer {
 	t.Helper()
-	var stderr buffer
+	var stderr buffertest.Buffer
 	cmd.Stderr = &stderr
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	cs, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
@@ -215,7 +216,7 @@ steps:
   - {id: two, type: exec, command: "if test -e again; then cat file; else touch again; sleep 6000; fi"}
 `), 0o600))
 	run := h.command(t, "run", file)
-	var stderr buffer
+	var stderr buffertest.Buffer
 	run.Stderr = &stderr
 	must(t, run.Start())
 	id := h.awaitRun(t, "again")

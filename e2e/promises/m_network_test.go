@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -80,7 +81,7 @@ func refused(t *testing.T, b *sandbox, targets []target) {
 type hostServices struct {
 	tcp, loopback, udp int
 	abstract           string
-	got                buffer // what was heard
+	got                buffertest.Buffer // what was heard
 }
 
 func newHostServices(t *testing.T) *hostServices {

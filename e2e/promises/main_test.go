@@ -31,6 +31,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -53,8 +54,8 @@ type world struct {
 	driver   backend.SandboxBackend
 	manager  *session.Manager
 	plugin   *tools.Plugin
-	log      *buffer // of manager and plugin
-	dir      string  // for the command line's binary and state
+	log      *buffertest.Buffer // of manager and plugin
+	dir      string             // for the command line's binary and state
 	cli      func() (string, error)
 
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
@@ -105,7 +106,7 @@ func runTests(m *testing.M) (code int, err error) {
 }
 
 func newWorld(ctx context.Context) (*world, error) {
-	v := &world{instance: "promises" + session.NewID(), log: &buffer{}}
+	v := &world{instance: "promises" + session.NewID(), log: &buffertest.Buffer{}}
 	v.cli = sync.OnceValues(v.buildCLI)
 	var err error
 	if v.dir, err = os.MkdirTemp("", "promises-"); err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -32,9 +33,9 @@ func leak(t *testing.T, where, text string) {
 }
 
 // newCollector starts an OpenTelemetry collector and returns its address and what it gets.
-func newCollector(t *testing.T) (url string, traces *buffer) {
+func newCollector(t *testing.T) (url string, traces *buffertest.Buffer) {
 	t.Helper()
-	traces = &buffer{}
+	traces = &buffertest.Buffer{}
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body := io.Reader(r.Body)
 		if r.Header.Get("Content-Encoding") == "gzip" {

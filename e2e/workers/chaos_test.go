@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ func planned(t *testing.T) plan {
 // TestKilledWorkers: whichever worker is killed whenever, on machines that share nothing but a database and an engine, each run ends
 // once, no step that has finished is done again, and nothing is left.
 func TestKilledWorkers(t *testing.T) {
-	p, n := planned(t), newNetwork(t, 3)
+	p, n, continued := planned(t), newNetwork(t, 3), 0
 	workers := make([]*process, len(n.machines))
 	for i, m := range n.machines {
 		workers[i] = m.worker(t, "--max-runs", "6")
@@ -84,7 +85,6 @@ func TestKilledWorkers(t *testing.T) {
 	began := time.Now()
 	n.awaitEnd(t)
 	t.Logf("%d runs had ended %v after the last kill", p.runs, time.Since(began).Round(time.Second))
-	continued := 0
 	j, err := pgjournal.Open(t.Context(), n.server.URL)
 	must(t, err)
 	defer j.Close() //nolint:errcheck // only read from
@@ -100,7 +100,7 @@ func TestKilledWorkers(t *testing.T) {
 		t.Error("no run was interrupted")
 	}
 	for i, w := range workers {
-		must(t, w.cmd.Process.Signal(os.Interrupt))
+		must(t, w.cmd.Process.Signal(syscall.SIGTERM))
 		if code := w.wait(); code != 0 {
 			t.Errorf("the worker of %s ends with %d\n%s", n.machines[i].name, code, w.text())
 		}

@@ -16,6 +16,8 @@ def connect(kind, host, port):
         s.settimeout(TIMEOUT)
         try:
             s.connect(place)
+            if s.getsockname() == s.getpeername():  # was given the very port that it asks for
+                return connect(kind, host, port)
             return s
         except OSError as e:
             s.close()
