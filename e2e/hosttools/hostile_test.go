@@ -504,10 +504,11 @@ show(**seen)`
 // victim is a command that keeps a connection and calls until it is told to stop. Its pid lies in a file.
 const victim = `
 s = connect()
-with open("/workspace/victim", "w") as f: f.write("%d %d\n" % (os.getpid(), s.fileno()))
 calls = 0
 while not os.path.exists("/workspace/stop"):
     calls += call(s, "orders_lookup", id="1") != "not_found"
+    if not os.path.exists("/workspace/victim"): # who is attacked has called
+        with open("/workspace/victim", "w") as f: f.write("%d %d\n" % (os.getpid(), s.fileno()))
     time.sleep(.01)
 show(calls=calls)`
 
