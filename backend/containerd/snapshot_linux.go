@@ -103,7 +103,7 @@ func (b *driver) unfinished(ctx context.Context, r *record, f func(*snapshots.Wo
 	return nil
 }
 
-// CopySnapshot gives a sandbox a snapshot of another one.
+// CopySnapshot copies a snapshot of another sandbox to a sandbox.
 func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	r, err := b.own(ctx, id)
 	if err != nil {

@@ -168,7 +168,7 @@ func (b *driver) thaw(ctx context.Context, res container.InspectResponse) error 
 	return b.unfinished(ctx, res, (*snapshots.Workspace).Thaw)
 }
 
-// CopySnapshot gives a sandbox a snapshot of another one.
+// CopySnapshot copies a snapshot of another sandbox to a sandbox.
 func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	res, err := b.own(ctx, id)
 	if err != nil {

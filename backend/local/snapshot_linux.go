@@ -98,7 +98,7 @@ func (b *driver) settled(ctx context.Context, x *sandbox) error {
 	return b.recoverWorkspace(ctx, x)
 }
 
-// CopySnapshot gives a sandbox a snapshot of another one.
+// CopySnapshot copies a snapshot of another sandbox to a sandbox.
 func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	x, err := b.own(id)
 	if err != nil {

@@ -121,7 +121,7 @@ func layers() []layer {
 		{dir: "session/forward", may: []string{"backend", "session"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
-		{dir: "session/sessiontest", may: above("backend", "session", "patch"), sdk: true},
+		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "patch"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},

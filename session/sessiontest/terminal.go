@@ -1,21 +1,19 @@
 package sessiontest
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // atTerminal is one's stay at a terminal.
 type atTerminal struct {
 	t     *testing.T
-	mu    sync.Mutex // guards shown
-	shown bytes.Buffer
+	shown buffertest.Buffer
 	keys  *io.PipeWriter
 	sizes chan session.TerminalSize
 	over  chan struct{} // closed at its end
@@ -29,23 +27,11 @@ func goTo(t *testing.T, call func(session.TerminalStreams) (session.ExecResult, 
 	a.keys = keys
 	go func() {
 		defer close(a.over)
-		a.res, a.err = call(session.TerminalStreams{Stdin: typed, Stdout: a, Resize: a.sizes})
+		a.res, a.err = call(session.TerminalStreams{Stdin: typed, Stdout: &a.shown, Resize: a.sizes})
 		_ = typed.Close() // ends the typing
 	}()
 	t.Cleanup(func() { _ = keys.Close(); <-a.over }) // unless it has ended already
 	return a
-}
-
-func (a *atTerminal) Write(p []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.shown.Write(p)
-}
-
-func (a *atTerminal) String() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.shown.String()
 }
 
 // enter types keys and waits until the terminal shows text.
@@ -53,7 +39,7 @@ func (a *atTerminal) enter(keys, text string) {
 	a.t.Helper()
 	_, err := io.WriteString(a.keys, keys)
 	must(a.t, err)
-	eventually(a.t, "the terminal shows "+text, func() bool { return strings.Contains(a.String(), text) })
+	eventually(a.t, "the terminal shows "+text, func() bool { return strings.Contains(a.shown.String(), text) })
 }
 
 func (a *atTerminal) ends() (session.ExecResult, error) {
@@ -72,7 +58,7 @@ func terminals(t *testing.T, s *session.Session) {
 	a.enter("until stty size | grep 101; do sleep 0.02; done\n", "41 101\r\n")
 	a.enter("sh -c 'echo asleep $((40+3)); exec sleep 1000'\n", "asleep 43\r\n")
 	a.enter("\x03echo status $?\n", "status 130\r\n")
-	if text := a.String(); !strings.Contains(text, "/dev/pts/") || strings.Contains(text, "job control") || strings.Contains(text, "I have no name") {
+	if text := a.shown.String(); !strings.Contains(text, "/dev/pts/") || strings.Contains(text, "job control") || strings.Contains(text, "I have no name") {
 		t.Errorf("the terminal is not a shell's own: %q", text)
 	}
 	_ = a.keys.Close()
@@ -90,7 +76,7 @@ func terminals(t *testing.T, s *session.Session) {
 	b.enter("", "status 130\r\n")                     // shown again
 	_, _ = io.WriteString(b.keys, "exit 7\nexit 7\n") // the second one where the terminal is gone already
 	if res, err := b.ends(); err != nil || res.ExitCode != 7 || res.Status != session.ExecCompleted {
-		t.Errorf("%+v, %v\n%q", res.ExecStatus, err, b.String())
+		t.Errorf("%+v, %v\n%q", res.ExecStatus, err, b.shown.String())
 	}
 	if st := status(t, s, left.ExecID); !st.Done() || st.Age < st.Duration {
 		t.Errorf("ended: %+v", st)

@@ -209,7 +209,7 @@ func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snaps
 	return list, m, err
 }
 
-// CopySnapshot gives a sandbox a snapshot of another one. See [backend.Snapshotter].
+// CopySnapshot copies a snapshot of another sandbox to a sandbox. See [backend.Snapshotter].
 func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	if !IsSessionID(from.SessionID) {
 		return fmt.Errorf("%s: session id %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
