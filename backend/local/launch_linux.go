@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,7 +62,7 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	pidfd := -1
 	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), theirConfig.Fd(), theirStatus.Fd(), listener.Fd()}
 	file := filepath.Join(b.guest, filepath.Base(embed.Path))
-	pid, err := forkExec(file, []string{filepath.Base(file), launch.Command}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(file, []string{filepath.Base(file), launch.Command}, &syscall.ProcAttr{
 		Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: files,
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: namespaces, UidMappings: uids, GidMappings: gids, GidMappingsEnableSetgroups: i.Base != 0,
@@ -78,18 +77,6 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 		return nil, errors.Join(fmt.Errorf("local: setting the OOM score: %w", scrub(err)), config.Close(), status.Close())
 	}
 	return &launching{pid: pid, config: config, status: status, own: b.dirs.root}, nil
-}
-
-// forkExec starts a program. One that was written just now cannot run while a child of this process that is between fork
-// and exec holds it open for writing.
-func forkExec(file string, argv []string, attr *syscall.ProcAttr) (int, error) {
-	for pause := time.Millisecond; ; pause *= 2 {
-		pid, err := syscall.ForkExec(file, argv, attr)
-		if !errors.Is(err, unix.ETXTBSY) || pause > time.Second {
-			return pid, err
-		}
-		time.Sleep(pause)
-	}
 }
 
 // pipe makes a pipe whose end of that number is ours and can be waited for without a thread.

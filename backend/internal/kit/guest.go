@@ -9,8 +9,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -91,6 +93,17 @@ func installFile(root, temp string, f embed.File) error {
 
 // writeTemp writes a file under a name of its own.
 func writeTemp(temp string, f embed.File) (name string, err error) {
+	if name, err = writeAlone(temp, f); err != nil || f.Mode.Type() == fs.ModeSymlink {
+		return name, err
+	}
+	return name, errors.Join(host.Sync(name), os.Chmod(name, f.Mode)) // a mode may forbid its owner to open the file
+}
+
+// writeAlone is the part of writeTemp that has the file open for writing. A process that is forked meanwhile would have it open
+// too until it is another program, and so long nobody could run what was written (ETXTBSY).
+func writeAlone(temp string, f embed.File) (name string, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	t, err := os.CreateTemp(filepath.Dir(temp), filepath.Base(temp))
 	if err != nil {
 		return "", err
@@ -99,7 +112,7 @@ func writeTemp(temp string, f embed.File) (name string, err error) {
 		return t.Name(), errors.Join(t.Close(), os.Remove(t.Name()), os.Symlink(string(f.Data), t.Name()))
 	}
 	_, err = t.Write(f.Data)
-	return t.Name(), errors.Join(err, t.Chmod(f.Mode), t.Sync(), t.Close())
+	return t.Name(), errors.Join(err, t.Close())
 }
 
 // TarGuest writes the guest's files and then last as an archive for an engine that unpacks it in [embed.Dir], and returns
