@@ -17,11 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
@@ -32,52 +28,14 @@ const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
 const patience = 3 * time.Minute
 
-// TestMain makes a namespace for the tests on Kubernetes.
-func TestMain(m *testing.M) {
-	if !slices.Contains(engineNames(), "kubernetes") {
-		os.Exit(m.Run())
-	}
-	os.Exit(clustertest.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(enginetest.Tests{M: m}.Run()) }
 
 // engine opens backends of one installation.
-type engine struct {
-	name string
-	open func() (backend.SandboxBackend, error)
-}
-
-func engineOf(name, dir string) engine {
-	ctx := context.Background()
-	return engine{name, map[string]func() (backend.SandboxBackend, error){
-		"docker": func() (backend.SandboxBackend, error) {
-			return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
-		},
-		"containerd": func() (backend.SandboxBackend, error) {
-			return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS"), OCIRuntime: os.Getenv("WORKCELL_TEST_OCI_RUNTIME")})
-		},
-		"local": func() (backend.SandboxBackend, error) { return local.New(ctx, &local.Options{StateDir: dir}) },
-		"kubernetes": func() (backend.SandboxBackend, error) {
-			return kubernetes.New(ctx, clustertest.Options(os.Getenv(clustertest.NamespaceVariable)))
-		},
-	}[name]}
-}
+type engine struct{ name, dir string }
 
 // on runs a test on each engine, side by side.
 func on(t *testing.T, test func(t *testing.T, e engine)) {
-	t.Parallel()
-	for _, name := range engineNames() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, engineOf(name, privateDir(t)))
-		})
-	}
-}
-
-func engineNames() []string {
-	if name := os.Getenv("WORKCELL_TEST_BACKEND"); name != "" {
-		return []string{name}
-	}
-	return []string{"docker", "containerd", "local"}
+	enginetest.On(t, func(t *testing.T, name string) { test(t, engine{name, privateDir(t)}) })
 }
 
 func privateDir(t testing.TB) string {
@@ -97,30 +55,19 @@ func must(t testing.TB, err error) {
 // connect opens a backend as a process does, until the test's end.
 func (e engine) connect(t testing.TB) backend.SandboxBackend {
 	t.Helper()
-	if e.open == nil {
-		t.Fatalf("WORKCELL_TEST_BACKEND=%s: there is no such engine", e.name)
-	}
-	b, err := e.open()
+	b, err := enginetest.Open(e.name, e.dir)
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b
 }
 
-// manager opens a manager with an instance of its own, unless opts name one. At the test's end nothing may be left of it.
+// manager opens a manager with an instance of its own. At the test's end nothing may be left of it.
 func manager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
 		opts.Instance = "conformance-" + session.NewID()
 	}
-	m, err := session.NewManager(b, &opts)
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, m.Close(context.Background()))
-		if left, err := b.List(context.Background(), backend.Filter{Instance: opts.Instance}); err != nil || len(left) != 0 {
-			t.Errorf("left: %+v, %v", left, err)
-		}
-	})
-	return m
+	return enginetest.Manager(t, b, &opts)
 }
 
 func request() session.Request { return session.Request{Image: debianImage, Pull: backend.PullNever} }

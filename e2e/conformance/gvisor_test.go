@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -16,13 +17,13 @@ import (
 // the drivers do for it alone: the guest's file, its stream, the loopback interface, limits, files on the host.
 func TestOwnKernel(t *testing.T) {
 	t.Parallel()
-	for _, name := range engineNames() {
+	for _, name := range enginetest.Names() {
 		if name == "local" || name == "kubernetes" {
 			continue // has no OCI runtimes, which backendtest shows
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := manager(t, engineOf(name, privateDir(t)).connect(t), session.Options{Defaults: session.Defaults{OCIRuntime: "runsc"}})
+			m := manager(t, engine{name, privateDir(t)}.connect(t), session.Options{Defaults: session.Defaults{OCIRuntime: "runsc"}})
 			req := request()
 			req.Image, req.Limits = pythonImage, backend.Limits{MemoryBytes: 256 << 20}
 			s := open(t, m, session.UserKey("own-kernel"), req)

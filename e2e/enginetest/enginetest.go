@@ -1,7 +1,8 @@
 // Package enginetest opens the engines of this machine for tests that run on each of them.
 //
 // WORKCELL_TEST_BACKEND chooses one engine: docker, containerd, local or kubernetes. Without it each has its turn but the last,
-// which needs `make cluster`, and Tests.
+// which needs `make cluster`, and Tests. The build tag no_kubernetes leaves the cluster out: client-go is a third of what these
+// tests compile.
 // WORKCELL_TEST_OCI_RUNTIME is containerd's OCI runtime; Docker has what it is configured with.
 package enginetest
 
@@ -15,9 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -27,7 +26,7 @@ type Tests struct{ M *testing.M }
 // Run runs the tests, on Kubernetes in a namespace of their own, and returns the exit code.
 func (t Tests) Run() int {
 	if slices.Contains(Names(), "kubernetes") {
-		return clustertest.Main(t.M)
+		return runOnCluster(t.M)
 	}
 	return t.M.Run()
 }
@@ -61,7 +60,7 @@ func Open(engine, dir string) (backend.SandboxBackend, error) {
 	case "local":
 		return local.New(ctx, &local.Options{StateDir: dir})
 	case "kubernetes":
-		return kubernetes.New(ctx, clustertest.Options(os.Getenv(clustertest.NamespaceVariable)))
+		return openOnCluster(ctx)
 	}
 	return nil, fmt.Errorf("WORKCELL_TEST_BACKEND=%s: there is no such engine", engine)
 }

@@ -30,7 +30,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/session"
@@ -100,7 +100,7 @@ func runTests(m *testing.M) (code int, err error) {
 	code = m.Run()
 	err = w.end(context.Background())
 	if code == 0 && err == nil {
-		err = leaktest.Find(clustertest.Leaks()...)
+		err = leaktest.Find(enginetest.Leaks()...)
 	}
 	return code, err
 }

@@ -1,0 +1,28 @@
+//go:build no_kubernetes
+
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// ErrNoCluster is returned for Kubernetes by tests that were built without it.
+var ErrNoCluster = errors.New("these tests were built with the tag no_kubernetes")
+
+func runOnCluster(*testing.M) int {
+	fmt.Fprintln(os.Stderr, ErrNoCluster)
+	return 1
+}
+
+func openOnCluster(context.Context) (backend.SandboxBackend, error) { return nil, ErrNoCluster }
+
+// Leaks returns the goroutines that the cluster's client may leave.
+func Leaks() []goleak.Option { return nil }
