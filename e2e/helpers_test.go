@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 )
 
 // root returns the top of the checkout.
@@ -22,11 +24,9 @@ func root(t *testing.T) string {
 // buildCLI builds the command and returns its path.
 func buildCLI(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "workcell")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/workcell")
-	cmd.Dir = root(t)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	path, err := commandtest.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -11,12 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 )
 
 // images stand in for the official images that the examples name, so that no registry is needed.
@@ -36,13 +37,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	command = filepath.Join(dir, "workcell")
-	if runtime.GOOS == "windows" {
-		command += ".exe"
-	}
-	build := exec.Command("go", "build", "-o", command, "../cmd/workcell")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+	if command, err = commandtest.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

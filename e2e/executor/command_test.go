@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
@@ -28,16 +29,16 @@ type machine struct {
 	model string // address
 }
 
-// programs is the directory of what build builds.
+// programs is the directory that build compiles into.
 var programs string
 
-// build builds the command and the server of the host's tools, once.
-var build = sync.OnceValue(func() error {
-	out, err := exec.Command("go", "build", "-o", programs+"/", "github.com/workcell-dev/workcell/cmd/workcell", "github.com/workcell-dev/workcell/examples/orders").CombinedOutput()
+// build returns the path of the command, and compiles the server of the host tools, once.
+var build = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "build", "-o", programs+"/", "github.com/workcell-dev/workcell/examples/orders").CombinedOutput()
 	if err != nil {
-		err = fmt.Errorf("building the command: %w\n%s", err, out)
+		return "", fmt.Errorf("building the server: %w\n%s", err, out)
 	}
-	return err
+	return commandtest.Build(programs)
 })
 
 func TestMain(m *testing.M) {
@@ -53,7 +54,8 @@ func TestMain(m *testing.M) {
 
 func newMachine(t *testing.T, play func(n int, r llmmock.Request) llmmock.Answer) (*machine, *llmmock.Server) {
 	t.Helper()
-	must(t, build())
+	_, err := build()
+	must(t, err)
 	mock := llmmock.New(play)
 	web := httptest.NewServer(mock)
 	t.Cleanup(web.Close)
@@ -73,7 +75,9 @@ func newMachine(t *testing.T, play func(n int, r llmmock.Request) llmmock.Answer
 func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 func (m *machine) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(programs+"/workcell", args...)
+	command, err := build()
+	must(m.t, err)
+	cmd := exec.Command(command, args...)
 	engine := os.Getenv("WORKCELL_TEST_BACKEND")
 	if engine == "" {
 		engine = "docker"

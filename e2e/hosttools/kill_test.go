@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/buffertest"
@@ -157,11 +158,8 @@ func (m *machine) recorded() (decisions []string) {
 // A run is killed while its agent's code calls a tool. A command beside it has no tools. The code reads the end of its
 // connection and is ended when the run is resumed, the program runs again, and the calls of both are on record.
 func TestKilledRun(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "workcell")
-	out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
-	if err != nil {
-		t.Fatalf("building the command: %v\n%s", err, out)
-	}
+	binary, err := commandtest.Build(t.TempDir())
+	must(t, err)
 	for _, engine := range enginetest.Names() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

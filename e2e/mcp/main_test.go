@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 )
 
 // binaryEnv names the command that the tests of this process run.
@@ -26,11 +26,9 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir) // nothing that matters is left when it fails
-	path := filepath.Join(dir, "workcell")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/workcell")
-	cmd.Dir = filepath.Join("..", "..")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	path, err := commandtest.Build(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	// What outlives a test's server would be in the way of its directory.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -366,16 +365,6 @@ func contents(t testing.TB, out obj) []byte {
 	data, err := base64.StdEncoding.DecodeString(text)
 	must(t, err)
 	return data
-}
-
-// buildCLI builds the command once.
-func (v *world) buildCLI() (string, error) {
-	bin := filepath.Join(v.dir, "workcell")
-	out, err := exec.Command("go", "build", "-o", bin, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building the command: %w\n%s", err, out)
-	}
-	return bin, nil
 }
 
 // command prepares a run of the command line, with an environment of its own.

@@ -30,6 +30,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
@@ -107,7 +108,7 @@ func runTests(m *testing.M) (code int, err error) {
 
 func newWorld(ctx context.Context) (*world, error) {
 	v := &world{instance: "promises" + session.NewID(), log: &buffertest.Buffer{}}
-	v.cli = sync.OnceValues(v.buildCLI)
+	v.cli = sync.OnceValues(func() (string, error) { return commandtest.Build(v.dir) })
 	var err error
 	if v.dir, err = os.MkdirTemp("", "promises-"); err != nil {
 		return nil, err

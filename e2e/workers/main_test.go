@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -42,10 +43,8 @@ func runTests(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	binary = filepath.Join(dir, "workcell")
-	out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
-	if err != nil {
-		return 1, errors.Join(fmt.Errorf("building the command: %w\n%s", err, out), os.RemoveAll(dir))
+	if binary, err = commandtest.Build(dir); err != nil {
+		return 1, errors.Join(err, os.RemoveAll(dir))
 	}
 	code := m.Run()
 	err = os.RemoveAll(dir)

@@ -1,0 +1,29 @@
+// Package commandtest builds the command for tests that run it as a user does.
+package commandtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// Variable names a command that is already built. `make test` sets it, because linking the command takes several seconds.
+const Variable = "WORKCELL_TEST_COMMAND"
+
+// Build returns the path of the built command. If Variable is not set, Build compiles the command into dir.
+func Build(dir string) (string, error) {
+	if path := os.Getenv(Variable); path != "" {
+		return path, nil
+	}
+	path := filepath.Join(dir, "workcell")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	out, err := exec.Command("go", "build", "-o", path, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building the command: %w\n%s", err, out)
+	}
+	return path, nil
+}
