@@ -1,4 +1,4 @@
-// Package e2e runs the built command against real engines and a real Jaeger, as a user would.
+// Package e2e runs the built command against real engines, an OTLP collector and a real Jaeger, as a user would.
 package e2e
 
 import (
@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
-	"github.com/workcell-dev/workcell/e2e/jaegertest"
 )
 
 // mapping makes the examples, which name official images, run on the images that the tests build.
@@ -33,10 +32,10 @@ type spine struct {
 	sandbox  int // sandboxes that the run makes
 }
 
-// TestWorkflowIsOneTrace runs every example workflow on every engine and reads its trace back from Jaeger. Outputs and
+// TestWorkflowIsOneTrace runs every example workflow on every engine, with a collector that receives its trace. Outputs and
 // traces must be the same on all, but for the driver's name.
 func TestWorkflowIsOneTrace(t *testing.T) {
-	bin, jaeger := buildCLI(t), jaegertest.Start(t, root(t))
+	bin, collector := buildCLI(t), newCollector(t)
 	for _, test := range []spine{
 		{"debug-and-fix", []string{"code-analyzer", "code-fixer", "test-runner"}, 1},
 		{"code-review-and-fix", []string{"code-analyzer", "code-fixer", "test-runner"}, 1},
@@ -51,7 +50,7 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 					t.Run(engine, func(t *testing.T) {
 						t.Parallel()
 						var tree *jaegerapi.Trace
-						results[i], tree = test.run(t, bin, engine, jaeger)
+						results[i], tree = test.run(t, bin, engine, collector)
 						shapes[i] = shape(tree, engine)
 					})
 				}
@@ -76,9 +75,9 @@ type result struct {
 }
 
 // run runs the workflow on an engine, checks its trace, and returns both.
-func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) (result, *jaegerapi.Trace) {
+func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jaegerapi.Trace) {
 	out := runCLI(t, bin, []string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + c.address, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 		"XDG_STATE_HOME=" + t.TempDir(),
 	}, append([]string{
 		"run", "examples/workflows/" + s.workflow + ".yaml", "-o", "json", "--backend", engine,
@@ -101,7 +100,7 @@ func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) 
 	if match == nil {
 		t.Fatalf("no trace id on standard error:\n%s", out.stderr)
 	}
-	tree := jaeger.WaitTrace(t.Context(), t, match[1], complete)
+	tree := c.wait(t, match[1])
 	checkTree(t, tree, printed.RunID, engine)
 	checkSandboxes(t, tree, s.sandbox, engine)
 	for _, agent := range s.agents {

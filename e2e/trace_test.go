@@ -10,12 +10,36 @@ import (
 	"github.com/workcell-dev/workcell/e2e/jaegertest"
 )
 
-// TestTraceIsHandedOver runs a workflow without any collector, and hands the trace that was kept of it to a real Jaeger
-// afterwards, which shows the same as when it had been there.
-func TestTraceIsHandedOver(t *testing.T) {
-	t.Parallel()
+// TestJaeger runs a workflow that exports its trace to a real Jaeger, and one whose trace is handed to Jaeger afterwards. Jaeger
+// shows the same for both.
+func TestJaeger(t *testing.T) {
 	bin, jaeger := buildCLI(t), jaegertest.Start(t, root(t))
-	state := []string{"XDG_STATE_HOME=" + t.TempDir()}
+	t.Run("exported", func(t *testing.T) {
+		t.Parallel()
+		state := []string{"XDG_STATE_HOME=" + t.TempDir(), "OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}
+		run, id := debugAndFix(t, bin, state)
+		checkInJaeger(t, jaeger, run, id)
+	})
+	t.Run("handed over", func(t *testing.T) {
+		t.Parallel()
+		state := []string{"XDG_STATE_HOME=" + t.TempDir()}
+		run, id := debugAndFix(t, bin, state)
+		doc := runCLI(t, bin, state, "runs", "trace", run, "-o", "json").stdout
+		resp, err := http.Post("http://"+jaeger.OTLPHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close() // only its status counts
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("Jaeger answers %s", resp.Status)
+		}
+		checkInJaeger(t, jaeger, run, id)
+	})
+}
+
+// debugAndFix runs the example and returns the ids of the run and of the trace that was kept of it.
+func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
+	t.Helper()
 	out := runCLI(t, bin, state, append([]string{
 		"run", "examples/workflows/debug-and-fix.yaml", "-o", "json", "--backend", "local",
 		"--model", "scripted/examples/workflows/scripts/debug-and-fix.yaml",
@@ -31,17 +55,13 @@ func TestTraceIsHandedOver(t *testing.T) {
 	if match == nil {
 		t.Fatalf("no trace:\n%s", text)
 	}
-	doc := runCLI(t, bin, state, "runs", "trace", printed.RunID, "-o", "json").stdout
-	resp, err := http.Post("http://"+jaeger.OTLPHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close() // only its status counts
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("Jaeger answers %s", resp.Status)
-	}
-	tree := jaeger.WaitTrace(t.Context(), t, match[1], complete)
-	checkTree(t, tree, printed.RunID, "local")
+	return printed.RunID, match[1]
+}
+
+func checkInJaeger(t *testing.T, jaeger *jaegertest.Jaeger, run, trace string) {
+	t.Helper()
+	tree := jaeger.WaitTrace(t.Context(), t, trace, complete)
+	checkTree(t, tree, run, "local")
 	checkGenAI(t, tree)
 	checkNoContents(t, tree)
 }

@@ -142,8 +142,7 @@ type traceData struct {
 }
 
 func (d traceData) trace() *Trace {
-	t := &Trace{ID: d.TraceID}
-	byID := map[string]*Span{}
+	var spans []*Span
 	for _, s := range d.Spans {
 		span := &Span{
 			ID: s.SpanID, Name: s.OperationName,
@@ -158,8 +157,18 @@ func (d traceData) trace() *Trace {
 				span.ParentID = r.SpanID
 			}
 		}
-		byID[span.ID] = span
-		t.Spans = append(t.Spans, span)
+		spans = append(spans, span)
+	}
+	return NewTrace(d.TraceID, spans)
+}
+
+// NewTrace returns the trace of some spans, whose Parent and Children it sets.
+func NewTrace(id string, spans []*Span) *Trace {
+	t := &Trace{ID: id, Spans: slices.Clone(spans)}
+	byID := map[string]*Span{}
+	for _, s := range t.Spans {
+		s.Parent, s.Children = nil, nil
+		byID[s.ID] = s
 	}
 	slices.SortStableFunc(t.Spans, func(a, b *Span) int { return a.Start.Compare(b.Start) })
 	for _, s := range t.Spans {
