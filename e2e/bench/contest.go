@@ -40,8 +40,6 @@ func (c *contest) run(ctx context.Context) (err error) {
 	switch c.opts.only {
 	case "cluster":
 		measures = []func(context.Context) error{c.measureExec, c.measureThroughput, c.measureOpen, c.measureAtOnce}
-	case "controlplane":
-		measures = []func(context.Context) error{c.measureControlPlane}
 	case "state":
 		measures = []func(context.Context) error{c.measureState}
 	case "pool":
