@@ -15,7 +15,7 @@ import (
 // a process that a test has started.
 func TestMain(m *testing.M) {
 	for variable, program := range map[string]func() int{
-		asServer: serveRudely, bombVariable: bombServer, ledgerVariable: ledgerServer, waitingVariable: waitForApproval,
+		asServer: serveRudely, ledgerVariable: ledgerServer, waitingVariable: waitForApproval,
 	} {
 		if os.Getenv(variable) != "" {
 			os.Exit(program())
