@@ -4,6 +4,7 @@
 #
 #   hack/build-guest.sh           rebuild
 #   hack/build-guest.sh --check   rebuild elsewhere and compare, without changing anything
+#   hack/build-guest.sh --version compare the version alone: a hash of the sources, which is in each binary
 set -eu
 cd "$(dirname "$0")/.."
 embed=internal/guest/embed
@@ -41,6 +42,15 @@ build() { # directory
 	echo "$version" >"$1/version.txt"
 }
 
+if [ "${1:-}" = --version ]; then
+	for arch in $arches; do
+		if [ "$(cat $embed/version.txt)" != "$version" ] || ! gzip -dc $embed/guest_linux_$arch.gz | grep -qaF "$version"; then
+			echo "build-guest: the embedded guest for $arch is not of these sources ($version); run hack/build-guest.sh" >&2
+			exit 1
+		fi
+	done
+	exit 0
+fi
 if [ "${1:-}" != --check ]; then
 	build $embed
 	echo "build-guest: version $version, $(cat $embed/guest_linux_*.gz | wc -c) bytes"

@@ -1,276 +1,329 @@
 #!/usr/bin/env bash
-# Every check and every test, from a bare machine. Sections are timed.
+# Runs the tests. hack/tests.txt says which test runs where.
+#
+#   test.sh            make test: the fast tier, on Docker, containerd and local
+#   test.sh AREA...    areas: engines containerd2 gvisor kubernetes postgres agents network systems newcomer
+#   test.sh all        make test, then every area
+#
+# It installs and starts what it needs, and stops what it started.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-exec </dev/null # which may not even be open
-# What another checkout has built comes from the cache.
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
+# test.sh slot FIFO COMMAND...: runs a command when the FIFO has a place, which is a line, and puts the line back.
+if [ "${1:-}" = slot ]; then
+  exec 9<>"$2"
+  read -r -u 9
+  trap 'echo >&9' EXIT
+  renice -n 0 -p $$ >/dev/null 2>&1 || true # compilers are nice, tests are not
+  "${@:3}" 9>&-
+  exit
+fi
+
+areas="engines containerd2 gvisor kubernetes postgres agents network systems newcomer"
+tags=no_kubernetes # in make test: client-go is a third of what the command compiles
+exec </dev/null
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" # other checkouts share what was compiled
+scratch=$(mktemp -d)                            # temporary files of the tests
+work=$(mktemp -d)                               # test binaries, logs
 began=$SECONDS
-tools_log=$(mktemp)
-cluster_log=$(mktemp)
-scratch=$(mktemp -d) # temporary files of the tests
-bins=$(mktemp -d)    # test binaries and the output of lanes
-tools_pid=
-cluster_pid=      # builds Kubernetes
-cluster_ours=     # 1: this run started the cluster
-containerd2=      # socket of the second containerd
-containerd2_ours= # 1: this run started it
-postgres_ours=    # 1: this run started PostgreSQL
-times=
-slots= # see lanes
-pids=() names=()
+times= section= failed=
+lanes=() # process groups in the background
+stops=() # commands that stop what was started
 
 main() {
   cd "$root"
-  section "set-up" setup
-  section "sources" sources
-  section "embedded guest" guest
-  section "vet" vet
-  section "Jaeger, containerd 2, MCP clients, gVisor, PostgreSQL" tools
+  need_go
+  [ "$(uname -s)" = Linux ] || die "the tests run every backend, and two of them need Linux" "go test ./PACKAGE runs what Docker is enough for"
+  mkfifo "$work/slots"
+  exec 8<>"$work/slots"
+  for _ in $(seq $(($(nproc) + 1))); do echo >&8; done
+  local area
+  case ${*:-test} in
+    test) fast ;;
+    all)
+      fast
+      for area in $areas; do area "$area"; done
+      ;;
+    *)
+      for area in "$@"; do [[ " $areas " == *" $area "* ]] || die "unknown area $area" "one of: $areas"; done
+      for area in "$@"; do area "$area"; done
+      ;;
+  esac
+  stop_services
+  summary
+}
+
+# fast is make test. What needs no engine is compiled and tested while the engines are set up.
+fast() {
+  begin "checks"
+  if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then need_packages "go test -race" gcc libc6-dev; fi
+  start machine "debian,python,node"
+  sources
+  begin "compile, and tests without an engine"
+  bulk test
+  wait_for machine
   local before
   before=$(leftovers)
-  section "tests" lanes
-  section "conformance on containerd 2" on_containerd2
-  section "Kubernetes" on_kubernetes
-  section "leftovers" nothing_left "$before"
-  printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
+  compile test plain
+  begin "tests on engines"
+  compile test race
+  lane "vet" vet
+  finished
+  begin "leftovers"
+  nothing_new "$before" leftovers
+  say "nothing was left: no container, volume, network, snapshot, lease, mount, control group, file or process"
 }
 
-# section NAME COMMAND...: a failure ends everything, with the section's name.
-section() {
-  local name=$1 start=$SECONDS
-  shift
-  printf '\n=== %s\n' "$name"
-  # Not in a condition: `set -e` would not hold inside the command.
-  failed=$name
-  "$@"
-  failed=
-  printf -- '--- %s: %s\n' "$name" "$(elapsed $((SECONDS - start)))"
-  times+=$(printf '\n%12s  %s' "$(elapsed $((SECONDS - start)))" "$name")
+# area NAME: what tests.txt has for it, with what it needs around it.
+area() {
+  local before
+  tags=
+  begin "$1: set-up"
+  start machine "debian,python,node,net"
+  wait_for machine
+  if declare -F "need_$1" >/dev/null; then "need_$1"; fi
+  before=$(leftovers)
+  begin "$1"
+  bulk "$1"
+  compile "$1" plain
+  compile "$1" race
+  if declare -F "also_$1" >/dev/null; then "also_$1"; fi
+  finished
+  begin "$1: leftovers"
+  nothing_new "$before" leftovers
+  stop_services
 }
 
-elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
-
-finish() {
-  local code=$?
-  local pid
-  for pid in $tools_pid $cluster_pid; do kill -- "-$pid" 2>/dev/null || true; done
-  if [ -n "$cluster_ours" ]; then hack/cluster.sh down; fi
-  if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
-  if [ -n "$postgres_ours" ]; then hack/postgres.sh stop; fi
-  rm -rf "$tools_log" "$cluster_log" "$scratch" "$bins"
-  if [ -n "${failed:-}" ]; then
-    printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
-    [ $code -ne 0 ] || code=1
-  fi
-  exit $code
-}
-
-setup() {
-  need_go
-  if [ "$(uname -s)" != Linux ]; then
-    die "the tests run every backend, and two of them are for Linux only" "go test ./PACKAGE runs what Docker is enough for"
-  fi
-  # The race detector links with the C compiler.
-  if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then
-    need_packages "go test -race" gcc libc6-dev
-  fi
-  # Take longest and need nothing: beside everything else until they are
-  # needed, in a process group of its own so that all of it can be ended.
-  set -m
-  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path && hack/gvisor.sh path && hack/helm.sh path' >"$tools_log" 2>&1 </dev/null &
-  tools_pid=$!
-  set +m
-  if is_debian && ! command -v ip >/dev/null 2>&1; then need_packages "networks of the workers' tests" iproute2; fi
+# machine IMAGES: engines that answer, and the images of the tests in them.
+machine() {
   hack/engine.sh docker containerd
-  use_docker_context
-  PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
-  ENGINES=docker,containerd hack/images.sh
+  ENGINES=docker,containerd hack/images.sh -only "$1"
+  # What the local backend's sandboxes run is the system's.
+  if is_debian; then
+    [ -x /usr/bin/python3 ] || need_packages "the local backend's tests" python3
+    [ -x /usr/bin/node ] || need_packages "the local backend's tests" nodejs
+  fi
+}
+
+need_engines() {
+  if is_debian; then PATH=$PATH:/usr/sbin need_packages "snapshots on XFS, networks and Compose files" xfsprogs iproute2 docker-compose; fi
+}
+
+need_containerd2() {
+  CONTAINERD2=$(service containerd2)
+  ENGINES=containerd CONTAINERD_ADDRESS=$CONTAINERD2 hack/images.sh
+}
+
+also_gvisor() { lane "gVisor" hack/gvisor.sh test; }
+
+need_kubernetes() {
+  if ! hack/cluster.sh status 2>/dev/null; then stops+=("hack/cluster.sh down"); fi
+  hack/cluster.sh up
+  hack/tool.sh helm
+  cluster_before=$(hack/cluster.sh left)
+}
+
+also_kubernetes() { finished && nothing_new "$cluster_before" hack/cluster.sh left; }
+
+need_postgres() {
+  if is_debian && ! command -v ip >/dev/null; then need_packages "networks of the workers' tests" iproute2; fi
+  WORKCELL_TEST_POSTGRES=$(service postgres)
+  export WORKCELL_TEST_POSTGRES
+}
+
+need_agents() {
+  hack/mcp-tools.sh path
   ENGINES=docker,containerd hack/images.sh -agents
-  if is_debian && ! command -v docker-compose >/dev/null 2>&1; then need_packages "the Compose files" docker-compose; fi
-  if is_debian && ! PATH=$PATH:/usr/sbin:/sbin command -v mkfs.xfs >/dev/null; then need_packages "tests of snapshots on XFS" xfsprogs; fi
-  # What the local backend's sandboxes run is the system's own.
-  local program
-  for program in python3:python3 node:nodejs; do
-    if [ ! -x "/usr/bin/${program%:*}" ] && is_debian; then need_packages "the local backend's tests" "${program#*:}"; fi
+  if is_debian; then need_packages "a page of a sandbox in a browser" chromium; fi
+}
+
+also_systems() {
+  lane "embedded guest" hack/build-guest.sh --check
+  lane "other systems" other_systems
+  finished
+  begin "systems: lint"
+  hack/lint.sh
+  begin "systems: fuzz"
+  hack/fuzz.sh
+  begin "systems: release"
+  hack/release.sh check
+}
+
+also_newcomer() { finished && hack/jaeger.sh path; }
+
+# other_systems builds what is published for the other systems, and vets everything there with the flags of that build, so that
+# nothing is compiled twice.
+other_systems() {
+  local target flags=(-gcflags='all=-N -l -dwarf=false')
+  for target in darwin/arm64 linux/arm64 windows/amd64; do
+    export CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/}
+    go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '/(bench|e2e|hack|images)(/|$)' |
+      xargs go build "${flags[@]}" -ldflags='-s -w' || die "$target does not build"
+    [ "$GOOS" = linux ] || go vet "${flags[@]}" ./... || die "$GOOS: go vet found something"
+    say "$target: ok"
   done
 }
 
 sources() {
   local bad
   bad=$(gofmt -l .)
-  if [ -n "$bad" ]; then
-    printf 'not formatted by gofmt:\n%s\n' "$bad"
-    return 1
-  fi
-  # What a test needs is set up above; one that skips proves nothing.
-  if grep -rnE '\bt\.Skip(Now|f)?\(' --include='*_test.go' .; then
-    echo 'tests must not skip'
-    return 1
-  fi
-  go run ./hack/house . hack/house/bounds.txt
+  [ -z "$bad" ] || die "not formatted by gofmt: $bad"
+  # What a test needs is set up here; a test that skips shows nothing.
+  if grep -rnE '\bt\.Skip(Now|f)?\(' --include='*_test.go' .; then die "tests must not skip"; fi
+  go run ./hack/house . hack/house/bounds.txt >/dev/null
+  go run ./hack/tiers check
+  hack/build-guest.sh --version
 }
 
-guest() { hack/build-guest.sh --check; }
-
-# vet looks at the whole, and at the command as `make demo` builds it.
 vet() {
-  go vet ./...
-  go vet -tags no_docker,no_containerd,no_models ./cmd/workcell ./internal/engines ./internal/models
+  nice go vet -race -tags $tags ./...
+  nice go vet -tags no_docker,no_containerd,no_kubernetes,no_models ./cmd/workcell ./internal/engines ./internal/models
 }
 
-tools() {
-  if ! wait "$tools_pid"; then
-    tools_pid=
-    cat "$tools_log"
-    return 1
-  fi
-  tools_pid=
-  tail -n 5 "$tools_log"
-  # Some ten minutes the first time, beside the tests on the other engines.
+# bulk PLACE: packages that need no engine and of which the place has all tests but those of a pattern, with one go test.
+bulk() {
+  local mode package backend run skip packages=() skips=()
+  while IFS=';' read -r mode package backend run skip; do
+    [ "$mode $backend $run" = "race - " ] || continue
+    packages+=("./$package")
+    if [ -n "$skip" ]; then skips+=("$skip"); fi
+  done < <(plan "$1")
+  [ ${#packages[@]} -eq 0 ] || lane "packages without an engine" packages "$(IFS='|' && printf '%s' "${skips[*]:-^$}")" "${packages[@]}"
+}
+
+packages() {
+  # The time of each package includes its wait for a place.
+  TMPDIR=$scratch nice go test -race ${tags:+-tags $tags} -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -skip "$1" \
+    -exec "$root/hack/test.sh slot $work/slots" "${@:2}" | grep -a --line-buffered -v '\[no test files\]'
+}
+
+# compile PLACE MODE: builds one test binary after the other, and starts its lanes.
+compile() {
+  local mode package backend run skip flags=() binary
+  if [ "$2" = race ]; then flags+=(-race); fi
+  if [ -n "$tags" ]; then flags+=(-tags "$tags"); fi
+  while IFS=';' read -r mode package backend run skip; do
+    if [ "$mode" != "$2" ] || [ "$mode $backend $run" = "race - " ]; then continue; fi
+    command_binary
+    binary=$work/$2-${package//\//-}.test
+    [ -e "$binary" ] || nice go test "${flags[@]}" -vet=off -c -o "$binary" "./$package"
+    lane "$package${backend:+ on $backend}" binary "$binary" "$package" "$backend" "$run" "$skip"
+  done < <(plan "$1")
+}
+
+# command_binary builds the command that tests of whole processes start.
+command_binary() {
+  [ ! -e "$work/workcell" ] || return 0
+  nice go build ${tags:+-tags $tags} -o "$work/workcell" ./cmd/workcell
+  export WORKCELL_TEST_COMMAND=$work/workcell
+}
+
+# binary FILE PACKAGE BACKEND RUN SKIP
+binary() {
+  local environment=("TMPDIR=$scratch")
+  case $3 in
+    -) ;;
+    containerd2) environment+=("WORKCELL_TEST_BACKEND=containerd" "CONTAINERD_ADDRESS=$CONTAINERD2") ;;
+    *) environment+=("WORKCELL_TEST_BACKEND=$3") ;;
+  esac
+  (cd "$2" && env "${environment[@]}" "$root/hack/test.sh" slot "$work/slots" "$1" -test.timeout 30m -test.parallel 4 \
+    ${4:+-test.run "$4"} ${5:+-test.skip "$5"})
+}
+
+plan() { "$work/tiers" "$1"; }
+
+# begin SECTION ends the section before.
+begin() {
+  ended
+  section=$1 section_began=$SECONDS
+  printf '\n=== %s\n' "$1"
+}
+
+ended() {
+  [ -n "$section" ] || return 0
+  times+=$(printf '\n%12s  %s' "$(elapsed $((SECONDS - section_began)))" "$section")
+  section=
+}
+
+elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
+
+# start NAME ARGUMENT...: runs a function in the background until wait_for NAME, which shows what it printed.
+start() {
   set -m
-  nice -n 19 hack/cluster.sh path >"$cluster_log" 2>&1 </dev/null &
-  cluster_pid=$!
+  ("$@" >"$work/$1.log" 2>&1 8>&-) &
   set +m
-  hack/gvisor.sh install
-  if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
-  containerd2=$(hack/containerd2.sh start)
-  ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
-  if ! hack/postgres.sh status 2>/dev/null; then postgres_ours=1; fi
-  WORKCELL_TEST_POSTGRES=$(hack/postgres.sh start | tail -n 1)
-  export WORKCELL_TEST_POSTGRES
+  lanes+=($!)
+  printf '%s\n' $! >"$work/$1.pid"
 }
 
-# lanes runs what knows nothing of each other side by side. Most of a test of sandboxes is waiting for engines, so there are
-# as many places for test binaries as there are processors: each takes one while it runs, and meanwhile the next ones are
-# compiled. Binaries that run on several engines are built once. With more places all takes as long, and engines miss deadlines.
-lanes() {
-  local module engines all alone=() i
-  module=$(go list -m)
-  slots=$bins/slots
-  mkfifo "$slots"
-  exec 8<>"$slots"
-  for ((i = 0; i < $(nproc); i++)); do echo >&8; done
-  go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/executor ./e2e/promises
-  # Each of its hundreds of processes takes three times as long to start with the race detector; what they run has it in its packages,
-  # and what the command itself does at once, see goroutines.
-  go test -vet=off -c -o "$bins/" ./cmd/workcell
-  # The longest first.
-  engines="$module/(backend/(docker|local)|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
-  all=$(go list ./... | grep -vxE "$module/(backend/(containerd|kubernetes)|cmd/workcell|e2e/(conformance|executor|install|promises))")
-  # shellcheck disable=SC2046 # one word per package
-  alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
-  lane "promises on docker" binary e2e/promises WORKCELL_TEST_BACKEND=docker -test.skip "$neutral"
-  lane "promises on containerd" binary e2e/promises WORKCELL_TEST_BACKEND=containerd -test.skip "$neutral"
-  lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local
-  lane "coding agents" binary e2e/executor -test.skip "$recorded"
-  lane "the command" binary cmd/workcell
-  lane "the command's goroutines" goroutines
-  lane "packages" packages "${alone[@]}"
-  lane "containerd driver" binary backend/containerd
-  lane "conformance" binary e2e/conformance
-  lane "other systems" nice hack/cross.sh
-  finished
+wait_for() {
+  local code=0
+  wait "$(cat "$work/$1.pid")" || code=$?
+  cat "$work/$1.log"
+  [ $code -eq 0 ] || die "$1 failed"
+  use_docker_context
+  PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
 }
 
-# on_containerd2 runs what a driver owes once more on a containerd that is current, and what sessions make of it. Both
-# containerds would keep the files of their sandboxes in one place, so this is not a lane beside the others.
-on_containerd2() {
-  lane "containerd driver on containerd 2" binary backend/containerd CONTAINERD_ADDRESS="$containerd2" -test.run '^TestConformance'
-  lane "conformance on containerd 2" binary e2e/conformance CONTAINERD_ADDRESS="$containerd2" WORKCELL_TEST_BACKEND=containerd
-  finished
-}
-
-# on_kubernetes runs what cluster.sh lists.
-on_kubernetes() {
-  local package flags before
-  if kill -0 "$cluster_pid" 2>/dev/null; then echo "waiting for the build of Kubernetes"; fi
-  if ! wait "$cluster_pid"; then
-    cat "$cluster_log"
-    return 1
-  fi
-  cluster_pid=
-  if ! hack/cluster.sh status 2>/dev/null; then cluster_ours=1; fi
-  hack/cluster.sh up
-  before=$(hack/cluster.sh left)
-  # shellcheck disable=SC2046 # one word per package
-  go test -race -vet=off -c -o "$bins/" $(hack/cluster.sh suites | sed 's|^\([^ ]*\).*|./\1|')
-  while read -r package flags; do
-    # shellcheck disable=SC2086 # flags are words
-    lane "$package on Kubernetes" binary "$package" WORKCELL_TEST_BACKEND=kubernetes $flags
-  done < <(hack/cluster.sh suites)
-  finished
-  nothing_new "$before" hack/cluster.sh left
-  if [ -n "$cluster_ours" ]; then hack/cluster.sh down; fi
-  cluster_ours=
+# lane NAME COMMAND...: runs in the background. Its output is shown if it fails.
+lane() {
+  local name=$1
+  shift
+  set -m
+  (
+    exec 8>&- # tests must not inherit it
+    log=$(mktemp -p "$work") start=$SECONDS code=0
+    "$@" >"$log" 2>&1 || code=$?
+    if [ $code -ne 0 ]; then cat "$log"; fi
+    printf '%-4s %-50s %s\n' "$([ $code -eq 0 ] && echo ok || echo FAIL)" "$name" "$(elapsed $((SECONDS - start)))"
+    [ $code -eq 0 ] || printf '%s\n' "$name" >>"$work/failed"
+  ) &
+  set +m
+  lanes+=($!)
 }
 
 # finished waits for all lanes, and names those that failed.
 finished() {
-  local i failed_lanes=()
-  for i in "${!pids[@]}"; do
-    wait "${pids[i]}" || failed_lanes+=("${names[i]}")
-  done
-  pids=() names=()
-  if [ ${#failed_lanes[@]} -gt 0 ]; then
-    printf '*** failed: %s\n' "${failed_lanes[@]}"
-    return 1
+  local pid
+  for pid in "${lanes[@]}"; do wait "$pid" || true; done
+  lanes=()
+  if [ -e "$work/failed" ]; then
+    sed 's/^/*** failed: /' "$work/failed"
+    exit 1
   fi
 }
 
-# lane NAME COMMAND...: in the background, its output when it has ended, but for that of packages, which comes by and by.
-lane() {
-  local name=$1
-  shift
-  names+=("$name")
-  (
-    exec 8>&- # tests must not inherit it
-    local log start=$SECONDS code=0
-    log=$(mktemp -p "$bins")
-    if [ "$name" = "packages" ]; then "$@" || code=$?; else "$@" >"$log" 2>&1 || code=$?; fi
-    if [ $code -ne 0 ]; then cat "$log"; fi
-    printf '%-4s %-40s %s\n' "$([ $code -eq 0 ] && echo ok || echo FAIL)" "$name" "$(elapsed $((SECONDS - start)))"
-    exit $code
-  ) &
-  pids+=($!)
+# service NAME: starts it unless it runs, and prints where it answers.
+service() {
+  if ! hack/service.sh "$1" status >/dev/null 2>&1; then stops+=("hack/service.sh $1 stop"); fi
+  hack/service.sh "$1" start | tail -n 1
 }
 
-# binary PACKAGE [VARIABLE=VALUE...] [FLAG...]: a test binary that was built above.
-binary() {
-  local package=$1 environment=()
-  shift
-  while [[ ${1:-} == [A-Z]*=* ]]; do
-    environment+=("$1")
-    shift
-  done
-  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/slot.sh" "$slots" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
+stop_services() {
+  local i
+  for ((i = ${#stops[@]} - 1; i >= 0; i--)); do ${stops[i]} || true; done
+  stops=()
 }
 
-packages() {
-  # The time includes that spent waiting for a place. Compilers give way to tests.
-  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 40m -parallel 4 -p $(($(nproc) + 2)) -exec "$root/hack/slot.sh $slots" "$@" |
-    grep -a --line-buffered -v '\[no test files\]'
+summary() {
+  ended
+  mkdir -p dist
+  { printf '%s\n' "${times#?}" && printf '%12s  %s\n' "$(elapsed $((SECONDS - began)))" "all passed"; } | tee dist/test-times.txt
 }
 
-# goroutines runs what of the command needs no process of its own. As in packages, the time includes the wait for a place.
-goroutines() {
-  TMPDIR=$scratch nice go test -race -count=1 -vet=off -timeout 40m -exec "$root/hack/slot.sh $slots" ./cmd/workcell \
-    -run '^Test(Asker|Detach|Copy|TakeStdout|Progress|LineLog|LastWords|Reaper|Clip)'
+finish() {
+  local code=$? pid
+  trap - EXIT INT TERM
+  for pid in "${lanes[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+  for pid in "${lanes[@]}"; do wait "$pid" 2>/dev/null || true; done
+  stop_services
+  rm -rf "$scratch" "$work"
+  if [ $code -ne 0 ]; then printf '\n*** FAILED: %s, after %s\n' "${section:-set-up}" "$(elapsed $((SECONDS - began)))" >&2; fi
+  exit $code
 }
 
-# Promises to which the engine adds nothing, and which the cheapest one shows: files that users write, clocks of the host, the
-# user's terminal.
-neutral='^Test(B4Terminal|F12Clock|K8InterruptedRunEnds|Q[0-9])'
-
-# What CLI coding agents of pinned versions answer to their models is recorded, and their parsers are tested with that. OpenCode and
-# Gemini CLI take many seconds of a processor to start: what does not differ by CLI is shown with the others. `make contract` tries all
-# of it with new versions, `go test ./e2e/executor -record` with these.
-recorded='^Test(Shell|Refused|Broken|Thinking|Safety|Schema|MaxTurns|ACPRecorded)$|^Test(Faults|LostSession|Skills|Walls|Containerd|Local)$/^(opencode|gemini)$'
-
-# leftovers lists what a test may leave: things on the engines, what the local
-# backend keeps, temporary files, and processes of the programs that tests
-# build or start.
+# leftovers lists what a test may leave: objects on the engines, state of the local backend, temporary files, and processes of
+# programs that tests build or start.
 leftovers() {
   local l=label=dev.workcell.instance p
   docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}}'
@@ -278,7 +331,7 @@ leftovers() {
   docker volume ls --filter $l --format 'volume {{.Name}}'
   docker network ls --no-trunc --filter $l --format 'network {{.ID}} {{.Name}}'
   containerd_leftovers "$containerd_socket"
-  if [ -n "$containerd2" ]; then containerd_leftovers "$containerd2"; fi
+  if [ -n "${CONTAINERD2:-}" ]; then containerd_leftovers "$CONTAINERD2"; fi
   find "$scratch" -mindepth 1 -maxdepth 1 -printf 'file %p\n' 2>/dev/null || true
   find /var/lib/workcell/containerd /var/lib/workcell/local -mindepth 2 -maxdepth 2 \
     \( -path '*/sandboxes/*' -o -path '*/workspaces/*' \) -printf 'state %p\n' 2>/dev/null || true
@@ -288,7 +341,7 @@ leftovers() {
   awk '/sbx_|\/workcell\// && !/\/null-netns / {print "mount " $5}' /proc/self/mountinfo
   for p in /proc/[0-9]*; do
     case $(readlink "$p/exe" 2>/dev/null) in
-      "$scratch"/* | "$bins"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
+      "$scratch"/* | "$work"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
     esac
   done
 }
@@ -305,7 +358,7 @@ containerd_leftovers() {
   done
 }
 
-# nothing_new BEFORE COMMAND...: what the command lists is soon again what it was.
+# nothing_new BEFORE COMMAND...: within 30 s the command lists what it listed before, and no more.
 nothing_new() {
   local before=$1 new deadline=$((SECONDS + 30))
   shift
@@ -320,15 +373,9 @@ nothing_new() {
   done
 }
 
-nothing_left() {
-  nothing_new "$1" leftovers
-  # A process that is killed while it finds out what can hold a workspace leaves
-  # what the next one that does so removes five minutes later.
-  docker volume ls --filter label=dev.workcell.probe --format 'note: the volume {{.Name}} is left of a killed process'
-  echo "nothing was left behind: no container, volume, network, snapshot, lease, mount, cgroup, file or process"
-}
-
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-main
+cd "$root"
+go build -o "$work/tiers" ./hack/tiers
+main "$@"

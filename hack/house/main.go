@@ -104,10 +104,10 @@ func measure(root fs.FS) (map[string]size, error) {
 	return packages, err
 }
 
-// isRig reports whether a folder's code is there for tests, which are in other packages too.
+// isRig reports whether a folder's code serves tests and development only: e2e, hack, examples, and packages that tests share.
 func isRig(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
-	return top == "e2e" || top == "examples" || strings.HasSuffix(dir, "test")
+	return top == "e2e" || top == "hack" || top == "examples" || strings.HasSuffix(dir, "test")
 }
 
 func exported(name string, src []byte) (int, error) {
