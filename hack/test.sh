@@ -57,8 +57,8 @@ finish() {
   local pid
   for pid in $tools_pid $cluster_pid; do kill -- "-$pid" 2>/dev/null || true; done
   if [ -n "$cluster_ours" ]; then hack/cluster.sh down; fi
-  if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
-  if [ -n "$postgres_ours" ]; then hack/postgres.sh stop; fi
+  if [ -n "$containerd2_ours" ]; then hack/service.sh containerd2 stop; fi
+  if [ -n "$postgres_ours" ]; then hack/service.sh postgres stop; fi
   rm -rf "$tools_log" "$cluster_log" "$scratch" "$bins"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
@@ -79,7 +79,7 @@ setup() {
   # Take longest and need nothing: beside everything else until they are
   # needed, in a process group of its own so that all of it can be ended.
   set -m
-  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path && hack/gvisor.sh path && hack/helm.sh path' >"$tools_log" 2>&1 </dev/null &
+  nice bash -c 'for t in jaeger containerd2 npm runsc helm; do hack/tool.sh $t || exit; done' >"$tools_log" 2>&1 </dev/null &
   tools_pid=$!
   set +m
   if is_debian && ! command -v ip >/dev/null 2>&1; then need_packages "networks of the workers' tests" iproute2; fi
@@ -133,12 +133,11 @@ tools() {
   nice -n 19 hack/cluster.sh path >"$cluster_log" 2>&1 </dev/null &
   cluster_pid=$!
   set +m
-  hack/gvisor.sh install
-  if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
-  containerd2=$(hack/containerd2.sh start)
+  if ! hack/service.sh containerd2 status >/dev/null 2>&1; then containerd2_ours=1; fi
+  containerd2=$(hack/service.sh containerd2 start | tail -n 1)
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
-  if ! hack/postgres.sh status 2>/dev/null; then postgres_ours=1; fi
-  WORKCELL_TEST_POSTGRES=$(hack/postgres.sh start | tail -n 1)
+  if ! hack/service.sh postgres status >/dev/null 2>&1; then postgres_ours=1; fi
+  WORKCELL_TEST_POSTGRES=$(hack/service.sh postgres start | tail -n 1)
   export WORKCELL_TEST_POSTGRES
 }
 
