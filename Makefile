@@ -1,11 +1,12 @@
 # Thin targets; the work is done by the scripts in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+lib = set -euo pipefail; . hack/lib.sh;
 
-.PHONY: help demo demo-code demo-cli test engine gvisor images agents contract jaeger cluster cluster-down test-cluster build guest bench soak lint fuzz cross image release clean
+.PHONY: help demo demo-code demo-cli test test-all engine images agents contract jaeger cluster cluster-down build guest manifests trace-picture bench soak lint fuzz image release clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## three agents fix a bug in one sandbox, and their trace; BACKEND=docker|containerd installs that engine
 	@hack/demo.sh
@@ -16,14 +17,26 @@ demo-code: ## a program in a sandbox without a network calls tools of the host, 
 demo-cli: ## a CLI coding agent in a sandbox without network and key fixes a bug; needs an engine, builds its image
 	@DEMO=cli hack/demo.sh
 
-test: ## every check and every test; sets everything up
+test: ## the fast tier: checks, unit tests, and the suites on Docker, containerd and local; sets everything up
 	@hack/test.sh
 
-engine: ## make sure that Docker, and containerd and gVisor where they can be had, are there
-	@hack/engine.sh
+test-all: ## make test, then every area
+	@hack/test.sh all
 
-gvisor: engine images ## the suites of drivers, sessions, promises and host tools, with every sandbox on gVisor
-	@hack/gvisor.sh test
+test-engines: ## the rest on Docker and containerd: faults, watching, ports, interpreters
+test-containerd2: ## drivers and sessions on a current containerd
+test-gvisor: ## the suites with every sandbox on gVisor, on an engine of their own
+test-kubernetes: ## the driver, sessions, the chart and the manifests on a cluster that is built from Go modules
+test-postgres: ## stores, journals, the queue, workers, failover
+test-agents: ## coding agents, MCP clients and servers from npm, a browser
+test-network: ## pip, npm, git and apt through the egress proxy; environments and caches
+test-systems: ## floods and bounds of unit tests, other systems, lint, fuzzing, release
+test-newcomer: ## the README from top to bottom, the demo, Jaeger
+test-engines test-containerd2 test-gvisor test-kubernetes test-postgres test-agents test-network test-systems test-newcomer:
+	@hack/test.sh $(@:test-%=%)
+
+engine: ## make sure that Docker, and containerd where it can be had, are there
+	@hack/engine.sh
 
 images: engine ## build the test images and load them into the engines
 	@hack/images.sh
@@ -31,41 +44,76 @@ images: engine ## build the test images and load them into the engines
 agents: engine ## build the images of the CLI coding agents and load them into the engines
 	@hack/images.sh -agents
 
-contract: engine ## try the drivers of the CLI coding agents with their newest versions; warns, and breaks nothing
-	@hack/agents-contract.sh $(AGENTS)
+contract: engine ## try the drivers of the CLI coding agents (AGENTS, or all) with their newest versions; warns only
+	@$(lib) contract() { \
+	  use_docker_context; only=$${AGENTS:-} log=$$(mktemp); at_exit "rm -f $$log"; \
+	  ENGINES=docker hack/images.sh -agents -newest -only "$${only// /,}" | awk '$$2 ~ /^workcell\// {print $$2}' | while read -r image; do \
+	    name=$${image#workcell/}; name=$${name%%:*}; \
+	    if env "WORKCELL_EXECUTOR_IMAGE_$${name^^}=$$image" go test -count=1 ./e2e/executor -run "^Test(Real|Shell|Resume|LostSession|Skills|Schema|Refused|Broken|Thinking|Safety|MaxTurns|Faults|Walls|HostileRepository|Cancelled|ACPRecorded)\$$/^$$name\$$" >"$$log" 2>&1 </dev/null; then \
+	      say "ok       $$image"; \
+	    else \
+	      say "WARNING  the driver of $$name does not work with $$image:"; \
+	      grep -E '^ *(--- FAIL|[a-z_]+_test.go)|^(FAIL|panic)' "$$log" | cut -c1-300 | head -n 20 >&2 || true; \
+	    fi; \
+	  done; \
+	}; supervise contract
 
 jaeger: ## build Jaeger from its Go module, once
-	@hack/jaeger.sh path
+	@hack/tool.sh jaeger
 
-cluster: engine ## build a Kubernetes from its Go modules, once, start it here, print the path of its kubeconfig
+cluster: ## build a Kubernetes from its Go modules, once, start it here, print the path of its kubeconfig
 	@hack/cluster.sh up
 
 cluster-down: ## end what cluster started
 	@hack/cluster.sh down
 
-test-cluster: cluster ## the suites of drivers, faults, sessions, promises and of what is installed on that Kubernetes
-	@hack/cluster.sh test
-
-build: ## bin/workcell
-	@hack/build.sh
+build: ## bin/workcell, with the version of the checkout, if it is one
+	@$(lib) need_go; version=$$(git describe --tags --always --dirty 2>/dev/null) || true; \
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/workcell ./cmd/workcell; \
+	say "bin/workcell $${version:-(no version: not a checkout)}"
 
 guest: ## rebuild the embedded guest binaries
 	@hack/build-guest.sh
 
-bench: engine images ## measure, print a table, write e2e/bench/out/latest.json
+manifests: ## rebuild deploy/kubernetes/workcell.yaml from the Helm chart
+	@$(lib) helm=$$(hack/tool.sh helm); new=deploy/kubernetes/workcell.yaml.new; \
+	echo "# Made from deploy/helm/workcell by make manifests: kubectl apply -n workcell -f it." >$$new; \
+	"$$helm" template workcell --namespace workcell deploy/helm/workcell >>$$new; mv $$new $${new%.new}
+
+trace-picture: ## draw docs/trace.svg: the trace of a run of the example, on the local backend, with recorded answers
+	@$(lib) draw() { \
+	  export WORKCELL_STATE_DIR=$$(mktemp -d) WORKCELL_REAPER=off; at_exit "rm -rf $$WORKCELL_STATE_DIR"; \
+	  go build -trimpath -o "$$WORKCELL_STATE_DIR/workcell" ./cmd/workcell; \
+	  run=$$("$$WORKCELL_STATE_DIR/workcell" run examples/workflows/debug-and-fix.yaml --backend local -o json \
+	    --model scripted/examples/workflows/scripts/debug-and-fix.yaml | sed -n 's/.*"run_id": "\(run_[a-z2-7]*\)".*/\1/p'); \
+	  "$$WORKCELL_STATE_DIR/workcell" runs trace "$$run" -o svg >docs/trace.svg.new; mv docs/trace.svg.new docs/trace.svg; \
+	  say "docs/trace.svg is the trace of $$run"; \
+	}; supervise draw
+
+bench: images ## measure, print a table, write e2e/bench/out/latest.json
 	@hack/bench.sh
 
-soak: ## the long form of the fault tests, for SOAK (default 10m): injected, lost and left of each fault
-	@hack/soak.sh
+soak: images ## fault tests (TESTS, or all) and killed workers for SOAK (default 10m): injected, lost and left of each fault
+	@$(lib) soak() { \
+	  use_docker_context; PATH=$$(dirname "$$(working_docker)"):$$PATH; \
+	  command -v ip >/dev/null || need_packages "networks of the workers' tests" iproute2; \
+	  export TMPDIR=$$(mktemp -d) FAULTS_SOAK=$${SOAK:-10m} WORKERS_SOAK=$${SOAK:-10m}; at_exit "rm -rf $$TMPDIR"; \
+	  go test -race -count=1 -timeout 0 -parallel 16 -v -run "$${TESTS:-.}" ./e2e/faults | grep -v '^ *=== '; \
+	  go test -race -count=1 -timeout 0 -v -run "$${TESTS:-TestKilledWorkers}" ./e2e/workers | grep -v '^ *=== '; \
+	}; supervise soak
 
-lint: ## sizes of packages beside their bounds, and golangci-lint
+lint: ## sizes of packages beside their bounds, and the linters of Go, of scripts and of workflows
 	@hack/lint.sh
+	@"$$(hack/tool.sh shellcheck)" hack/*.sh .ci/run
+	@"$$(hack/tool.sh actionlint)"
 
 fuzz: ## every fuzz test for FUZZTIME (default 10s) each
-	@hack/fuzz.sh
-
-cross: ## build for the other systems and architectures
-	@hack/cross.sh
+	@$(lib) fuzz() { \
+	  grep -rEo --include='*_test.go' --exclude-dir=.git '^func Fuzz[A-Za-z0-9_]+' . | sed 's,/[^/]*:func , ,' | sort | while read -r package name; do \
+	    say "== $$package $$name"; \
+	    go test -run '^$$' -fuzz "^$$name\$$" -fuzztime "$${FUZZTIME:-10s}" "$$package" </dev/null; \
+	  done; \
+	}; supervise fuzz
 
 image: ## the image of the command for amd64 and arm64, with bills of materials, in dist/image
 	@go run ./hack/images -version "$$(git describe --tags --always --dirty)" -created "$$(git log -1 --format=%ct)" dist/image

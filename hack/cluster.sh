@@ -3,12 +3,10 @@
 # kubelet on this machine's loopback, with the system's containerd and runc, and the controller of agent-sandbox. It has a containerd of its own, and leaves the
 # system's alone.
 #
-#   cluster.sh path     build it once (some ten minutes on 2 cores), print the path of the program
+#   cluster.sh path     build it once (some ten minutes on 2 cores)
 #   cluster.sh up       start what does not run, load the images of the tests, print the path of the kubeconfig
 #   cluster.sh status   report whether it runs
 #   cluster.sh left     list what is in it that tests made
-#   cluster.sh suites   list the packages that make test runs on it, one a line, and the flags of each
-#   cluster.sh test     run these and the longer ones, one after the other
 #   cluster.sh down     end what up started, and remove what it made
 #   cluster.sh end NAME, cluster.sh start NAME    one part alone: kube-apiserver, kubelet, ...
 set -euo pipefail
@@ -23,75 +21,41 @@ group=workcell-cluster
 pods=10.213.0.0/24
 service=10.214.0.1    # of the API server, which is the first address of services
 storage=workcell-test # the class of volumes
-api=21443 etcd=21379 etcd_peer=21380 kubelet=21250
+api=21443 etcd=21379 etcd_peer=21380
 agents=21281          # where the controller of agent-sandbox says that it is ready
 parts="containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet addons agent-sandbox"
 
 main() {
+  local part
   [ "$(uname -s)" = Linux ] || die "the test cluster runs on Linux only"
   case ${1:-} in
-    path)
-      addons >/dev/null
-      agent_sandbox >/dev/null
-      program
-      ;;
+    path) for part in kube addons agent-sandbox; do tool "$part"; done ;;
     up) up ;;
     status) ready_kubelet && printf 'the test cluster runs: %s\n' "$data/kubeconfig" ;;
     left) left ;;
-    suites) suites ;;
-    test) run_suites ;;
     down) down ;;
-    start) start_part "$2" && wait_part "$2" ;;
+    start)
+      at_exit '[ "$code" -eq 0 ] || end_part "$part"'
+      part=$2
+      programs
+      start_part "$part"
+      wait_part "$part"
+      ;;
     end) end_part "$2" ;;
-    *) die "usage: cluster.sh path|up|status|left|suites|test|down|start NAME|end NAME" ;;
+    *) die "usage: cluster.sh path|up|status|left|down|start NAME|end NAME" ;;
   esac
 }
 
-# program prints the path of the binary, which it makes first where needed.
-program() {
-  need_go
-  local version file
-  version=$(module_version k8s.io/kubernetes "$module/go.mod")
-  file=$cache/cluster/kube-$version-$(cat "$module/go.mod" "$module/main.go" | sha256sum | cut -c1-8)-$(go env GOARCH)
-  once "$file" compile "$version" "$file"
-  printf '%s\n' "$file"
-}
-
-# addons prints the path of the program for what a cluster has beside Kubernetes.
-addons() {
-  local file
-  file=$cache/cluster/addons-$(cat "$module/go.mod" "$module"/addons/*.go | sha256sum | cut -c1-8)-$(go env GOARCH)
-  once "$file" build_module "$module" "$file" -trimpath -buildvcs=false -ldflags "-s -w" ./addons
-  printf '%s\n' "$file"
-}
-
-# agent_sandbox prints the path of the controller of agent-sandbox.
-agent_sandbox() {
-  need_go
-  local version file
-  version=$(module_version sigs.k8s.io/agent-sandbox "$module/agentsandbox/go.mod")
-  file=$cache/cluster/agent-sandbox-$version-$(sha256sum <"$module/agentsandbox/go.mod" | cut -c1-8)-$(go env GOARCH)
-  once "$file" build_module "$module/agentsandbox" "$file" -trimpath -buildvcs=false -ldflags "-s -w" sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller
-  printf '%s\n' "$file"
-}
-
-compile() {
-  local p=k8s.io/component-base/version
-  say "building Kubernetes $1 from its Go modules: takes some ten minutes, once"
-  build_module "$module" "$2" -trimpath -buildvcs=false \
-    -ldflags "-s -w -X $p.gitVersion=$1 -X $p.gitMajor=1 -X $p.gitMinor=$(cut -d. -f2 <<<"$1") -X $p.gitTreeState=clean -X $p.gitCommit=module -X $p.buildDate=2026-01-01T00:00:00Z" . ||
-    die "Kubernetes could not be built"
-}
+tool() { "$root/hack/tool.sh" "$1"; }
 
 up() {
   [ "$(id -u)" = 0 ] || die "the test cluster needs root"
   need_packages "the test cluster" containerd runc containernetworking-plugins openssl iproute2 iptables
-  kube=$(program)
-  addons=$(addons)
+  programs
+  lock "$cache/cluster.lock"
+  if [ ! -e "$state" ]; then at_exit '[ "$code" -eq 0 ] || down'; fi
   install -d -m 0700 "$state" "$data" "$pki" "$data/log" "$data/cni"
-  lock "$data/lock"
   certificates
-  local part
   for part in $parts; do
     start_part "$part"
     if [ "$part" = containerd ]; then
@@ -121,7 +85,7 @@ certificates() {
     sign admin "/O=system:masters/CN=admin" "extendedKeyUsage=clientAuth"
     openssl ecparam -name prime256v1 -genkey -noout -out sa.key
     openssl ec -in sa.key -pubout -out sa.pub
-    touch done
+    touch "done"
   ) 2>"$data/log/pki.log"
   kubeconfig admin >"$data/kubeconfig"
   kubeconfig node >"$data/node.kubeconfig"
@@ -150,20 +114,27 @@ current-context: workcell-cluster
 END
 }
 
+programs() { kube=$(tool kube) addons=$(tool addons) agent_sandbox=$(tool agent-sandbox); }
+
 # start_part NAME: one of the programs, unless it runs.
 start_part() {
-  local name=$1 command
-  if runs "$state/$name.pid" "$data"; then return; fi
-  kube=${kube:-$(program)} addons=${addons:-$(addons)}
-  case $name in
-    containerd) containerd_config >"$data/containerd.toml" && network >"$data/cni/10-bridge.conflist" ;;
-    kubelet) control_groups && kubelet_config >"$data/kubelet.yaml" ;;
+  local command
+  if runs "$state/$1.pid" "$data"; then return; fi
+  say "starting $1"
+  case $1 in
+    # Each pod has a link of its own to the node, so that all of its packets come by the rules of addons, which are for IPv4: it
+    # has no other address.
+    containerd) config containerd.toml "$data" && config bridge.conflist "$data/cni" ;;
+    kubelet) control_groups && config kubelet.yaml "$data" ;;
     addons) ip address replace "$service/32" dev lo ;; # not every kernel has links of the kind dummy
   esac
-  mapfile -t command < <("command_${name//-/_}")
-  # No file descriptor of ours may live on in it.
-  setsid nohup "${command[@]}" >>"$data/log/$name.log" 2>&1 </dev/null 3>&- 4>&- 8>&- 9>&- &
-  echo $! >"$state/$name.pid"
+  mapfile -t command < <("command_${1//-/_}")
+  launch "$data/log/$1.log" "$state/$1.pid" "${command[@]}"
+}
+
+# config FILE FOLDER
+config() {
+  sed "s,@data@,$data,; s,@state@,$state,; s,@pods@,$pods,; s,@group@,$group," "$module/config/$1" >"$2/$1"
 }
 
 # Each of these prints a program and its arguments, one a line.
@@ -213,51 +184,8 @@ command_addons() {
 # Without its webhook, which converts between versions: the API server would call it in a pod. What refills a pool waits until what
 # was opened had the processors.
 command_agent_sandbox() {
-  printf '%s\n' "$(agent_sandbox)" --kubeconfig "$data/kubeconfig" --extensions --enable-webhook=false --leader-elect=false \
+  printf '%s\n' "$agent_sandbox" --kubeconfig "$data/kubeconfig" --extensions --enable-webhook=false --leader-elect=false \
     --metrics-bind-address 0 --health-probe-bind-address "127.0.0.1:$agents" --sandbox-warm-pool-replenish-delay 2s
-}
-
-# restrict_oom_score_adj: without CAP_SYS_RESOURCE a negative score is refused, and with it every pod.
-containerd_config() {
-  cat <<END
-version = 2
-root = "$data/containerd"
-state = "$state/containerd"
-oom_score = 0
-[grpc]
-  address = "$state/containerd.sock"
-[ttrpc]
-  address = "$state/ttrpc.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "localhost/pause:1"
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  disable_hugetlb_controller = true
-  tolerate_missing_hugetlb_controller = true
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "overlayfs"
-  default_runtime_name = "runc"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  SystemdCgroup = false
-[plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "/usr/lib/cni"
-  conf_dir = "$data/cni"
-END
-}
-
-# Each pod has a link of its own to the node, so that all of its packets come by the rules of addons, which are for IPv4: it has
-# no other address.
-network() {
-  cat <<END
-{"cniVersion": "0.4.0", "name": "workcell-cluster", "plugins": [
-  {"type": "ptp", "ipMasq": false,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "$data/cni-state"}},
-  {"type": "tuning", "sysctl": {"net.ipv6.conf.eth0.disable_ipv6": "1"}}]}
-END
 }
 
 # hierarchies lists those of the control groups, which systems without systemd may have several of.
@@ -272,43 +200,6 @@ control_groups() {
       cat "$h/cpuset.mems" >"$h/$group/cpuset.mems"
     fi
   done < <(hierarchies)
-}
-
-# Images are never collected: nothing here could pull them again.
-kubelet_config() {
-  cat <<END
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-address: 127.0.0.1
-port: $kubelet
-healthzBindAddress: 127.0.0.1
-healthzPort: 21248
-readOnlyPort: 0
-tlsCertFile: $pki/kubelet.crt
-tlsPrivateKeyFile: $pki/kubelet.key
-authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: $pki/ca.crt}}
-authorization: {mode: AlwaysAllow}
-containerRuntimeEndpoint: unix://$state/containerd.sock
-cgroupDriver: cgroupfs
-cgroupRoot: /$group
-enforceNodeAllocatable: []
-failCgroupV1: false
-failSwapOn: false
-oomScoreAdj: 0
-podLogsDir: $data/podlogs
-volumePluginDir: $data/kubelet/volumeplugins
-resolvConf: /etc/resolv.conf
-makeIPTablesUtilChains: false
-evictionHard: {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"}
-imageGCHighThresholdPercent: 100
-imageGCLowThresholdPercent: 99
-maxPods: 250
-kubeAPIQPS: 200
-kubeAPIBurst: 400
-eventRecordQPS: 0
-registryPullQPS: 0
-serializeImagePulls: false
-END
 }
 
 ctr_() { ctr --address "$state/containerd.sock" -n k8s.io "$@"; }
@@ -359,16 +250,8 @@ ready_agent_sandbox() { curl -sf --max-time 5 "http://127.0.0.1:$agents/readyz" 
 
 # wait_part NAME: until it answers.
 wait_part() {
-  local began=$SECONDS
-  declare -F "ready_${1//-/_}" >/dev/null || return 0
-  until "ready_${1//-/_}"; do
-    # What was just started may still be the shell that starts it.
-    if [ $SECONDS -ge $((began + 120)) ] || { [ $SECONDS -ge $((began + 2)) ] && ! runs "$state/$1.pid" "$data"; }; then
-      tail -n 20 "$data/log/$1.log" >&2
-      die "$1 of the test cluster did not start" "its log is $data/log/$1.log"
-    fi
-    sleep 0.1
-  done
+  local answers=ready_${1//-/_}
+  if declare -F "$answers" >/dev/null; then await_service "$1 of the test cluster" "$data/log/$1.log" "$state/$1.pid" "$answers"; fi
 }
 
 # images: what pods are made of, in the namespace where the kubelet looks.
@@ -394,45 +277,13 @@ pause() (
 # left lists what tests made: objects, what runs, and images besides those of images.
 left() {
   ready_kubelet 2>/dev/null || return 0
-  "$(addons)" --kubeconfig "$data/kubeconfig" --left
+  "$(tool addons)" --kubeconfig "$data/kubeconfig" --left
   local kind
   for kind in agents.x-k8s.io/v1beta1/sandboxes extensions.agents.x-k8s.io/v1beta1/sandbox{claims,warmpools,templates}; do
     [[ "$(get "/apis/$kind?limit=1" | tr -d ' \n')" == *'"items":[]'* ]] || printf '%s\n' "${kind##*/}"
   done
   ctr_ tasks ls -q | sed 's/^/task /'
   ctr_ images ls -q | grep -vE '^(localhost/pause:|docker\.io/workcell/|sha256:)' | sed 's/^/image /' || true
-}
-
-# suites: what a driver owes, and what depends on the cluster of the rest. What something does is tested where it is
-# implemented, on cheaper engines; docs/kubernetes.md names the promises that cannot hold here.
-suites() {
-  cat <<'END'
-e2e/conformance
-e2e/install
-END
-}
-
-longer() {
-  cat <<'END'
-backend/kubernetes
-e2e/promises -test.run=^Test([DHJLMNO]|(C[126]|F[125]|E[37]|G[16])[A-Z])
-e2e/hosttools -test.run=^Test(ScriptCallsTools|CommandEnds|ForgedTag)$
-e2e/egress -test.run=^Test(Curl|Pip)$
-e2e/forward
-e2e/interpreter
-e2e/watch -test.run=^TestWatch(Ends)?$
-END
-}
-
-# run_suites runs them as far as they go, and names those that failed.
-run_suites() {
-  local package flags failed=()
-  while read -r package flags; do
-    say "=== $package"
-    # shellcheck disable=SC2086 # flags are words
-    (cd "$root" && WORKCELL_TEST_BACKEND=kubernetes go test -race -count=1 -timeout 40m -parallel 4 "./$package" ${flags:+-args $flags}) </dev/null || failed+=("$package")
-  done < <(suites && longer)
-  [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
 }
 
 end_part() {
@@ -476,4 +327,4 @@ packet_rules_gone() {
   done
 }
 
-main "$@"
+supervise main "$@"

@@ -74,7 +74,7 @@ main() {
     await images "images"
   fi
   await build "workcell"
-  if [ "${JAEGER:-}" != off ] && ! hack/jaeger.sh status 2>/dev/null; then begin jaeger nice -n 19 hack/jaeger.sh up; fi
+  if [ "${JAEGER:-}" != off ] && ! hack/service.sh jaeger status >/dev/null 2>&1; then begin jaeger nice -n 19 hack/service.sh jaeger up; fi
   say "== ${what[*]} on $backend with $model"
   local flags=(--backend "$backend" --model "$model")
   case ${DEMO:-}/$model in
@@ -240,8 +240,8 @@ hand_to_jaeger() {
     ready jaeger "Jaeger" || return 1
     tail -n 1 "$work/jaeger.log" >&2
   fi
-  hack/jaeger.sh send "$work/trace.json" || return 1
-  say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API, but not the pages.)"
+  hack/service.sh jaeger send "$work/trace.json" || return 1
+  say "(Jaeger keeps running; hack/service.sh jaeger stop ends it. Built from its module it has the query API, but not the pages.)"
 }
 
 main

@@ -5,13 +5,17 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-need_go
-use_docker_context
-engines=${ENGINES:-}
-if [ -z "$engines" ]; then
-  if engine_answers; then engines=docker; fi
-  if containerd_answers; then engines=${engines:+$engines,}containerd; fi
-  [ -n "$engines" ] || die "no container engine answers" "make engine"
-fi
-cd "$root"
-exec go run ./e2e/images/cmd/mkimages -cache "$cache/images" -engine "$engines" -address "$containerd_socket" "$@"
+main() {
+  need_go
+  use_docker_context
+  local engines=${ENGINES:-}
+  if [ -z "$engines" ]; then
+    if engine_answers; then engines=docker; fi
+    if containerd_answers "$containerd_socket"; then engines=${engines:+$engines,}containerd; fi
+    [ -n "$engines" ] || die "no container engine answers" "make engine"
+  fi
+  cd "$root"
+  go run ./e2e/images/cmd/mkimages -cache "$cache/images" -engine "$engines" -address "$containerd_socket" "$@"
+}
+
+supervise main "$@"

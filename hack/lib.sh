@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts in this folder; source it, do not run it.
 # Works in a shell without HOME and with a bare PATH.
 
@@ -11,6 +12,7 @@ if ! command -v go >/dev/null 2>&1 && [ -x /usr/local/go/bin/go ]; then
 fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck disable=SC2034 # for the scripts
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/workcell
 
 say() { printf '%s\n' "$*" >&2; }
@@ -59,12 +61,13 @@ install_packages() {
 }
 
 # bounded SECONDS COMMAND...: some docker commands wait for a hung engine for
-# ever, and some of those do not end on TERM. (macOS has no timeout command.)
+# ever, and some of those do not end on TERM. The command stays in the process
+# group that supervise ends. (macOS has no timeout command.)
 bounded() {
   local seconds=$1
   shift
   if command -v timeout >/dev/null 2>&1; then
-    timeout -k 1 "$seconds" "$@"
+    timeout --foreground -k 1 "$seconds" "$@"
   else
     "$@"
   fi
@@ -106,41 +109,53 @@ containerd_answers() {
   [ -S "$socket" ] && bounded 5 ctr --address "$socket" version >/dev/null 2>&1
 }
 
-# module_version MODULE GO.MOD: the version of a module that a go.mod names.
-module_version() {
-  local version
-  version=$(sed -n "s,^[[:space:]]*$1 \\(v[^ ]*\\).*,\\1,p" "$2")
-  [ -n "$version" ] || die "$2 names no version of $1"
-  printf '%s\n' "$version"
+# supervise COMMAND...: does the work of a script in a process group, which INT, TERM and HUP end whole. Of work that fails or is
+# interrupted, start_service ends what it started. Then come the commands of at_exit, the last one first.
+supervise() {
+  local work
+  set -m # a group
+  (
+    set +m
+    trap 'finish $?' EXIT
+    trap 'exit 130' INT TERM HUP
+    "$@"
+  ) </dev/null &
+  work=$!
+  set +m
+  trap 'end_work $work 130' INT
+  trap 'end_work $work 143' TERM
+  trap 'end_work $work 129' HUP
+  wait $work || exit
 }
 
-# once PATH COMMAND...: runs a command that makes PATH unless it is there. Of two at once the second waits, and finds it.
-once() {
-  local path=$1
-  shift
-  [ ! -e "$path" ] || return 0
-  mkdir -p "${path%/*}"
-  if command -v flock >/dev/null 2>&1; then
-    exec 9>"$path.lock"
-    if ! flock -n 9; then
-      say "waiting for the process that makes ${path##*/}"
-      flock 9
-    fi
-  fi
-  [ -e "$path" ] || "$@"
+started=() # pid files
+exit_commands=()
+
+# at_exit COMMAND: $code is the exit status of the work.
+at_exit() { exit_commands=("$1" ${exit_commands[@]+"${exit_commands[@]}"}); }
+
+finish() {
+  local code=$1 c
+  set +e
+  trap '' INT TERM HUP
+  for c in ${started[@]+"${started[@]}"}; do
+    if [ "$code" -ne 0 ]; then end_pid "$(cat "$c")" TERM && rm -f "$c"; fi
+  done
+  for c in ${exit_commands[@]+"${exit_commands[@]}"}; do eval "$c"; done
+  exit "$code"
 }
 
-# build_module DIR FILE ARGUMENT...: go build in a module of its own. A FILE that ends with a slash is a directory for
-# several programs. It is there whole or not at all; an interrupt leaves nothing.
-build_module() (
-  file=${2%/} new=${2%/}.new.$$ out=${2%/}.new.$$${2#"${2%/}"}
-  trap 'rm -rf "$new"' EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  cd "$1" || exit
-  shift 2
-  CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build -o "$out" "$@" >&2 && mv "$new" "$file"
-)
+# end_work PID STATUS: within a minute.
+end_work() {
+  trap '' INT TERM HUP
+  kill -TERM -- "-$1" 2>/dev/null || true
+  for _ in $(seq 600); do
+    kill -0 "$1" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL -- "-$1" 2>/dev/null || true
+  exit "$2"
+}
 
 # lock FILE [-n]: holds a lock until this shell ends; with -n it fails when
 # another has it. What outlives the shell must be started with 8>&-.
@@ -151,32 +166,62 @@ lock() {
   flock "${@:2}" 8
 }
 
+# start_service NAME LOG PIDFILE ANSWERS COMMAND...: starts a daemon and waits until the command ANSWERS succeeds.
+start_service() {
+  launch "$2" "$3" "${@:5}"
+  started+=("$3")
+  await_service "$1" "$2" "$3" "$4"
+}
+
+# launch LOG PIDFILE COMMAND...: open files of the script must not live on in the daemon: its output, and locks.
+launch() {
+  local session=()
+  mkdir -p "${1%/*}" "${2%/*}"
+  if command -v setsid >/dev/null 2>&1; then session=(setsid); fi
+  ${session[@]+"${session[@]}"} nohup "${@:3}" >>"$1" 2>&1 </dev/null 3>&- 4>&- 8>&- 9>&- &
+  echo $! >"$2"
+}
+
+# await_service NAME LOG PIDFILE ANSWERS: without a pid file the daemon is systemd's.
+await_service() {
+  local deadline=$((SECONDS + 120))
+  until "$4"; do
+    if { [ -n "$3" ] && ! kill -0 "$(cat "$3")" 2>/dev/null; } || [ $SECONDS -ge $deadline ]; then
+      if [ -s "$2" ]; then tail -n 20 "$2" >&2; fi
+      die "$1 did not start" "${2:+its log is $2}"
+    fi
+    sleep 0.1
+  done
+}
+
 # runs PIDFILE WORD: the process of the file is the one whose command line has the word, not one that got an old number.
 runs() {
   local pid
   pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] || return 1
   if [ -r "/proc/$pid/cmdline" ]; then
-    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$2"
+    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF -e "$2"
   else
-    ps -o command= -p "$pid" 2>/dev/null | grep -qF "$2"
+    ps -o command= -p "$pid" 2>/dev/null | grep -qF -e "$2"
   fi
 }
 
-# end NAME PIDFILE WORD: ends a process that runs.
+# end NAME PIDFILE WORD [SIGNAL]: ends a process that runs.
 end() {
-  local pid
-  if ! runs "$2" "$3"; then
+  if runs "$2" "$3"; then
+    end_pid "$(cat "$2")" "${4:-TERM}"
+    say "$1 ended"
+  else
     say "no $1 of ours runs"
-    rm -f "$2"
-    return
   fi
-  pid=$(cat "$2")
-  kill "$pid"
+  rm -f "$2"
+}
+
+# end_pid PID SIGNAL: kills what does not end within ten seconds.
+end_pid() {
+  kill "-$2" "$1" 2>/dev/null || return 0
   for _ in $(seq 100); do
-    kill -0 "$pid" 2>/dev/null || break
+    kill -0 "$1" 2>/dev/null || return 0
     sleep 0.1
   done
-  if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
-  rm -f "$2"
-  say "$1 ended"
+  kill -KILL "$1" 2>/dev/null || true
 }

@@ -9,9 +9,6 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-module=$root/hack/release
-bin=$cache/release
-
 main() {
   need_go
   cd "$root"
@@ -45,25 +42,13 @@ snapshot() {
 
 # goreleaser ARGUMENT...: with the SBOM tool on its PATH. It builds one target at a time: each keeps all processors busy.
 goreleaser() {
-  PATH=$(dirname "$(tool github.com/CycloneDX/cyclonedx-gomod cmd/cyclonedx-gomod)"):$PATH
-  local release
-  release=$(tool github.com/goreleaser/goreleaser/v2)
+  local bill release
+  bill=$("$root/hack/tool.sh" cyclonedx-gomod)
+  release=$("$root/hack/tool.sh" goreleaser)
+  mkdir -p "$root/.cache/bin"
+  ln -sf "$bill" "$root/.cache/bin/cyclonedx-gomod"
   case $1 in release) set -- "$@" --parallelism 1 ;; esac
-  "$release" "$@"
-}
-
-# tool MODULE [PACKAGE]: builds a tool once and prints its path.
-tool() {
-  local version file
-  version=$(module_version "$1" "$module/go.mod")
-  file=$bin/$version-$(go env GOVERSION)/$(basename "${2:-${1%/v[0-9]*}}")
-  once "$file" build_tool "$version" "$file" "$1${2:+/$2}"
-  printf '%s\n' "$file"
-}
-
-build_tool() {
-  say "building $(basename "$2") $1: takes some minutes, once"
-  build_module "$module" "$2" -ldflags "-s -w" "$3"
+  PATH=$root/.cache/bin:$PATH "$release" "$@"
 }
 
 # install_from_proxy installs the command as a user does, from what a proxy would serve of HEAD. The other modules come from
@@ -71,11 +56,10 @@ build_tool() {
 install_from_proxy() {
   local dir version=v0.0.0-check
   dir=$(mktemp -d)
-  # shellcheck disable=SC2064 # of now
-  trap "chmod -R u+w '$dir'; rm -rf '$dir'" EXIT
+  at_exit "chmod -R u+w '$dir'; rm -rf '$dir'"
   mkdir "$dir/tree"
   git archive HEAD | tar -x -C "$dir/tree"
-  (cd "$module" && GOFLAGS=-mod=readonly go run ./moduleproxy -version "$version" "$dir/tree" "$dir/proxy")
+  (cd hack/release && GOFLAGS=-mod=readonly go run ./moduleproxy -version "$version" "$dir/tree" "$dir/proxy")
   say "go install github.com/workcell-dev/workcell/cmd/workcell@$version"
   # No sums of a version that nobody published, nor of the others: those stand in go.sum.
   (cd / && env -u GOPRIVATE GOWORK=off GOFLAGS=-trimpath GONOSUMDB='*' GOMODCACHE="$dir/mod" GOBIN="$dir/bin" CGO_ENABLED=0 \
@@ -104,8 +88,7 @@ extras() {
 verify() {
   local dist=$1 os arch file tmp said
   tmp=$(mktemp -d)
-  # shellcheck disable=SC2064 # of now
-  trap "rm -rf '$tmp'" EXIT
+  at_exit "rm -rf '$tmp'"
   (cd "$dist" && sha256sum --check --quiet checksums.txt) || die "checksums.txt is not of these files"
   for os in linux darwin windows; do
     for arch in amd64 arm64; do
@@ -132,4 +115,4 @@ verify() {
   [ -s "$tmp/man/workcell.1" ] || die "the archive has no manual page"
 }
 
-main "$@"
+supervise main "$@"

@@ -21,42 +21,44 @@ fi
 
 areas="engines containerd2 gvisor kubernetes postgres agents network systems newcomer"
 tags=no_kubernetes # in make test: client-go is a third of what the command compiles
-exec </dev/null
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath" # other checkouts share what was compiled
-scratch=$(mktemp -d)                            # temporary files of the tests
-work=$(mktemp -d)                               # test binaries, logs
 began=$SECONDS
-times= section= failed=
-lanes=() # process groups in the background
+times='' section=''
+lanes=() # processes in the background
 stops=() # commands that stop what was started
 
 main() {
+  local area
   cd "$root"
   need_go
   [ "$(uname -s)" = Linux ] || die "the tests run every backend, and two of them need Linux" "go test ./PACKAGE runs what Docker is enough for"
+  scratch=$(mktemp -d) # temporary files of the tests
+  work=$(mktemp -d)    # test binaries, logs
+  at_exit 'rm -rf "$scratch" "$work"'
+  at_exit stop_services
+  at_exit '[ "$code" -eq 0 ] || say "*** FAILED: ${section:-set-up}, after $(elapsed $((SECONDS - began)))"'
   mkfifo "$work/slots"
   exec 8<>"$work/slots"
   for _ in $(seq $(($(nproc) + 1))); do echo >&8; done
-  local area
-  case ${*:-test} in
-    test) fast ;;
-    all)
-      fast
-      for area in $areas; do area "$area"; done
-      ;;
-    *)
-      for area in "$@"; do [[ " $areas " == *" $area "* ]] || die "unknown area $area" "one of: $areas"; done
-      for area in "$@"; do area "$area"; done
-      ;;
-  esac
-  stop_services
-  summary
+  go build -o "$work/tiers" ./hack/tiers
+  for area in "${@:-test}"; do [[ " test all $areas " == *" $area "* ]] || die "unknown area $area" "one of: $areas"; done
+  if [ "${*:-}" = all ]; then
+    # shellcheck disable=SC2086 # one word per area
+    set -- test $areas
+  fi
+  for area in "${@:-test}"; do
+    if [ "$area" = test ]; then fast; else area "$area"; fi
+  done
+  ended
+  mkdir -p dist
+  { printf '%s\n' "${times#?}" && printf '%12s  %s\n' "$(elapsed $((SECONDS - began)))" "all passed"; } | tee dist/test-times.txt
 }
 
 # fast is make test. What needs no engine is compiled and tested while the engines are set up.
 fast() {
   begin "checks"
   if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then need_packages "go test -race" gcc libc6-dev; fi
+  engines
   start machine "debian,python,node"
   sources
   begin "compile, and tests without an engine"
@@ -71,6 +73,7 @@ fast() {
   finished
   begin "leftovers"
   nothing_new "$before" leftovers
+  stop_services
   say "nothing was left: no container, volume, network, snapshot, lease, mount, control group, file or process"
 }
 
@@ -79,6 +82,7 @@ area() {
   local before
   tags=
   begin "$1: set-up"
+  engines
   start machine "debian,python,node,net"
   wait_for machine
   if declare -F "need_$1" >/dev/null; then "need_$1"; fi
@@ -93,6 +97,9 @@ area() {
   nothing_new "$before" leftovers
   stop_services
 }
+
+# engines remembers to stop the engines if they do not run now.
+engines() { if ! engine_answers && ! containerd_answers "$containerd_socket"; then stops+=("hack/engine.sh stop"); fi; }
 
 # machine IMAGES: engines that answer, and the images of the tests in them.
 machine() {
@@ -117,7 +124,7 @@ need_containerd2() {
 also_gvisor() { lane "gVisor" hack/gvisor.sh test; }
 
 need_kubernetes() {
-  if ! hack/cluster.sh status 2>/dev/null; then stops+=("hack/cluster.sh down"); fi
+  if ! hack/cluster.sh status >/dev/null 2>&1; then stops+=("hack/cluster.sh down"); fi
   hack/cluster.sh up
   hack/tool.sh helm
   cluster_before=$(hack/cluster.sh left)
@@ -132,9 +139,9 @@ need_postgres() {
 }
 
 need_agents() {
-  hack/mcp-tools.sh path
+  hack/tool.sh npm
   ENGINES=docker,containerd hack/images.sh -agents
-  if is_debian; then need_packages "a page of a sandbox in a browser" chromium; fi
+  hack/tool.sh chromium
 }
 
 also_systems() {
@@ -142,14 +149,14 @@ also_systems() {
   lane "other systems" other_systems
   finished
   begin "systems: lint"
-  hack/lint.sh
+  make lint
   begin "systems: fuzz"
-  hack/fuzz.sh
+  make fuzz
   begin "systems: release"
   hack/release.sh check
 }
 
-also_newcomer() { finished && hack/jaeger.sh path; }
+also_newcomer() { finished && hack/tool.sh jaeger; }
 
 # other_systems builds what is published for the other systems, and vets everything there with the flags of that build, so that
 # nothing is compiled twice.
@@ -205,7 +212,7 @@ compile() {
   while IFS=';' read -r mode package backend run skip; do
     if [ "$mode" != "$2" ] || [ "$mode $backend $run" = "race - " ]; then continue; fi
     command_binary
-    binary=$work/$2-${package//\//-}.test
+    binary=$work/$2-$tags-${package//\//-}.test
     [ -e "$binary" ] || nice go test "${flags[@]}" -vet=off -c -o "$binary" "./$package"
     lane "$package${backend:+ on $backend}" binary "$binary" "$package" "$backend" "$run" "$skip"
   done < <(plan "$1")
@@ -213,9 +220,8 @@ compile() {
 
 # command_binary builds the command that tests of whole processes start.
 command_binary() {
-  [ ! -e "$work/workcell" ] || return 0
-  nice go build ${tags:+-tags $tags} -o "$work/workcell" ./cmd/workcell
-  export WORKCELL_TEST_COMMAND=$work/workcell
+  export WORKCELL_TEST_COMMAND=$work/workcell-$tags
+  [ -e "$WORKCELL_TEST_COMMAND" ] || nice go build ${tags:+-tags $tags} -o "$WORKCELL_TEST_COMMAND" ./cmd/workcell
 }
 
 # binary FILE PACKAGE BACKEND RUN SKIP
@@ -249,9 +255,7 @@ elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
 # start NAME ARGUMENT...: runs a function in the background until wait_for NAME, which shows what it printed.
 start() {
-  set -m
   ("$@" >"$work/$1.log" 2>&1 8>&-) &
-  set +m
   lanes+=($!)
   printf '%s\n' $! >"$work/$1.pid"
 }
@@ -269,7 +273,6 @@ wait_for() {
 lane() {
   local name=$1
   shift
-  set -m
   (
     exec 8>&- # tests must not inherit it
     log=$(mktemp -p "$work") start=$SECONDS code=0
@@ -278,7 +281,6 @@ lane() {
     printf '%-4s %-50s %s\n' "$([ $code -eq 0 ] && echo ok || echo FAIL)" "$name" "$(elapsed $((SECONDS - start)))"
     [ $code -eq 0 ] || printf '%s\n' "$name" >>"$work/failed"
   ) &
-  set +m
   lanes+=($!)
 }
 
@@ -303,23 +305,6 @@ stop_services() {
   local i
   for ((i = ${#stops[@]} - 1; i >= 0; i--)); do ${stops[i]} || true; done
   stops=()
-}
-
-summary() {
-  ended
-  mkdir -p dist
-  { printf '%s\n' "${times#?}" && printf '%12s  %s\n' "$(elapsed $((SECONDS - began)))" "all passed"; } | tee dist/test-times.txt
-}
-
-finish() {
-  local code=$? pid
-  trap - EXIT INT TERM
-  for pid in "${lanes[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
-  for pid in "${lanes[@]}"; do wait "$pid" 2>/dev/null || true; done
-  stop_services
-  rm -rf "$scratch" "$work"
-  if [ $code -ne 0 ]; then printf '\n*** FAILED: %s, after %s\n' "${section:-set-up}" "$(elapsed $((SECONDS - began)))" >&2; fi
-  exit $code
 }
 
 # leftovers lists what a test may leave: objects on the engines, state of the local backend, temporary files, and processes of
@@ -373,9 +358,4 @@ nothing_new() {
   done
 }
 
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-cd "$root"
-go build -o "$work/tiers" ./hack/tiers
-main "$@"
+supervise main "$@"

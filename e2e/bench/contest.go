@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
+	"time"
 )
 
 const (
@@ -23,6 +27,7 @@ type contest struct {
 }
 
 func (c *contest) run(ctx context.Context) (err error) {
+	began := time.Now()
 	c.sandboxes = map[string]*sandbox{}
 	for _, who := range c.all {
 		b, err := who.open(ctx)
@@ -32,31 +37,34 @@ func (c *contest) run(ctx context.Context) (err error) {
 		c.sandboxes[who.name()] = b
 		defer func() { err = errors.Join(err, b.remove()) }() //nolint:gocritic // few
 	}
-	codeMode := []func(context.Context) error{c.measureHostTools, c.measureModel, c.measureTokens}
-	forward := []func(context.Context) error{c.measureForward}
-	measures := slices.Concat([]func(context.Context) error{
-		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP, c.measurePool, c.measureGrowth, c.measureInstalled, c.measureSnapshots,
-	}, forward, codeMode)
-	switch c.opts.only {
-	case "cluster":
-		measures = []func(context.Context) error{c.measureExec, c.measureThroughput, c.measureOpen, c.measureAtOnce}
-	case "state":
-		measures = []func(context.Context) error{c.measureState}
-	case "pool":
-		measures = []func(context.Context) error{c.measureExec, c.measurePool}
-	case "packages":
-		measures = []func(context.Context) error{c.measureInstalled}
-	case "snapshots":
-		measures = []func(context.Context) error{c.measureSnapshots}
-	case "growth":
-		measures = []func(context.Context) error{c.measureGrowth}
-	case "codemode":
-		measures = codeMode
-	case "forward":
-		measures = forward
-	}
-	for _, measure := range measures {
-		if err := measure(ctx); err != nil {
+	only := cmp.Or(c.opts.only, "all")
+	for _, part := range []struct {
+		name, in string
+		measure  func(context.Context) error
+	}{
+		{"commands", "all cluster pool", c.measureExec},
+		{"throughput", "all cluster", c.measureThroughput},
+		{"guests", "all", c.measureGuests},
+		{"opens", "all cluster", c.measureOpen},
+		{"opens at once", "cluster", c.measureAtOnce},
+		{"small files", "all", c.measureSmallFiles},
+		{"large files", "all", c.measureLargeFiles},
+		{"MCP", "all", c.measureMCP},
+		{"pool", "all pool", c.measurePool},
+		{"growth", "all growth", c.measureGrowth},
+		{"packages", "all packages", c.measureInstalled},
+		{"snapshots", "all snapshots", c.measureSnapshots},
+		{"forwarded ports", "all forward", c.measureForward},
+		{"host tools", "all codemode", c.measureHostTools},
+		{"models", "all codemode", c.measureModel},
+		{"tokens", "all codemode", c.measureTokens},
+		{"state", "state", c.measureState},
+	} {
+		if !slices.Contains(strings.Fields(part.in), only) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "bench: %s, %d s after the start\n", part.name, int(time.Since(began).Seconds()))
+		if err := part.measure(ctx); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func output(t *testing.T, program string, args ...string) string {
 
 func helm(t *testing.T) string {
 	t.Helper()
-	return strings.TrimSpace(output(t, "hack/helm.sh", "path"))
+	return strings.TrimSpace(output(t, "hack/tool.sh", "helm"))
 }
 
 func TestChartLints(t *testing.T) {
@@ -54,7 +54,7 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 	_, body, _ := strings.Cut(string(have), "\n") // the first line says where it is from
 	want := output(t, helm(t), "template", "workcell", "--namespace", "workcell", chart)
 	if diff := cmp.Diff(want, body); diff != "" {
-		t.Errorf("hack/helm.sh manifests was not run (-chart +file):\n%s", diff)
+		t.Errorf("make manifests was not run (-chart +file):\n%s", diff)
 	}
 }
 

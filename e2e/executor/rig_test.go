@@ -56,7 +56,7 @@ func agents() []agent {
 }
 
 // image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with, as
-// hack/agents-contract.sh does.
+// `make contract` does.
 func image(name string) string {
 	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), known.Of(name, nil, "").Image)
 }

@@ -130,11 +130,11 @@ func TestHTTP(t *testing.T) {
 
 // TestBrowser: a real browser opens a page of the sandbox, whose script asks for more and talks over a WebSocket.
 func TestBrowser(t *testing.T) {
-	path, err := exec.Command(filepath.Join("..", "..", "hack", "chromium.sh")).Output()
+	path, err := exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "chromium").Output()
 	if err != nil {
 		var exit *exec.ExitError
 		errors.As(err, &exit)
-		t.Fatalf("hack/chromium.sh: %v: %s", err, exit.Stderr)
+		t.Fatalf("hack/tool.sh chromium: %v: %s", err, exit.Stderr)
 	}
 	on(t, func(x *box) {
 		cmd := exec.CommandContext(x.t.Context(), strings.TrimSpace(string(path)), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

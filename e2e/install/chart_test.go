@@ -50,7 +50,7 @@ func loadCommand(t *testing.T) {
 // helm runs the real Helm on the cluster.
 func helm(t *testing.T, args ...string) {
 	t.Helper()
-	program, err := root("hack/helm.sh", "path").Output()
+	program, err := root("hack/tool.sh", "helm").Output()
 	must(t, err)
 	c := root(strings.TrimSpace(string(program)), append([]string{"--kubeconfig", clustertest.Kubeconfig(), "--namespace", namespace()}, args...)...)
 	home := t.TempDir()

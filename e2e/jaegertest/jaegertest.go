@@ -31,7 +31,7 @@ type Jaeger struct {
 	API      *jaegerapi.Client
 }
 
-// Start runs the Jaeger that hack/jaeger.sh builds (it is built first where
+// Start runs the Jaeger that hack/tool.sh builds (it is built first where
 // that was not done) with ports of its own. root is the project's folder.
 func Start(t testing.TB, root string) *Jaeger {
 	t.Helper()
@@ -50,12 +50,12 @@ func Start(t testing.TB, root string) *Jaeger {
 
 func build(t testing.TB, root string) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(root, "hack", "jaeger.sh"), "path")
+	cmd := exec.Command(filepath.Join(root, "hack", "tool.sh"), "jaeger")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("jaegertest: hack/jaeger.sh path: %v: %s", err, stderr.Bytes())
+		t.Fatalf("jaegertest: hack/tool.sh jaeger: %v: %s", err, stderr.Bytes())
 	}
 	return strings.TrimSpace(string(out))
 }

@@ -16,7 +16,7 @@ import (
 // for tests of packages directly below e2e, whose directory they run in.
 func Tools(t *testing.T) (node, modules string) {
 	t.Helper()
-	script := filepath.Join("..", "..", "hack", "mcp-tools.sh")
+	script := filepath.Join("..", "..", "hack", "tool.sh")
 	run := func(what string) string {
 		cmd := exec.Command(script, what)
 		var stderr bytes.Buffer
@@ -27,7 +27,7 @@ func Tools(t *testing.T) (node, modules string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	return run("node"), filepath.Join(run("path"), "node_modules")
+	return run("node"), filepath.Join(run("npm"), "node_modules")
 }
 
 // OpenCode returns the program of a coding agent.

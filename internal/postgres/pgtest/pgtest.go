@@ -1,4 +1,4 @@
-// Package pgtest has PostgreSQL for tests: a database of a test's own on the server that hack/postgres.sh starts, and
+// Package pgtest has PostgreSQL for tests: a database of a test's own on the server that hack/service.sh starts, and
 // servers of a test's own, which it may kill.
 package pgtest
 
@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Variable names a server that is to be used instead of that of hack/postgres.sh; its user must be able to make databases.
+// Variable names a server that is to be used instead of that of hack/service.sh; its user must be able to make databases.
 const Variable = "WORKCELL_TEST_POSTGRES"
 
 // Database makes a database and returns its URL. It is dropped, with what is still connected to it, at the end of the test.
@@ -113,11 +113,11 @@ func server(t testing.TB) string {
 	if address := os.Getenv(Variable); address != "" {
 		return address
 	}
-	cmd := exec.Command(script(), "start")
+	cmd := exec.Command(script("service.sh"), "postgres", "start")
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("hack/postgres.sh start: %v", err)
+		t.Fatalf("hack/service.sh postgres start: %v", err)
 	}
 	return last(string(out))
 }
@@ -128,11 +128,11 @@ func last(out string) string {
 	return out[strings.LastIndexByte(out, '\n')+1:]
 }
 
-// script returns the path of hack/postgres.sh, from wherever in the module a test runs.
-func script() string {
+// script returns the path of a script in hack, from wherever in the module a test runs.
+func script(name string) string {
 	dir, err := os.Getwd()
 	for err == nil {
-		path := filepath.Join(dir, "hack", "postgres.sh")
+		path := filepath.Join(dir, "hack", name)
 		if _, err := os.Stat(path); err == nil {
 			return path
 		}
@@ -141,5 +141,5 @@ func script() string {
 		}
 		dir = filepath.Dir(dir)
 	}
-	return "hack/postgres.sh"
+	return filepath.Join("hack", name)
 }

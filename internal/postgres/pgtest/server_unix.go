@@ -61,9 +61,9 @@ func (s *Server) WithStandby(standby *Server) string {
 // noServer makes the directory of a server.
 func noServer(t testing.TB) *Server {
 	t.Helper()
-	bin, err := exec.Command(script(), "path").Output()
+	bin, err := exec.Command(script("tool.sh"), "postgres").Output()
 	if err != nil {
-		t.Fatalf("hack/postgres.sh path: %v", err)
+		t.Fatalf("hack/tool.sh postgres: %v", err)
 	}
 	// A test's own directory may be too long for a socket, and TMPDIR closed to the server's user.
 	dir, err := os.MkdirTemp("/tmp", "pg-")
