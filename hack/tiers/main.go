@@ -227,6 +227,12 @@ func (p *plan) check() error {
 			if len(p.placesOf(dir, test)) == 0 {
 				errs = append(errs, fmt.Errorf("%s: no row for %s of %s", planFile, test, dir))
 			}
+			// hack/test.sh runs all packages that need no engine with one -skip.
+			for _, r := range p.rows {
+				if _, part := r.matches(test); part && r.pattern != "." && r.backends[0] == "-" && r.pkg != dir && p.bulk(dir) && p.bulk(r.pkg) {
+					errs = append(errs, fmt.Errorf("%s:%d: the pattern also matches %s of %s; rename one of the tests", planFile, r.line, test, dir))
+				}
+			}
 		}
 	}
 	for _, r := range p.rows {
@@ -242,6 +248,13 @@ func (p *plan) check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// bulk reports whether `make test` runs what it has of a package with all others that need no engine.
+func (p *plan) bulk(dir string) bool {
+	return slices.ContainsFunc(p.rows, func(r row) bool {
+		return r.pkg == dir && r.place == "test" && r.mode == "race" && r.backends[0] == "-" && r.pattern == "."
+	})
 }
 
 // whole reports whether a row before i takes all of a test on a backend.
