@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8s "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 // The load that docs/scale.md is about.
@@ -35,7 +36,7 @@ const clusterState = "/run/workcell/cluster"
 // deleted for real; only what runs on a node is played.
 type fleet struct {
 	figures   figures
-	api       *k8s.Clientset
+	api       *rest.Config
 	template  *corev1.Pod
 	namespace []string
 
@@ -50,17 +51,11 @@ func (c *contest) measureControlPlane(ctx context.Context) (err error) {
 	if !ok {
 		return errors.New("the control plane's benchmark needs the cluster")
 	}
-	config := rest.CopyConfig(baseline.config)
-	config.QPS = -1
-	api, err := k8s.NewForConfig(config)
-	if err != nil {
+	f := &fleet{figures: c.figures, api: baseline.config, started: map[string]chan struct{}{}}
+	if f.template, err = oursIn(ctx, baseline.config, baseline.namespace); err != nil {
 		return err
 	}
-	f := &fleet{figures: c.figures, api: api, started: map[string]chan struct{}{}}
-	if f.template, err = oursIn(ctx, api, baseline.namespace); err != nil {
-		return err
-	}
-	ns, err := startNodes(ctx, config, fleetNodes)
+	ns, err := startNodes(ctx, baseline.config, fleetNodes)
 	if err != nil {
 		return err
 	}
@@ -77,8 +72,8 @@ func (c *contest) measureControlPlane(ctx context.Context) (err error) {
 }
 
 // oursIn returns the pod of the only sandbox in a namespace, as it is to be created for a node without a machine.
-func oursIn(ctx context.Context, api *k8s.Clientset, namespace string) (*corev1.Pod, error) {
-	list, err := api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=workcell"})
+func oursIn(ctx context.Context, api *rest.Config, namespace string) (*corev1.Pod, error) {
+	list, err := clustertest.Pods(api, namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=workcell"})
 	if err != nil {
 		return nil, err
 	}
@@ -95,21 +90,11 @@ func oursIn(ctx context.Context, api *k8s.Clientset, namespace string) (*corev1.
 
 // addNamespace makes a namespace of the fleet, and watches it as its host does.
 func (f *fleet) addNamespace(ctx context.Context, name string) error {
-	if _, err := f.api.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if err := clustertest.Make(ctx, f.api, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		return err
 	}
 	f.namespace = append(f.namespace, name)
-	for { // pods are refused before it has its service account
-		if _, err := f.api.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{}); err == nil {
-			break
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	pods, err := f.api.CoreV1().Pods(name).Watch(ctx, metav1.ListOptions{})
+	pods, err := clustertest.Pods(f.api, name).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
@@ -142,7 +127,7 @@ func (f *fleet) open(ctx context.Context) (created, started time.Duration, err e
 	f.mu.Lock()
 	f.started[pod.Name] = runs
 	f.mu.Unlock()
-	if pod, err = f.api.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	if pod, err = clustertest.Pods(f.api, pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return 0, 0, err
 	}
 	created = time.Since(begin)
@@ -169,7 +154,7 @@ func (f *fleet) closeOne(ctx context.Context) error {
 	pod := f.live[0]
 	f.live = f.live[1:]
 	f.mu.Unlock()
-	return f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
+	return clustertest.Pods(f.api, pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
 }
 
 // measure fills the fleet, runs it steadily, and opens many at once.
@@ -188,7 +173,7 @@ func (f *fleet) measure(ctx context.Context, n int) error {
 	}
 	f.figures["fleet_burst_create_p99_ms"], f.figures["fleet_burst_started_p99_ms"] = millis(created.quantile(.99)), millis(started.quantile(.99))
 	listed, err := series(5, func() error {
-		_, err := f.api.CoreV1().Pods(f.namespace[0]).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		_, err := clustertest.Pods(f.api, f.namespace[0]).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		return err
 	})
 	f.figures["fleet_list_namespace_ms"] = millis(listed.quantile(.5))
@@ -260,8 +245,8 @@ func (f *fleet) close(ctx context.Context) error {
 	var errs []error
 	for _, name := range f.namespace {
 		errs = append(errs,
-			f.api.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}),
-			f.api.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
+			clustertest.Pods(f.api, name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}),
+			clustertest.Namespaces(f.api, "").Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	return errors.Join(errs...)
 }

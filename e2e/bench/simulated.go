@@ -14,8 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	k8s "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 // simulated marks nodes that have no machine, and keeps everybody else's pods away from them.
@@ -24,31 +25,24 @@ const simulated = "workcell.test/simulated"
 // kubeletLease is how often a kubelet renews its lease, by default.
 const kubeletLease = 10 * time.Second
 
+var (
+	events = clustertest.Kind[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
+	leases = clustertest.Kind[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
+)
+
 // nodes are kubelets without machines: each says that it is there, takes the pods that the scheduler gives it, and writes of
 // them what a kubelet writes. No container runs.
 type nodes struct {
-	clients []*k8s.Clientset // shared, so that their streams are those of several connections
-	names   []string
-	end     context.CancelFunc
-	work    *errgroup.Group
+	api   *rest.Config
+	names []string
+	end   context.CancelFunc
+	work  *errgroup.Group
 }
 
 // startNodes registers n nodes and works for them until close.
-func startNodes(ctx context.Context, config *rest.Config, n int) (_ *nodes, err error) {
-	ns := &nodes{}
-	for range 8 {
-		// One connection carries 250 streams by default.
-		c := rest.CopyConfig(config)
-		c.QPS = -1
-		c.Proxy = nil
-		api, err := k8s.NewForConfig(c)
-		if err != nil {
-			return nil, err
-		}
-		ns.clients = append(ns.clients, api)
-	}
+func startNodes(ctx context.Context, api *rest.Config, n int) (_ *nodes, err error) {
 	running, end := context.WithCancel(ctx)
-	ns.end = end
+	ns := &nodes{api: api, end: end}
 	ns.work, running = errgroup.WithContext(running)
 	for i := range n {
 		name := fmt.Sprintf("simulated-%03d", i)
@@ -56,7 +50,6 @@ func startNodes(ctx context.Context, config *rest.Config, n int) (_ *nodes, err 
 			return nil, errors.Join(err, ns.close(ctx))
 		}
 		ns.names = append(ns.names, name)
-		api := ns.clients[i%len(ns.clients)]
 		ns.work.Go(func() error { return untilDone(running, func() error { return kubelet(running, api, name) }) })
 		ns.work.Go(func() error { return untilDone(running, func() error { return renew(running, api, name) }) })
 	}
@@ -85,7 +78,7 @@ func (ns *nodes) register(ctx context.Context, name string) error {
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now, LastTransitionTime: now,
 		}}},
 	}
-	_, err := ns.clients[0].CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	_, err := clustertest.Nodes(ns.api, "").Create(ctx, node, metav1.CreateOptions{})
 	return err
 }
 
@@ -94,39 +87,39 @@ func (ns *nodes) close(ctx context.Context) error {
 	ns.end()
 	errs := []error{ns.work.Wait()}
 	for _, name := range ns.names {
-		errs = append(errs, ns.clients[0].CoreV1().Nodes().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
+		errs = append(errs, clustertest.Nodes(ns.api, "").Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}))
 	}
 	return errors.Join(errs...)
 }
 
 // renew keeps the lease of a node.
-func renew(ctx context.Context, api *k8s.Clientset, node string) error {
-	leases, seconds := api.CoordinationV1().Leases(corev1.NamespaceNodeLease), int32(40)
+func renew(ctx context.Context, api *rest.Config, node string) error {
+	own, seconds := leases(api, corev1.NamespaceNodeLease), int32(40)
 	now := metav1.NowMicro()
-	lease, err := leases.Create(ctx, &coordinationv1.Lease{
+	lease, err := own.Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		lease, err = leases.Get(ctx, node, metav1.GetOptions{})
+		lease, err = own.Get(ctx, node, metav1.GetOptions{})
 	}
 	for err == nil {
 		select {
 		case <-time.After(kubeletLease):
 		case <-ctx.Done():
-			return leases.Delete(context.WithoutCancel(ctx), node, metav1.DeleteOptions{})
+			return own.Delete(context.WithoutCancel(ctx), node, metav1.DeleteOptions{})
 		}
 		now := metav1.NowMicro()
 		lease.Spec.RenewTime = &now
-		lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		lease, err = own.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	return err
 }
 
 // kubelet works on the pods of a node.
-func kubelet(ctx context.Context, api *k8s.Clientset, node string) error {
+func kubelet(ctx context.Context, api *rest.Config, node string) error {
 	for ctx.Err() == nil { // an API server ends a watch after some time
-		pods, err := api.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+		pods, err := clustertest.Pods(api, "").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		if err != nil {
 			return err
 		}
@@ -146,7 +139,7 @@ func kubelet(ctx context.Context, api *k8s.Clientset, node string) error {
 
 // attend writes what a kubelet of Kubernetes 1.34 was counted to write of a pod of ours: two states and three events when it
 // starts, two states, an event and the deletion when it ends.
-func attend(ctx context.Context, api *k8s.Clientset, pod *corev1.Pod) error {
+func attend(ctx context.Context, api *rest.Config, pod *corev1.Pod) error {
 	switch {
 	case pod.DeletionTimestamp != nil && pod.Status.Reason != "Ended":
 		if err := tell(ctx, api, pod, "Killing"); err != nil {
@@ -159,7 +152,7 @@ func attend(ctx context.Context, api *k8s.Clientset, pod *corev1.Pod) error {
 			return err
 		}
 		now := int64(0)
-		return api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		return clustertest.Pods(api, pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	case pod.DeletionTimestamp == nil && pod.Status.Reason == "":
 		for _, reason := range []string{"Pulled", "Created", "Started"} {
 			if err := tell(ctx, api, pod, reason); err != nil {
@@ -175,20 +168,20 @@ func attend(ctx context.Context, api *k8s.Clientset, pod *corev1.Pod) error {
 }
 
 // become patches the state of a pod, as large as a kubelet's patch.
-func become(ctx context.Context, api *k8s.Clientset, pod *corev1.Pod, phase corev1.PodPhase, reason string) error {
+func become(ctx context.Context, api *rest.Config, pod *corev1.Pod, phase corev1.PodPhase, reason string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":%q,"reason":%q,"hostIP":"127.0.0.1","startTime":%q,"conditions":[`+
 		`{"type":"Initialized","status":"True","lastTransitionTime":%[4]q},{"type":"PodScheduled","status":"True","lastTransitionTime":%[4]q},`+
 		`{"type":"ContainersReady","status":"%[5]t","lastTransitionTime":%[4]q},{"type":"Ready","status":"%[5]t","lastTransitionTime":%[4]q}]}}`,
 		pod.UID, phase, reason, now, phase == corev1.PodRunning)
-	_, err := api.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	_, err := clustertest.Pods(api, pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return err
 }
 
 // tell writes an event of a pod. A namespace that is being removed takes none.
-func tell(ctx context.Context, api *k8s.Clientset, pod *corev1.Pod, reason string) error {
+func tell(ctx context.Context, api *rest.Config, pod *corev1.Pod, reason string) error {
 	now := metav1.Now()
-	_, err := api.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
+	_, err := events(api, pod.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Reason:         reason, Message: reason + " container main", Type: corev1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
