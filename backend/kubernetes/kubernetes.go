@@ -212,8 +212,7 @@ type clients struct {
 }
 
 func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
-	s := runtime.NewScheme()
-	kinds := runtime.NewSchemeBuilder(corev1.AddToScheme, networkingv1.AddToScheme, agentapi.AddToScheme, claimapi.AddToScheme)
+	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, agentapi.AddToScheme, claimapi.AddToScheme}
 	failed := kinds.AddToScheme(s)
 	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
 	group := func(path string, version schema.GroupVersion) rest.Interface {
@@ -223,8 +222,9 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 		failed = errors.Join(failed, err)
 		return client
 	}
-	core, networks := group("/api", corev1.SchemeGroupVersion), group("/apis", networkingv1.SchemeGroupVersion)
-	agents, claims := group("/apis", agentapi.GroupVersion), group("/apis", claimapi.GroupVersion)
+	agents, claims, core := group("/apis", agentapi.GroupVersion), group("/apis", claimapi.GroupVersion), group("/api", corev1.SchemeGroupVersion)
+	config.RateLimiter = core.GetRateLimiter() // Kubernetes' own groups share one, as in the clientset
+	networks := group("/apis", networkingv1.SchemeGroupVersion)
 	return &clients{
 		params,
 		gentype.NewClient("namespaces", core, params, "", empty[corev1.Namespace], gentype.PrefersProtobuf[*corev1.Namespace]()),
