@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	agentapi "sigs.k8s.io/agent-sandbox/api/v1beta1"
-	agentclient "sigs.k8s.io/agent-sandbox/clients/k8s/clientset/versioned/typed/api/v1beta1"
-	claimclient "sigs.k8s.io/agent-sandbox/clients/k8s/extensions/clientset/versioned/typed/api/v1beta1"
 	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -38,10 +36,8 @@ const (
 
 // warm is what a driver has that claims sandboxes.
 type warm struct {
-	claims    claimclient.ExtensionsV1beta1Interface
-	sandboxes agentclient.SandboxInterface
-	pods      sync.Map // id of a claimed sandbox -> name of its pod
-	told      sync.Map // reasons that the log has
+	pods sync.Map // id of a claimed sandbox -> name of its pod
+	told sync.Map // reasons that the log has
 }
 
 // errVolume: what has no session yet has no volume of it.
@@ -54,7 +50,7 @@ func (u *unfit) Error() string { return "kubernetes: no warm sandbox fits: " + u
 
 func isUnfit(err error) bool { return errors.As(err, new(*unfit)) }
 
-// newWarm makes the clients, and makes sure that there is a pool: a mistake in its name would only cost time, for ever.
+// newWarm makes sure that there is a pool: a mistake in its name would only cost time, for ever.
 func (d *driver) newWarm(ctx context.Context) error {
 	if d.opts.Claims == "" {
 		return nil
@@ -62,34 +58,23 @@ func (d *driver) newWarm(ctx context.Context) error {
 	if d.opts.StorageClass != "" {
 		return errVolume
 	}
-	claims, err := claimclient.NewForConfigAndClient(d.config, d.http)
-	sandboxes, wrong := agentclient.NewForConfigAndClient(d.config, d.http)
-	if err != nil || wrong != nil {
-		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
-	}
-	d.warm = &warm{claims: claims, sandboxes: sandboxes.Sandboxes(d.opts.Namespace)}
-	_, _, err = d.pool(ctx)
+	d.warm = new(warm)
+	_, _, err := d.pool(ctx)
 	if isUnfit(err) {
 		return fmt.Errorf("%v: %w", err, backend.ErrInvalid)
 	}
 	return err
 }
 
-func (d *driver) sandboxClaims() claimclient.SandboxClaimInterface {
-	return d.warm.claims.SandboxClaims(d.opts.Namespace)
-}
-
 func (d *driver) getSandboxClaim(ctx context.Context, name string) (*claimapi.SandboxClaim, error) {
-	return kit.Call(ctx, d.calls, "get sandboxclaim", func(ctx context.Context) (*claimapi.SandboxClaim, error) {
-		return d.sandboxClaims().Get(ctx, name, metav1.GetOptions{})
-	})
+	return kit.Call(ctx, d.calls, "get sandboxclaim", call(d.api.claims.Get, name))
 }
 
 // pool returns the pool and its template; an unfit error where one of them is not there.
 func (d *driver) pool(ctx context.Context) (*claimapi.SandboxWarmPool, *claimapi.SandboxTemplate, error) {
 	uninstalled := false
 	pool, err := kit.Call(ctx, d.calls, "get sandboxwarmpool", func(ctx context.Context) (*claimapi.SandboxWarmPool, error) {
-		pool, err := d.warm.claims.SandboxWarmPools(d.opts.Namespace).Get(ctx, d.opts.Claims, metav1.GetOptions{})
+		pool, err := d.api.pools.Get(ctx, d.opts.Claims, metav1.GetOptions{})
 		uninstalled = apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 		return pool, err
 	})
@@ -101,9 +86,7 @@ func (d *driver) pool(ctx context.Context) (*claimapi.SandboxWarmPool, *claimapi
 	case err != nil:
 		return nil, nil, err
 	}
-	template, err := kit.Call(ctx, d.calls, "get sandboxtemplate", func(ctx context.Context) (*claimapi.SandboxTemplate, error) {
-		return d.warm.claims.SandboxTemplates(d.opts.Namespace).Get(ctx, pool.Spec.TemplateRef.Name, metav1.GetOptions{})
-	})
+	template, err := kit.Call(ctx, d.calls, "get sandboxtemplate", call(d.api.templates.Get, pool.Spec.TemplateRef.Name))
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, nil, &unfit{fmt.Sprintf("the SandboxTemplate %s of SandboxWarmPool %s is not there", pool.Spec.TemplateRef.Name, pool.Name)}
 	}
@@ -191,9 +174,7 @@ func (d *driver) createSandboxClaim(ctx context.Context, p *plan) (*claimapi.San
 		return nil, err
 	}
 	claim := &claimapi.SandboxClaim{ObjectMeta: meta, Spec: claimapi.SandboxClaimSpec{WarmPoolRef: claimapi.SandboxWarmPoolRef{Name: d.opts.Claims}}}
-	made, err := kit.Finish(ctx, d.calls, "create sandboxclaim", func(ctx context.Context) (*claimapi.SandboxClaim, error) {
-		return d.sandboxClaims().Create(ctx, claim, metav1.CreateOptions{})
-	})
+	made, err := kit.Finish(ctx, d.calls, "create sandboxclaim", call(d.api.claims.Create, claim))
 	if errors.Is(err, backend.ErrExists) {
 		return nil, fmt.Errorf("kubernetes: session %s has a claim: %w", p.Spec.ID, backend.ErrExists)
 	}
@@ -281,9 +262,7 @@ func (d *driver) sandboxOf(ctx context.Context, claim *claimapi.SandboxClaim) (*
 	case err != nil || now.Status.SandboxStatus.Name == "":
 		return nil, err
 	}
-	sandbox, err := kit.Call(ctx, d.calls, "get sandbox", func(ctx context.Context) (*agentapi.Sandbox, error) {
-		return d.warm.sandboxes.Get(ctx, now.Status.SandboxStatus.Name, metav1.GetOptions{})
-	})
+	sandbox, err := kit.Call(ctx, d.calls, "get sandbox", call(d.api.sandboxes.Get, now.Status.SandboxStatus.Name))
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !metav1.IsControlledBy(sandbox, claim) {
 		return nil, nil // the status is older
 	}
@@ -301,7 +280,7 @@ func (d *driver) inhabit(ctx context.Context, claim *claimapi.SandboxClaim, pod 
 	}
 	labels := objectPatch(pod.UID, claim.Labels, claim.Annotations)
 	pod, err = kit.Call(ctx, d.calls, "patch pod", func(ctx context.Context) (*corev1.Pod, error) {
-		return d.pods().Patch(ctx, pod.Name, types.MergePatchType, labels, metav1.PatchOptions{})
+		return d.api.pods.Patch(ctx, pod.Name, types.MergePatchType, labels, metav1.PatchOptions{})
 	})
 	if err != nil {
 		return backend.Info{}, err
@@ -364,7 +343,7 @@ func (d *driver) removeSandboxClaim(ctx context.Context, name, nonce string) err
 		}
 		if err == nil && claim.DeletionTimestamp == nil {
 			err = d.calls.Do(ctx, "delete sandboxclaim", func(ctx context.Context) error {
-				err := d.sandboxClaims().Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &claim.UID}})
+				err := d.api.claims.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &claim.UID}})
 				if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 					return nil // looked at again
 				}
@@ -417,9 +396,7 @@ func (d *driver) claimedPod(ctx context.Context, name, nonce string) (*corev1.Po
 
 // claimedOnly lists the claims that match filter and whose sandboxes are not among those of pods.
 func (d *driver) claimedOnly(ctx context.Context, filter backend.Filter, found []backend.Info) ([]backend.Info, error) {
-	list, err := kit.Call(ctx, d.calls, "list sandboxclaims", func(ctx context.Context) (*claimapi.SandboxClaimList, error) {
-		return d.sandboxClaims().List(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
-	})
+	list, err := kit.Call(ctx, d.calls, "list sandboxclaims", listing(d.api.claims.List, selector(filter)))
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	claimclient "sigs.k8s.io/agent-sandbox/clients/k8s/extensions/clientset/versioned/typed/api/v1beta1"
 	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -31,24 +30,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
-
-// agentClient is an administrator's client of agent-sandbox.
-func agentClient() (*claimclient.ExtensionsV1beta1Client, error) {
-	config, err := clustertest.Config()
-	if err != nil {
-		return nil, err
-	}
-	return claimclient.NewForConfig(config)
-}
-
-func agents(t testing.TB) *claimclient.ExtensionsV1beta1Client {
-	t.Helper()
-	c, err := agentClient()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 // makePool applies what the driver prints of a pool for sandboxes of a Spec, waits until it is full, and returns its name. In a process that a test
 // started it is there.
@@ -70,13 +51,13 @@ func makePool(t testing.TB, ns, name string, spec backend.Spec, replicas int32, 
 	if err := errors.Join(yaml.UnmarshalStrict([]byte(templateText), &template), yaml.UnmarshalStrict([]byte(poolText), &pool)); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
-	api := agents(t)
-	_, err = api.SandboxTemplates(ns).Create(t.Context(), &template, metav1.CreateOptions{})
+	api := admin(t)
+	_, err = clustertest.SandboxTemplates(api, ns).Create(t.Context(), &template, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return name
 	}
 	if err == nil {
-		_, err = api.SandboxWarmPools(ns).Create(t.Context(), &pool, metav1.CreateOptions{})
+		_, err = clustertest.SandboxWarmPools(api, ns).Create(t.Context(), &pool, metav1.CreateOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -101,15 +82,15 @@ var closing sync.Once
 func removePool(t testing.TB, ns, name string) {
 	t.Helper()
 	ctx, foreground := context.Background(), metav1.DeletePropagationForeground
-	err := agents(t).SandboxWarmPools(ns).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
+	err := clustertest.SandboxWarmPools(admin(t), ns).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
 	if err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
 	eventually(t, "the end of the pool", func() bool {
-		_, err := agents(t).SandboxWarmPools(ns).Get(ctx, name, metav1.GetOptions{})
+		_, err := clustertest.SandboxWarmPools(admin(t), ns).Get(ctx, name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
-	if err := agents(t).SandboxTemplates(ns).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := clustertest.SandboxTemplates(admin(t), ns).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
 }
@@ -118,7 +99,7 @@ func removePool(t testing.TB, ns, name string) {
 func full(t testing.TB, ns, name string) {
 	t.Helper()
 	eventually(t, "a full pool", func() bool {
-		p, err := agents(t).SandboxWarmPools(ns).Get(t.Context(), name, metav1.GetOptions{})
+		p, err := clustertest.SandboxWarmPools(admin(t), ns).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && p.Status.ReadyReplicas == *p.Spec.Replicas
 	})
 }
@@ -126,7 +107,7 @@ func full(t testing.TB, ns, name string) {
 // warmPods returns the pods of a pool that are nobody's, by UID.
 func warmPods(t testing.TB, ns, name string) map[types.UID]corev1.Pod {
 	t.Helper()
-	list, err := admin(t).CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	list, err := clustertest.Pods(admin(t), ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +123,7 @@ func warmPods(t testing.TB, ns, name string) map[types.UID]corev1.Pod {
 // podOf returns the pod of a sandbox.
 func podOf(t testing.TB, ns string, info backend.Info) corev1.Pod {
 	t.Helper()
-	list, err := admin(t).CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + info.SessionID})
+	list, err := clustertest.Pods(admin(t), ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + info.SessionID})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%d pods, %v", len(list.Items), err)
 	}
@@ -152,7 +133,7 @@ func podOf(t testing.TB, ns string, info backend.Info) corev1.Pod {
 // claims returns how many claims a session has.
 func claims(t testing.TB, ns, session string) int {
 	t.Helper()
-	list, err := agents(t).SandboxClaims(ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + session})
+	list, err := clustertest.SandboxClaims(admin(t), ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + session})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +164,7 @@ func TestClaimsConformance(t *testing.T) {
 	h.Vanish = func(ctx context.Context, id string) error {
 		name, _, _ := strings.Cut(id, ".")
 		foreground := metav1.DeletePropagationForeground
-		err := agents(t).SandboxClaims(namespace()).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
+		err := clustertest.SandboxClaims(admin(t), namespace()).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
 		if apierrors.IsNotFound(err) {
 			return vanish(ctx, id)
 		}
@@ -191,7 +172,7 @@ func TestClaimsConformance(t *testing.T) {
 	}
 	h.Describe = func(ctx context.Context, id string) (string, error) {
 		_, nonce, _ := strings.Cut(id, ".")
-		list, err := admin(t).CoreV1().Pods(namespace()).List(ctx, metav1.ListOptions{LabelSelector: backend.LabelPrefix + "nonce=" + nonce})
+		list, err := clustertest.Pods(admin(t), namespace()).List(ctx, metav1.ListOptions{LabelSelector: backend.LabelPrefix + "nonce=" + nonce})
 		if err != nil || nonce == "" || len(list.Items) != 1 {
 			return describe(ctx, id)
 		}
@@ -235,7 +216,7 @@ func TestClaimed(t *testing.T) {
 		backendtest.Dial(t, other, info.ID)
 		unclaiming(t, info)
 		backendtest.Remove(t, other, info.ID)
-		if _, err := admin(t).CoreV1().Pods(ns).Get(t.Context(), pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) || claims(t, ns, spec.ID) != 0 {
+		if _, err := clustertest.Pods(admin(t), ns).Get(t.Context(), pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) || claims(t, ns, spec.ID) != 0 {
 			t.Errorf("after Remove: pod: %v, %d claims", err, claims(t, ns, spec.ID))
 		}
 	}
@@ -262,7 +243,7 @@ func TestClaimedPodDeleted(t *testing.T) {
 	b := claiming(t, ns, makePool(t, ns, "deleted", newSpec(), 1), nil)
 	info := backendtest.Create(t, b, newSpec())
 	pod := podOf(t, ns, info)
-	if err := admin(t).CoreV1().Pods(ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+	if err := clustertest.Pods(admin(t), ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the end of the pod", func() bool {
@@ -332,7 +313,7 @@ func TestClaimedAfterTrial(t *testing.T) {
 	pool := makePool(t, ns, "trial", newSpec(), 1)
 	backendtest.Create(t, newBackend(t, plain), newSpec())
 	forget := []byte(`{"metadata":{"annotations":{"` + trialNote + `":null}}}`)
-	if _, err := admin(t).NetworkingV1().NetworkPolicies(ns).Patch(t.Context(), "workcell-none", types.MergePatchType, forget, metav1.PatchOptions{}); err != nil {
+	if _, err := networkPolicies(admin(t), ns).Patch(t.Context(), "workcell-none", types.MergePatchType, forget, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(7 * time.Second)
@@ -369,7 +350,7 @@ func TestNotClaimed(t *testing.T) {
 		t.Errorf("%d pods are ready, want the one", n)
 	}
 	scale := []byte(`{"spec":{"replicas":0}}`)
-	if _, err := agents(t).SandboxWarmPools(ns).Patch(t.Context(), pool, types.MergePatchType, scale, metav1.PatchOptions{}); err != nil {
+	if _, err := clustertest.SandboxWarmPools(admin(t), ns).Patch(t.Context(), pool, types.MergePatchType, scale, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	full(t, ns, pool)
@@ -408,9 +389,9 @@ func TestStalePool(t *testing.T) {
 	older := newSpec()
 	older.Limits.MemoryBytes = 256 << 20
 	pool := makePool(t, ns, "stale", older, 1)
-	api := agents(t)
+	api := admin(t)
 	keep := []byte(`{"spec":{"updateStrategy":{"type":"OnReplenish"}}}`)
-	if _, err := api.SandboxWarmPools(ns).Patch(t.Context(), pool, types.MergePatchType, keep, metav1.PatchOptions{}); err != nil {
+	if _, err := clustertest.SandboxWarmPools(api, ns).Patch(t.Context(), pool, types.MergePatchType, keep, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" }).WarmPool(t.Context(), pool, newSpec(), 1)
@@ -418,12 +399,12 @@ func TestStalePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	var now claimapi.SandboxTemplate
-	template, err := api.SandboxTemplates(ns).Get(t.Context(), pool, metav1.GetOptions{})
+	template, err := clustertest.SandboxTemplates(api, ns).Get(t.Context(), pool, metav1.GetOptions{})
 	if err = errors.Join(err, yaml.Unmarshal(text[:bytes.Index(text, []byte("---\n"))], &now)); err != nil {
 		t.Fatal(err)
 	}
 	template.Spec = now.Spec
-	if _, err := api.SandboxTemplates(ns).Update(t.Context(), template, metav1.UpdateOptions{}); err != nil {
+	if _, err := clustertest.SandboxTemplates(api, ns).Update(t.Context(), template, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	l := &log{}

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 func TestConformance(t *testing.T) {
@@ -21,7 +22,7 @@ func TestConformance(t *testing.T) {
 }
 
 func harness(t testing.TB) backendtest.Harness {
-	pods := admin(t).CoreV1().Pods(namespace())
+	pods := clustertest.Pods(admin(t), namespace())
 	return backendtest.Harness{
 		Name: "kubernetes",
 		New:  func(t testing.TB) backend.SandboxBackend { return newBackend(t, nil) },

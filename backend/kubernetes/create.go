@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -134,9 +133,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	}
 	_, there, err := d.getClaim(ctx, p.name)
 	if errors.Is(err, backend.ErrNotFound) {
-		_, err = kit.Finish(ctx, d.calls, "create workspace", func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-			return d.claims().Create(ctx, c, metav1.CreateOptions{})
-		})
+		_, err = kit.Finish(ctx, d.calls, "create workspace", call(d.api.volumes.Create, c))
 		if !errors.Is(err, backend.ErrExists) {
 			return err
 		}
@@ -154,9 +151,7 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	if c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox); ok {
 		session = c.Values[backend.LabelID]
 	}
-	_, err := kit.Finish(ctx, d.calls, "create pod", func(ctx context.Context) (*corev1.Pod, error) {
-		return d.pods().Create(ctx, pod, metav1.CreateOptions{})
-	})
+	_, err := kit.Finish(ctx, d.calls, "create pod", call(d.api.pods.Create, pod))
 	if errors.Is(err, backend.ErrExists) {
 		return fmt.Errorf("kubernetes: session %s has a pod: %w", session, backend.ErrExists)
 	}

@@ -50,18 +50,14 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // ownNamespace makes a namespace for one test.
 func ownNamespace(t *testing.T) string {
 	t.Helper()
-	api, ns := admin(t).CoreV1(), namespace()+"-"+strings.ToLower(rand.Text())[:8]
-	if _, err := api.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+	api, ns := admin(t), namespace()+"-"+strings.ToLower(rand.Text())[:8]
+	if err := clustertest.Make(t.Context(), api, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := api.Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
+		if err := clustertest.Namespaces(api, "").Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
-	})
-	eventually(t, "the service account, without which pods are refused", func() bool {
-		_, err := api.ServiceAccounts(ns).Get(t.Context(), "default", metav1.GetOptions{})
-		return err == nil
 	})
 	return ns
 }
@@ -69,12 +65,12 @@ func ownNamespace(t *testing.T) string {
 // as returns the configuration of a user who has nothing but a role in a namespace.
 func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
-	api, name := admin(t).RbacV1(), "user-"+strings.ToLower(rand.Text())
+	api, name := admin(t), "user-"+strings.ToLower(rand.Text())
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
-	if _, err := api.Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+	if _, err := roles(api, namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := api.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+	_, err := roleBindings(api, namespace).Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
 	}, metav1.CreateOptions{})
@@ -85,8 +81,9 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Namespace: namespace, Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
 	}}}
+	reviews := accessReviews(api, "") // no list has them
 	eventually(t, "the server to know of the role", func() bool {
-		r, err := admin(t).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		r, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
 		return err == nil && r.Status.Allowed
 	})
 	config, err := clustertest.Config()
@@ -188,7 +185,7 @@ func TestRole(t *testing.T) {
 				}
 				if verb == "update" {
 					foreign := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workcell-none"}}
-					if _, err := admin(t).NetworkingV1().NetworkPolicies(ns).Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+					if _, err := networkPolicies(admin(t), ns).Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -208,11 +205,11 @@ func TestQuota(t *testing.T) {
 	defer cancel()
 	api, ns := admin(t), ownNamespace(t)
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
-	if _, err := api.CoreV1().ResourceQuotas(ns).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
+	if _, err := quotas(api, ns).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the quota", func() bool {
-		q, err := api.CoreV1().ResourceQuotas(ns).Get(ctx, "none", metav1.GetOptions{})
+		q, err := quotas(api, ns).Get(ctx, "none", metav1.GetOptions{})
 		return err == nil && len(q.Status.Hard) > 0
 	})
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
@@ -259,7 +256,7 @@ func TestEvicted(t *testing.T) {
 			info := backendtest.Create(t, b, spec)
 			conn := backendtest.Dial(t, b, info.ID)
 			name, _, _ := strings.Cut(info.ID, ".")
-			pod, err := admin(t).CoreV1().Pods(namespace()).Get(t.Context(), name, metav1.GetOptions{})
+			pod, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,12 +322,12 @@ func TestRestricted(t *testing.T) {
 	} {
 		pod := plainPod()
 		loosen(pod)
-		_, err := admin(t).CoreV1().Pods(namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := clustertest.Pods(admin(t), namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
 			t.Errorf("%s: %v, want a refusal", what, err)
 		}
 	}
-	if _, err := admin(t).CoreV1().Pods(namespace()).Create(t.Context(), plainPod(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+	if _, err := clustertest.Pods(admin(t), namespace()).Create(t.Context(), plainPod(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		t.Errorf("a pod that is restricted: %v", err)
 	}
 	spec := newSpec()
@@ -345,7 +342,7 @@ func TestRestricted(t *testing.T) {
 func TestPreempted(t *testing.T) {
 	here := map[string]string{corev1.LabelHostname: clustertest.Node}
 	api, b := admin(t), newBackend(t, func(o *kubernetes.Options) { o.NodeSelector = here })
-	node, err := api.CoreV1().Nodes().Get(t.Context(), clustertest.Node, metav1.GetOptions{})
+	node, err := clustertest.Nodes(api, "").Get(t.Context(), clustertest.Node, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,18 +354,19 @@ func TestPreempted(t *testing.T) {
 	backendtest.Sh(t, conn, "echo kept > f")
 	pod := plainPod()
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Value: 1000}
-	if _, err := api.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+	classes := priorityClasses(api, "")
+	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := api.SchedulingV1().PriorityClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{}); err != nil {
+		if err := classes.Delete(context.Background(), class.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 	pod.Spec.PriorityClassName, pod.Spec.NodeSelector = class.Name, here
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(most, resource.BinarySI)}
 	eventually(t, "the server knows the class", func() bool {
-		_, err := api.CoreV1().Pods(namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := clustertest.Pods(api, namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil
 	})
 	startPod(t, pod)
@@ -421,7 +419,7 @@ func TestNodeAway(t *testing.T) {
 	}
 	name, _, _ := strings.Cut(other.ID, ".")
 	now := int64(0)
-	if err := admin(t).CoreV1().Pods(namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err := clustertest.Pods(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Dial(t.Context(), other.ID); !errors.Is(err, backend.ErrNotFound) {

@@ -77,7 +77,7 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secrets := admin(t).CoreV1().Secrets(namespace())
+	secrets := clustertest.Secrets(admin(t), namespace())
 	name = "pull-" + strings.ToLower(rand.Text())
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: config}}
 	if _, err := secrets.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
@@ -109,7 +109,7 @@ func plainPod() *corev1.Pod {
 // startPod makes a pod for the time of a test.
 func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
-	pods, now := admin(t).CoreV1().Pods(namespace()), int64(0)
+	pods, now := clustertest.Pods(admin(t), namespace()), int64(0)
 	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -36,11 +36,17 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
-	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	agentapi "sigs.k8s.io/agent-sandbox/api/v1beta1"
+	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -115,7 +121,7 @@ type driver struct {
 	opts   Options
 	config *rest.Config
 	http   *http.Client // of api; streams have connections of their own
-	api    k8s.Interface
+	api    *clients
 	log    *slog.Logger
 	calls  *kit.Calls
 
@@ -167,15 +173,11 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 
 // configure finds the cluster and makes the clients.
 func (d *driver) configure() error {
-	namespace := ""
-	if d.config = d.opts.Config; d.config == nil {
-		var err error
-		if d.config, namespace, err = load(d.opts.Kubeconfig, d.opts.Context); err != nil {
-			return err
-		}
+	config, namespace, err := load(&d.opts)
+	if err != nil {
+		return err
 	}
-	d.opts.Namespace = cmp.Or(d.opts.Namespace, namespace, "default")
-	d.config = rest.CopyConfig(d.config)
+	d.config, d.opts.Namespace = rest.CopyConfig(config), namespace
 	d.config.UserAgent = "workcell"
 	if d.config.QPS == 0 { // the client's 5 requests per second are for a command line
 		d.config.QPS, d.config.Burst = 100, 200
@@ -184,12 +186,11 @@ func (d *driver) configure() error {
 		d.handshakes = tls.NewLRUClientSessionCache(1)
 	}
 	// Certificates that are files are read once: the client would watch them for as long as the process lives.
-	err := rest.LoadTLSFiles(d.config)
-	if err != nil {
+	if err = rest.LoadTLSFiles(d.config); err != nil {
 		return fmt.Errorf("kubernetes: the cluster's certificates cannot be read: %w", backend.ErrInvalid)
 	}
 	if d.http, err = rest.HTTPClientFor(d.config); err == nil {
-		d.api, err = k8s.NewForConfigAndClient(d.config, d.http)
+		d.api, err = newClients(d.config, d.http, d.opts.Namespace)
 	}
 	if err != nil { // its text may name files
 		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
@@ -197,35 +198,85 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
-func Locate(opts *Options) (server, namespace string, err error) {
-	config, namespace := opts.Config, ""
-	if config == nil {
-		if config, namespace, err = load(opts.Kubeconfig, opts.Context); err != nil {
-			return "", "", err
-		}
-	}
-	return config.Host, cmp.Or(opts.Namespace, namespace, "default"), nil
+// clients are those of the kinds that the driver uses, in its namespace. The set of client-go links every kind of Kubernetes.
+type clients struct {
+	parameters runtime.ParameterCodec
+	namespaces *gentype.Client[*corev1.Namespace]
+	pods       *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
+	volumes    *gentype.Client[*corev1.PersistentVolumeClaim]
+	networks   *gentype.Client[*networkingv1.NetworkPolicy]
+	sandboxes  *gentype.Client[*agentapi.Sandbox]
+	claims     *gentype.ClientWithList[*claimapi.SandboxClaim, *claimapi.SandboxClaimList]
+	pools      *gentype.Client[*claimapi.SandboxWarmPool]
+	templates  *gentype.Client[*claimapi.SandboxTemplate]
 }
 
-// load reads a configuration as kubectl finds it.
-func load(file, contextName string) (*rest.Config, string, error) {
+func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
+	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, agentapi.AddToScheme, claimapi.AddToScheme}
+	failed := kinds.AddToScheme(s)
+	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
+	group := func(path string, version schema.GroupVersion) rest.Interface {
+		c := rest.CopyConfig(config)
+		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &version, codecs
+		client, err := rest.RESTClientForConfigAndClient(c, h)
+		failed = errors.Join(failed, err)
+		return client
+	}
+	agents, claims, core := group("/apis", agentapi.GroupVersion), group("/apis", claimapi.GroupVersion), group("/api", corev1.SchemeGroupVersion)
+	config.RateLimiter = core.GetRateLimiter() // Kubernetes' own groups share one, as in the clientset
+	networks := group("/apis", networkingv1.SchemeGroupVersion)
+	return &clients{
+		params,
+		gentype.NewClient("namespaces", core, params, "", empty[corev1.Namespace], gentype.PrefersProtobuf[*corev1.Namespace]()),
+		gentype.NewClientWithList("pods", core, params, namespace, empty[corev1.Pod], empty[corev1.PodList], gentype.PrefersProtobuf[*corev1.Pod]()),
+		gentype.NewClient("persistentvolumeclaims", core, params, namespace, empty[corev1.PersistentVolumeClaim], gentype.PrefersProtobuf[*corev1.PersistentVolumeClaim]()),
+		gentype.NewClient("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
+		gentype.NewClient("sandboxes", agents, params, namespace, empty[agentapi.Sandbox]),
+		gentype.NewClientWithList("sandboxclaims", claims, params, namespace, empty[claimapi.SandboxClaim], empty[claimapi.SandboxClaimList]),
+		gentype.NewClient("sandboxwarmpools", claims, params, namespace, empty[claimapi.SandboxWarmPool]),
+		gentype.NewClient("sandboxtemplates", claims, params, namespace, empty[claimapi.SandboxTemplate]),
+	}, failed
+}
+
+func empty[T any]() *T { return new(T) }
+
+// call is a call of a client with an argument and no options.
+func call[A, O, R any](f func(context.Context, A, O) (R, error), arg A) func(context.Context) (R, error) {
+	return func(ctx context.Context) (R, error) { return f(ctx, arg, *new(O)) }
+}
+
+// listing is a call that lists what labels select.
+func listing[L any](f func(context.Context, metav1.ListOptions) (L, error), selector string) func(context.Context) (L, error) {
+	return func(ctx context.Context) (L, error) { return f(ctx, metav1.ListOptions{LabelSelector: selector}) }
+}
+
+// Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
+func Locate(opts *Options) (server, namespace string, err error) {
+	config, namespace, err := load(opts)
+	if err != nil {
+		return "", "", err
+	}
+	return config.Host, namespace, nil
+}
+
+// load returns the configuration of options, which is read as kubectl finds it, and the namespace.
+func load(o *Options) (*rest.Config, string, error) {
+	if o.Config != nil {
+		return o.Config, cmp.Or(o.Namespace, "default"), nil
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = file
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
+	rules.ExplicitPath = o.Kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
 	config, err := loader.ClientConfig()
 	switch {
 	case err == nil:
-	case clientcmd.IsEmptyConfig(err) && file == "":
+	case clientcmd.IsEmptyConfig(err) && o.Kubeconfig == "":
 		return nil, "", fmt.Errorf("kubernetes: there is no kubeconfig, and the program runs in no pod: %w", backend.ErrUnavailable)
 	default:
 		return nil, "", fmt.Errorf("kubernetes: the kubeconfig cannot be used: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
 	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		namespace = ""
-	}
-	return config, namespace, nil
+	namespace, _, _ := loader.Namespace() // empty where it fails
+	return config, cmp.Or(o.Namespace, namespace, "default"), nil
 }
 
 // alive asks the server for a sign of life, which needs no permission.
@@ -236,7 +287,7 @@ func (d *driver) alive(ctx context.Context) error {
 
 // version is ServerVersion of the client's, which takes no context.
 func (d *driver) version(ctx context.Context) (v version.Info, err error) {
-	text, err := d.api.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	text, err := d.api.namespaces.GetClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}
@@ -260,9 +311,7 @@ func (d *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 // Identity returns what tells the namespace from all others, of all clusters and whatever its address is: its UID.
 func (b *Backend) Identity(ctx context.Context) (string, error) {
 	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (string, error) {
-		ns, err := kit.Call(ctx, b.d.calls, "get namespace", func(ctx context.Context) (*corev1.Namespace, error) {
-			return b.d.api.CoreV1().Namespaces().Get(ctx, b.d.opts.Namespace, metav1.GetOptions{})
-		})
+		ns, err := kit.Call(ctx, b.d.calls, "get namespace", call(b.d.api.namespaces.Get, b.d.opts.Namespace))
 		if err != nil {
 			return "", err
 		}

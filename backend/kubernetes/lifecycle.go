@@ -10,23 +10,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func (d *driver) pods() typed.PodInterface { return d.api.CoreV1().Pods(d.opts.Namespace) }
-
-func (d *driver) claims() typed.PersistentVolumeClaimInterface {
-	return d.api.CoreV1().PersistentVolumeClaims(d.opts.Namespace)
-}
-
 func (d *driver) getPod(ctx context.Context, name string) (*corev1.Pod, error) {
-	return kit.Call(ctx, d.calls, "get pod", func(ctx context.Context) (*corev1.Pod, error) {
-		return d.pods().Get(ctx, name, metav1.GetOptions{})
-	})
+	return kit.Call(ctx, d.calls, "get pod", call(d.api.pods.Get, name))
 }
 
 // own returns the pod of a sandbox; ErrNotFound for what is not one of ours, too.
@@ -54,9 +45,7 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 		return d.claimedPod(ctx, name, nonce)
 	}
 	// Claimed by a process that has other options than this one.
-	list, err := kit.Call(ctx, d.calls, "list pods", func(ctx context.Context) (*corev1.PodList, error) {
-		return d.pods().List(ctx, metav1.ListOptions{LabelSelector: labelNonce + "=" + nonce})
-	})
+	list, err := kit.Call(ctx, d.calls, "list pods", listing(d.api.pods.List, labelNonce+"="+nonce))
 	if err != nil {
 		return nil, backend.Info{}, err
 	}
@@ -105,9 +94,7 @@ func (d *driver) declared(ctx context.Context, pod, image string) ([]string, err
 
 // List describes the sandboxes that match filter.
 func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	list, err := kit.Call(ctx, d.calls, "list pods", func(ctx context.Context) (*corev1.PodList, error) {
-		return d.pods().List(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
-	})
+	list, err := kit.Call(ctx, d.calls, "list pods", listing(d.api.pods.List, selector(filter)))
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +156,7 @@ func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 // admits returns why the server would not take a pod, whose name another one has as yet.
 func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
 	return d.calls.Do(ctx, "create pod", func(ctx context.Context) error {
-		_, err := d.pods().Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := d.api.pods.Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsAlreadyExists(err) { // which it is found to be once it is admitted
 			return nil
 		}
@@ -186,7 +173,7 @@ func (d *driver) Stop(ctx context.Context, id string) error {
 	}
 	err = d.calls.Do(ctx, "stop pod", func(ctx context.Context) error {
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":1}}`, pod.UID)
-		_, err := d.pods().Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		_, err := d.api.pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
 	if err != nil {
@@ -262,7 +249,7 @@ func (d *driver) removeIf(ctx context.Context, name string, unused bool, is func
 				grace = 0
 			}
 			err = d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
-				err := d.pods().Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+				err := d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 				if apierrors.IsConflict(err) {
 					return nil // another pod of the name: looked at again
 				}
@@ -291,9 +278,7 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is
 // named there may be one of a time when one was, unless this user may not even look.
 func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
-	c, err := kit.Call(ctx, d.calls, "get workspace", func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-		return d.claims().Get(ctx, name, metav1.GetOptions{})
-	})
+	c, err := kit.Call(ctx, d.calls, "get workspace", call(d.api.volumes.Get, name))
 	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {
 		err = fmt.Errorf("kubernetes: claim %s: %w", name, backend.ErrNotFound)
 	}
@@ -310,7 +295,7 @@ func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentV
 // removeClaim deletes a claim, not another one of its name, and returns when it is gone.
 func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
-		return d.claims().Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
+		return d.api.volumes.Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
 	})
 	gone := func(err error) bool { return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) }
 	if gone(err) {
@@ -409,7 +394,7 @@ func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func
 		return err
 	}
 	defer done()
-	w, err := d.pods().Watch(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
+	w, err := d.api.pods.Watch(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
 	if err != nil {
 		return d.calls.Fail(ctx, "watch", err)
 	}

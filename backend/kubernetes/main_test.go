@@ -9,8 +9,14 @@ import (
 	"sync"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
@@ -56,31 +62,27 @@ func (t tests) Run() int {
 
 // leftovers lists what an instance has in the namespace.
 func leftovers(ctx context.Context, instance string) ([]string, error) {
-	api, err := clustertest.Client()
+	api, err := clustertest.Config()
 	if err != nil {
 		return nil, err
 	}
 	ours := metav1.ListOptions{LabelSelector: backend.LabelInstance + "=" + instance}
 	var left []string
-	pods, err := api.CoreV1().Pods(namespace()).List(ctx, ours)
+	pods, err := clustertest.Pods(api, namespace()).List(ctx, ours)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range pods.Items {
 		left = append(left, "pod "+p.Name)
 	}
-	claims, err := api.CoreV1().PersistentVolumeClaims(namespace()).List(ctx, ours)
+	claims, err := clustertest.PersistentVolumeClaims(api, namespace()).List(ctx, ours)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range claims.Items {
 		left = append(left, "claim "+c.Name)
 	}
-	agents, err := agentClient()
-	if err != nil {
-		return nil, err
-	}
-	warm, err := agents.SandboxClaims(namespace()).List(ctx, ours)
+	warm, err := clustertest.SandboxClaims(api, namespace()).List(ctx, ours)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +102,24 @@ func newBackend(t testing.TB, adjust func(*kubernetes.Options)) *kubernetes.Back
 	return backendtest.Closing(t, b, err)
 }
 
-// admin is a client of the cluster beside the driver's.
-func admin(t testing.TB) *k8s.Clientset {
+// admin is the configuration of clients of the cluster beside the driver's.
+func admin(t testing.TB) *rest.Config {
 	t.Helper()
-	api, err := clustertest.Client()
+	config, err := clustertest.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return api
+	return config
 }
+
+var (
+	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews") // which cannot be listed
+	networkPolicies = clustertest.Kind[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies")
+	priorityClasses = clustertest.Kind[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](schedulingv1.SchemeGroupVersion, "priorityclasses")
+	quotas          = clustertest.Kind[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
+	roleBindings    = clustertest.Kind[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
+	roles           = clustertest.Kind[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles")
+	runtimeClasses  = clustertest.Kind[nodev1.RuntimeClass, nodev1.RuntimeClassList](nodev1.SchemeGroupVersion, "runtimeclasses")
+)
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }

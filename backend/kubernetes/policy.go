@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	networking "k8s.io/client-go/kubernetes/typed/networking/v1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -71,7 +70,7 @@ func (d *driver) isolate(ctx context.Context, p *plan) error {
 	d.policies.tried = time.Now()
 	note := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotationTrial, d.policies.tried.UTC().Format(time.RFC3339))
 	return d.calls.Do(ctx, "network policy", func(ctx context.Context) error {
-		_, err := d.networks().Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{FieldManager: trialManager})
+		_, err := d.api.networks.Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{FieldManager: trialManager})
 		return err
 	})
 }
@@ -116,10 +115,6 @@ func (d *driver) networkPolicy(mode backend.NetworkMode) *networkingv1.NetworkPo
 	return p
 }
 
-func (d *driver) networks() networking.NetworkPolicyInterface {
-	return d.api.NetworkingV1().NetworkPolicies(d.opts.Namespace)
-}
-
 // outbound returns what bridged sandboxes may reach: public addresses, the cluster's resolver, and what the operator allows.
 func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	block := func(cidr string, except []netip.Prefix) networkingv1.NetworkPolicyPeer {
@@ -151,13 +146,13 @@ func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode) (*n
 	want := d.networkPolicy(mode)
 	return kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) (*networkingv1.NetworkPolicy, error) {
 		for {
-			there, err := d.networks().Get(ctx, want.Name, metav1.GetOptions{})
+			there, err := d.api.networks.Get(ctx, want.Name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
-				there, err = d.networks().Create(ctx, want, metav1.CreateOptions{})
+				there, err = d.api.networks.Create(ctx, want, metav1.CreateOptions{})
 			case err == nil && !apiequality.Semantic.DeepEqual(there.Spec, want.Spec):
 				there.Spec = want.Spec
-				there, err = d.networks().Update(ctx, there, metav1.UpdateOptions{})
+				there, err = d.api.networks.Update(ctx, there, metav1.UpdateOptions{})
 			}
 			if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) { // else another process was faster
 				return there, err

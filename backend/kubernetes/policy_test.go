@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 // trialNote is when the policies of a namespace were found to bind.
@@ -27,7 +28,7 @@ const trialNote = backend.LabelPrefix + "enforced"
 func TestPolicyUntold(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
-	policies := admin(t).NetworkingV1().NetworkPolicies(ns)
+	policies := networkPolicies(admin(t), ns)
 	add := func(name string, spec networkingv1.NetworkPolicySpec) {
 		t.Helper()
 		spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
@@ -44,7 +45,7 @@ func TestPolicyUntold(t *testing.T) {
 	if err != nil || there.Annotations[trialNote] != "" {
 		t.Errorf("noted as enforced: %v, %v", there.Annotations, err)
 	}
-	left, err := admin(t).CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	left, err := clustertest.Pods(admin(t), ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(left.Items) != 0 {
 		t.Errorf("left: %d pods, %v", len(left.Items), err)
 	}
@@ -77,7 +78,7 @@ func TestPolicyNotEnforced(t *testing.T) {
 	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "does not enforce") {
 		t.Fatalf("Create: %v, want ErrUnsupported", err)
 	}
-	there, err := admin(t).NetworkingV1().NetworkPolicies(ns).Get(t.Context(), "workcell-none", metav1.GetOptions{})
+	there, err := networkPolicies(admin(t), ns).Get(t.Context(), "workcell-none", metav1.GetOptions{})
 	if err != nil || there.Annotations[trialNote] != "" {
 		t.Errorf("noted as enforced: %v, %v", there.Annotations, err)
 	}
@@ -88,7 +89,7 @@ func TestPolicyNotEnforced(t *testing.T) {
 func TestPolicyDeleted(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
-	policies := admin(t).NetworkingV1().NetworkPolicies(ns)
+	policies := networkPolicies(admin(t), ns)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	first := backendtest.Create(t, b, newSpec())
 	for name, makeOne := range map[string]func() error{
@@ -111,7 +112,7 @@ func TestPolicyDeleted(t *testing.T) {
 func TestTrialAgain(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
-	policies := admin(t).NetworkingV1().NetworkPolicies(ns)
+	policies := networkPolicies(admin(t), ns)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	backendtest.Create(t, b, newSpec())
 	// The note of a trial that counts for two seconds more, for a process that has made none.

@@ -13,13 +13,14 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 // TestRuntimeClass: a sandbox runs with the RuntimeClass that it asks for, if the operator lists it.
 func TestRuntimeClass(t *testing.T) {
 	t.Parallel()
 	name := "workcell-" + strings.ToLower(rand.Text())
-	classes := admin(t).NodeV1().RuntimeClasses()
+	classes := runtimeClasses(admin(t), "")
 	_, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc"}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func TestRuntimeClass(t *testing.T) {
 	b := newBackend(t, func(o *kubernetes.Options) { o.RuntimeClasses = []string{name} })
 	info := backendtest.Create(t, b, spec)
 	pod, _, _ := strings.Cut(info.ID, ".")
-	got, err := admin(t).CoreV1().Pods(namespace()).Get(t.Context(), pod, metav1.GetOptions{})
+	got, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

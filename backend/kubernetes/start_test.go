@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
+	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
 // TestStartGivenUp: a start ends when its caller gives up, and the sandbox is still there.
@@ -28,7 +29,7 @@ func TestStartGivenUp(t *testing.T) {
 	}
 	// Without its claim no node takes it.
 	name, _, _ := strings.Cut(info.ID, ".")
-	if err := admin(t).CoreV1().PersistentVolumeClaims(namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -57,7 +58,7 @@ func TestStartTwice(t *testing.T) {
 	}
 	name, _, _ := strings.Cut(info.ID, ".")
 	pod := func() types.UID {
-		p, err := admin(t).CoreV1().Pods(namespace()).Get(t.Context(), name, metav1.GetOptions{})
+		p, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,18 +88,18 @@ func TestStartTwice(t *testing.T) {
 // TestStartRefused: a sandbox that may not be started stays what it is, and starts once it may.
 func TestStartRefused(t *testing.T) {
 	t.Parallel()
-	api, ns := admin(t).CoreV1(), ownNamespace(t)
+	api, ns := admin(t), ownNamespace(t)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
 	info := backendtest.Create(t, b, newSpec())
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)
 	}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
-	if _, err := api.ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the quota", func() bool {
-		q, err := api.ResourceQuotas(ns).Get(t.Context(), "none", metav1.GetOptions{})
+		q, err := quotas(api, ns).Get(t.Context(), "none", metav1.GetOptions{})
 		return err == nil && len(q.Status.Hard) > 0
 	})
 	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrCapacity) {
@@ -107,7 +108,7 @@ func TestStartRefused(t *testing.T) {
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Fatalf("Get: %+v, %v", now, err)
 	}
-	if err := api.ResourceQuotas(ns).Delete(t.Context(), "none", metav1.DeleteOptions{}); err != nil {
+	if err := quotas(api, ns).Delete(t.Context(), "none", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
@@ -119,7 +120,7 @@ func TestStartDebugged(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
-	pods := admin(t).CoreV1().Pods(namespace())
+	pods := clustertest.Pods(admin(t), namespace())
 	name, _, _ := strings.Cut(info.ID, ".")
 	pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -129,7 +130,8 @@ func TestStartDebugged(t *testing.T) {
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 		Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
 	}}}
-	if _, err := pods.UpdateEphemeralContainers(t.Context(), name, pod, metav1.UpdateOptions{}); err != nil {
+	update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(name).SubResource("ephemeralcontainers")
+	if err := update.Body(pod).Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)); err != nil {

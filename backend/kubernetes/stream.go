@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/klog/v2"
 
@@ -100,8 +99,8 @@ func (s *stream) Close() error {
 // exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds that
 // alone.
 func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
-	url := d.api.CoreV1().RESTClient().Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, scheme.ParameterCodec).URL()
+	url := d.api.pods.GetClient().Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, d.api.parameters).URL()
 	executor, err := d.executor(url)
 	if err != nil {
 		return nil, err

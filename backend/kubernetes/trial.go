@@ -128,9 +128,7 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 		Command: append([]string{embed.Path, "network-trial"}, args...), SecurityContext: confined(true), Resources: resources(limits, limits),
 	}}
 	t.made = append(t.made, name)
-	_, err := kit.Finish(ctx, t.d.calls, "create pod", func(ctx context.Context) (*corev1.Pod, error) {
-		return t.d.pods().Create(ctx, pod, metav1.CreateOptions{})
-	})
+	_, err := kit.Finish(ctx, t.d.calls, "create pod", call(t.d.api.pods.Create, pod))
 	return name, err
 }
 
@@ -161,9 +159,7 @@ func (t *trial) clean(ctx context.Context) error {
 
 // sweep removes what a process left that was killed during its trial.
 func (t *trial) sweep(ctx context.Context) {
-	list, err := kit.Call(ctx, t.d.calls, "list pods", func(ctx context.Context) (*corev1.PodList, error) {
-		return t.d.pods().List(ctx, metav1.ListOptions{LabelSelector: backend.LabelRole + "=" + roleTrial})
-	})
+	list, err := kit.Call(ctx, t.d.calls, "list pods", listing(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {
 		for i := range list.Items {
 			if pod := &list.Items[i]; time.Since(pod.CreationTimestamp.Time) > trialKept {
@@ -179,7 +175,7 @@ func (t *trial) sweep(ctx context.Context) {
 func (t *trial) remove(ctx context.Context, name string) error {
 	now := int64(0)
 	err := t.d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
-		return t.d.pods().Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		return t.d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	})
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil

@@ -45,7 +45,7 @@ func through(t *testing.T, wrap func(*http.Request, http.RoundTripper) (*http.Re
 // claimOf returns the UID of a session's claim, empty when there is none.
 func claimOf(t *testing.T, ns string, spec backend.Spec) types.UID {
 	t.Helper()
-	list, err := admin(t).CoreV1().PersistentVolumeClaims(ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + spec.ID})
+	list, err := clustertest.PersistentVolumeClaims(admin(t), ns).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + spec.ID})
 	if err != nil || len(list.Items) > 1 {
 		t.Fatalf("%d claims, %v", len(list.Items), err)
 	}
@@ -118,15 +118,15 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 // TestQuotaOfClaims: a workspace that is kept is found again where no other may be made.
 func TestQuotaOfClaims(t *testing.T) {
 	t.Parallel()
-	api, ns := admin(t).CoreV1(), ownNamespace(t)
+	api, ns := admin(t), ownNamespace(t)
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		corev1.ResourcePersistentVolumeClaims: resource.MustParse("1"),
 	}}}
-	if _, err := api.ResourceQuotas(ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	used := func(n int64) bool {
-		q, err := api.ResourceQuotas(ns).Get(t.Context(), "one", metav1.GetOptions{})
+		q, err := quotas(api, ns).Get(t.Context(), "one", metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}

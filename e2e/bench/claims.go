@@ -7,7 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	claimclient "sigs.k8s.io/agent-sandbox/clients/k8s/extensions/clientset/versioned/typed/api/v1beta1"
+	"k8s.io/client-go/rest"
 	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -21,29 +21,22 @@ import (
 // claimed is our driver on a cluster where it claims its sandboxes from a warm pool.
 type claimed struct {
 	*workcell
-	pools claimclient.SandboxWarmPoolInterface
-	pool  string
+	api  *rest.Config
+	opts *kubernetes.Options
 }
 
 // newClaimed makes a pool of the sandboxes that our driver among all opens.
 func newClaimed(ctx context.Context, all []contestant) (*claimed, error) {
 	var opts *kubernetes.Options
+	var api *rest.Config
 	var w *workcell
 	for _, who := range all {
 		switch who := who.(type) {
 		case *clientGo:
-			opts = clusterOptions(who)
+			opts, api = clusterOptions(who), who.config
 		case *workcell:
 			w = who
 		}
-	}
-	config, err := clustertest.Config()
-	if err != nil {
-		return nil, err
-	}
-	api, err := claimclient.NewForConfig(config)
-	if err != nil {
-		return nil, err
 	}
 	opts.Claims = "bench"
 	var template claimapi.SandboxTemplate
@@ -56,11 +49,10 @@ func newClaimed(ctx context.Context, all []contestant) (*claimed, error) {
 	if err := errors.Join(yaml.Unmarshal(first, &template), yaml.Unmarshal(second, &pool)); err != nil {
 		return nil, err
 	}
-	if _, err := api.SandboxTemplates(opts.Namespace).Create(ctx, &template, metav1.CreateOptions{}); err != nil {
+	if _, err := clustertest.SandboxTemplates(api, opts.Namespace).Create(ctx, &template, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	pools := api.SandboxWarmPools(opts.Namespace)
-	if _, err := pools.Create(ctx, &pool, metav1.CreateOptions{}); err != nil {
+	if _, err := clustertest.SandboxWarmPools(api, opts.Namespace).Create(ctx, &pool, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	driver, err := kubernetes.New(ctx, opts)
@@ -72,7 +64,7 @@ func newClaimed(ctx context.Context, all []contestant) (*claimed, error) {
 	if inner.manager, err = session.NewManager(driver, &session.Options{IdleTimeout: -1}); err != nil {
 		return nil, errors.Join(err, driver.Close())
 	}
-	return &claimed{&inner, pools, opts.Claims}, nil
+	return &claimed{&inner, api, opts}, nil
 }
 
 var errPlanned = errors.New("nothing is opened")
@@ -98,7 +90,7 @@ func warmPoolOf(ctx context.Context, w *workcell, name string) (text []byte, err
 // ready waits until the pool has been full for a second, in which the node ends what is gone for the API: pods without grace.
 func (c *claimed) ready(ctx context.Context) error {
 	for since := time.Now(); time.Since(since) < time.Second; time.Sleep(50 * time.Millisecond) {
-		p, err := c.pools.Get(ctx, c.pool, metav1.GetOptions{})
+		p, err := clustertest.SandboxWarmPools(c.api, c.opts.Namespace).Get(ctx, c.opts.Claims, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

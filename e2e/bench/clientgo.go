@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8s "k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
@@ -23,7 +21,6 @@ import (
 // clientGo is a baseline: what `kubectl run`, `kubectl wait` and `kubectl exec` do, in a pod with the same limits.
 type clientGo struct {
 	config    *rest.Config
-	api       *k8s.Clientset
 	namespace string
 	remove    func() error
 	image     string
@@ -34,12 +31,8 @@ func newClientGo(ctx context.Context, image string) (*clientGo, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := k8s.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
 	namespace, remove, err := clustertest.Namespace(ctx)
-	return &clientGo{config, api, namespace, remove, image}, err
+	return &clientGo{config, namespace, remove, image}, err
 }
 
 func (e *clientGo) name() string { return "client_go" }
@@ -47,7 +40,7 @@ func (e *clientGo) close() error { return e.remove() }
 
 // open creates a pod like ours whose main process sleeps, and waits until it runs.
 func (e *clientGo) open(ctx context.Context) (*sandbox, error) {
-	pods := e.api.CoreV1().Pods(e.namespace)
+	pods := clustertest.Pods(e.config, e.namespace)
 	pod, err := pods.Create(ctx, e.pod(), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -89,7 +82,7 @@ func (e *clientGo) pod() *corev1.Pod {
 
 // runs waits for the phase Running.
 func (e *clientGo) runs(ctx context.Context, pod *corev1.Pod) error {
-	watch, err := e.api.CoreV1().Pods(e.namespace).Watch(ctx, metav1.ListOptions{
+	watch, err := clustertest.Pods(e.config, e.namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + pod.Name, ResourceVersion: pod.ResourceVersion,
 	})
 	if err != nil {
@@ -104,11 +97,11 @@ func (e *clientGo) runs(ctx context.Context, pod *corev1.Pod) error {
 	return fmt.Errorf("the pod %s does not run", pod.Name)
 }
 
-// exec runs argv and waits for its exit code, as `kubectl exec` does.
-func (e *clientGo) exec(ctx context.Context, pod string, argv ...string) error {
-	url := e.api.CoreV1().RESTClient().Post().Resource("pods").Namespace(e.namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Command: argv, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
-	executor, err := remotecommand.NewWebSocketExecutor(e.config, http.MethodGet, url.String())
+// exec runs a program and waits for its exit code, as `kubectl exec` does.
+func (e *clientGo) exec(ctx context.Context, pod, program string) error {
+	req := clustertest.Pods(e.config, e.namespace).GetClient().Post().Resource("pods").Namespace(e.namespace).Name(pod).SubResource("exec").
+		Param("command", program).Param("stdout", "true").Param("stderr", "true")
+	executor, err := remotecommand.NewWebSocketExecutor(e.config, http.MethodGet, req.URL().String())
 	if err != nil {
 		return err
 	}

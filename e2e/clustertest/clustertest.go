@@ -14,10 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
@@ -64,14 +68,50 @@ func Config() (*rest.Config, error) {
 	return config, rest.LoadTLSFiles(config)
 }
 
-// Client returns an administrator's client.
-func Client() (*k8s.Clientset, error) {
-	config, err := Config()
-	if err != nil {
-		return nil, err
+// Kind returns a function that returns a client of a kind. The namespace of the client is empty if objects of the kind have none.
+// The clientset of client-go would link every kind into every test.
+func Kind[T, L any, O interface {
+	*T
+	runtime.Object
+	metav1.Object
+}, OL interface {
+	*L
+	runtime.Object
+}](group schema.GroupVersion, resource string) func(config *rest.Config, namespace string) *gentype.ClientWithList[O, OL] {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(group, O(new(T)), OL(new(L)))
+	metav1.AddToGroupVersion(scheme, group)
+	codecs, parameters := serializer.NewCodecFactory(scheme).WithoutConversion(), runtime.NewParameterCodec(scheme)
+	var options []gentype.Option[O]
+	if group.Group != claimapi.GroupVersion.Group { // custom resources have no such form
+		options = append(options, gentype.PrefersProtobuf[O]())
 	}
-	return k8s.NewForConfig(config)
+	return func(config *rest.Config, namespace string) *gentype.ClientWithList[O, OL] {
+		config = rest.CopyConfig(config)
+		if config.APIPath = "/apis"; group.Group == "" {
+			config.APIPath = "/api"
+		}
+		config.GroupVersion, config.NegotiatedSerializer = &group, codecs
+		api, err := rest.RESTClientFor(config)
+		if err != nil {
+			panic(err) // the configuration is that of Config
+		}
+		return gentype.NewClientWithList(resource, api, parameters, namespace, func() O { return new(T) }, func() OL { return new(L) }, options...)
+	}
 }
+
+// The kinds that tests use most.
+var (
+	Namespaces             = Kind[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
+	Nodes                  = Kind[corev1.Node, corev1.NodeList](corev1.SchemeGroupVersion, "nodes")
+	PersistentVolumeClaims = Kind[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
+	Pods                   = Kind[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
+	Secrets                = Kind[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
+	ServiceAccounts        = Kind[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
+	SandboxClaims          = Kind[claimapi.SandboxClaim, claimapi.SandboxClaimList](claimapi.GroupVersion, "sandboxclaims")
+	SandboxTemplates       = Kind[claimapi.SandboxTemplate, claimapi.SandboxTemplateList](claimapi.GroupVersion, "sandboxtemplates")
+	SandboxWarmPools       = Kind[claimapi.SandboxWarmPool, claimapi.SandboxWarmPoolList](claimapi.GroupVersion, "sandboxwarmpools")
+)
 
 // Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a process
 // that a test started it is that of the test.
@@ -79,7 +119,7 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 	if name := os.Getenv(NamespaceVariable); name != "" {
 		return name, func() error { return nil }, nil
 	}
-	api, err := Client()
+	api, err := Config()
 	if err != nil {
 		return "", nil, err
 	}
@@ -87,24 +127,31 @@ func Namespace(ctx context.Context) (name string, remove func() error, err error
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted",
 	}}}
-	if _, err := api.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return "", nil, fmt.Errorf("no cluster: %w; `make cluster` starts one", err)
-	}
+	namespaces := Namespaces(api, "")
 	remove = func() error {
 		// A connection that idles for 90 s would hold checks for leaks up.
-		defer utilnet.CloseIdleConnectionsFor(api.CoreV1().RESTClient().(*rest.RESTClient).Client.Transport)
-		return api.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
+		defer utilnet.CloseIdleConnectionsFor(namespaces.GetClient().(*rest.RESTClient).Client.Transport)
+		return namespaces.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 	}
-	for { // pods are refused before it has its service account
-		_, err := api.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
-		if err == nil {
-			return name, remove, os.Setenv(NamespaceVariable, name)
+	if err := Make(ctx, api, ns); err != nil {
+		return "", nil, fmt.Errorf("no cluster: %w; `make cluster` starts one", err)
+	}
+	return name, remove, os.Setenv(NamespaceVariable, name)
+}
+
+// Make creates a namespace and waits for its service account, because pods are refused without it. If Make fails, it removes the
+// namespace.
+func Make(ctx context.Context, api *rest.Config, ns *corev1.Namespace) error {
+	_, err := Namespaces(api, "").Create(ctx, ns, metav1.CreateOptions{})
+	for made := err == nil; made; time.Sleep(20 * time.Millisecond) {
+		if _, err = ServiceAccounts(api, ns.Name).Get(ctx, "default", metav1.GetOptions{}); err == nil {
+			return nil
 		}
 		if !apierrors.IsNotFound(err) || ctx.Err() != nil {
-			return "", nil, errors.Join(err, remove())
+			return errors.Join(err, Namespaces(api, "").Delete(context.WithoutCancel(ctx), ns.Name, metav1.DeleteOptions{}))
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
+	return err
 }
 
 // Main runs the tests of a package in a namespace of their own, and returns the exit code.

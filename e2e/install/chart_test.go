@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -20,7 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8s "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
@@ -80,13 +81,13 @@ func database(t *testing.T) (here, inside string) {
 // goes.
 func TestChart(t *testing.T) {
 	t.Parallel()
-	api, err := clustertest.Client()
+	api, err := clustertest.Config()
 	must(t, err)
 	loadCommand(t)
 	state, inside := database(t)
 	for name, data := range map[string]map[string]string{"workcell-token": {"token": token}, "workcell-state": {"url": inside}} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}
-		_, err = api.CoreV1().Secrets(namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
+		_, err = clustertest.Secrets(api, namespace()).Create(t.Context(), secret, metav1.CreateOptions{})
 		must(t, err)
 	}
 	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
@@ -104,7 +105,7 @@ func TestChart(t *testing.T) {
 	ready(t, api, "worker", 1)
 	client := connect(t, servers)
 	id, _ := call(t, client, toolspec.ToolOpen, obj{})["sandbox_id"].(string)
-	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
+	pods, err := clustertest.Pods(api, namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: backend.LabelID + "=" + id})
 	if must(t, err); len(pods.Items) != 1 || slices.Contains(servers, pods.Items[0].Status.PodIP) {
 		t.Fatalf("the sandbox %q is %d pods", id, len(pods.Items))
 	}
@@ -124,10 +125,10 @@ func TestChart(t *testing.T) {
 }
 
 // ready returns the addresses of the pods of servers or workers, which must be.
-func ready(t *testing.T, api *k8s.Clientset, what string, n int) (addresses []string) {
+func ready(t *testing.T, api *rest.Config, what string, n int) (addresses []string) {
 	t.Helper()
 	selector := "app.kubernetes.io/instance=" + release + ",app.kubernetes.io/name=workcell-" + what
-	pods, err := api.CoreV1().Pods(namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+	pods, err := clustertest.Pods(api, namespace()).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 	must(t, err)
 	for _, pod := range pods.Items {
 		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -216,10 +217,10 @@ func call(t *testing.T, client *mcp.ClientSession, tool string, in obj) obj {
 }
 
 // gone waits until no object that a selector selects is there any more.
-func gone(t *testing.T, api *k8s.Clientset, what, selector string) {
+func gone(t *testing.T, api *rest.Config, what, selector string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		left := objects(t, api, metav1.ListOptions{LabelSelector: selector})
+		left := objects(t, api, selector)
 		if len(left) == 0 {
 			return
 		}
@@ -230,30 +231,17 @@ func gone(t *testing.T, api *k8s.Clientset, what, selector string) {
 }
 
 // objects lists what of the kinds that a chart or a sandbox has is in the namespace.
-func objects(t *testing.T, api *k8s.Clientset, o metav1.ListOptions) (all []string) {
+func objects(t *testing.T, api *rest.Config, selector string) (all []string) {
 	t.Helper()
-	ctx, ns := t.Context(), namespace()
-	pods, err := api.CoreV1().Pods(ns).List(ctx, o)
-	must(t, err)
-	claims, err := api.CoreV1().PersistentVolumeClaims(ns).List(ctx, o)
-	must(t, err)
-	services, err := api.CoreV1().Services(ns).List(ctx, o)
-	must(t, err)
-	configs, err := api.CoreV1().ConfigMaps(ns).List(ctx, o)
-	must(t, err)
-	accounts, err := api.CoreV1().ServiceAccounts(ns).List(ctx, o)
-	must(t, err)
-	deployments, err := api.AppsV1().Deployments(ns).List(ctx, o)
-	must(t, err)
-	roles, err := api.RbacV1().Roles(ns).List(ctx, o)
-	must(t, err)
-	bindings, err := api.RbacV1().RoleBindings(ns).List(ctx, o)
-	must(t, err)
-	for kind, n := range map[string]int{
-		"pods": len(pods.Items), "claims": len(claims.Items), "services": len(services.Items), "config maps": len(configs.Items),
-		"accounts": len(accounts.Items), "deployments": len(deployments.Items), "roles": len(roles.Items), "bindings": len(bindings.Items),
+	for kind, group := range map[string]string{
+		"pods": "/api/v1", "persistentvolumeclaims": "/api/v1", "services": "/api/v1", "configmaps": "/api/v1", "serviceaccounts": "/api/v1",
+		"deployments": "/apis/apps/v1", "roles": "/apis/rbac.authorization.k8s.io/v1", "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 	} {
-		if n > 0 {
+		text, err := clustertest.Pods(api, "").GetClient().Get().AbsPath(group, "namespaces", namespace(), kind).Param("labelSelector", selector).DoRaw(t.Context())
+		must(t, err)
+		var list struct{ Items []any }
+		must(t, json.Unmarshal(text, &list))
+		if len(list.Items) > 0 {
 			all = append(all, kind)
 		}
 	}

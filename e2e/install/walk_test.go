@@ -14,7 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	claimclient "sigs.k8s.io/agent-sandbox/clients/k8s/extensions/clientset/versioned/typed/api/v1beta1"
+	"k8s.io/client-go/rest"
 	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -64,10 +64,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func agents(ts *testscript.TestScript) *claimclient.ExtensionsV1beta1Client {
-	config, err := clustertest.Config()
-	ts.Check(err)
-	api, err := claimclient.NewForConfig(config)
+func admin(ts *testscript.TestScript) *rest.Config {
+	api, err := clustertest.Config()
 	ts.Check(err)
 	return api
 }
@@ -78,8 +76,8 @@ func apply(ts *testscript.TestScript, _ bool, args []string) {
 	var template claimapi.SandboxTemplate
 	var pool claimapi.SandboxWarmPool
 	ts.Check(errors.Join(yaml.UnmarshalStrict([]byte(first), &template), yaml.UnmarshalStrict([]byte(second), &pool)))
-	ctx, api := context.Background(), agents(ts)
-	templates, pools := api.SandboxTemplates(namespace()), api.SandboxWarmPools(namespace())
+	ctx, api := context.Background(), admin(ts)
+	templates, pools := clustertest.SandboxTemplates(api, namespace()), clustertest.SandboxWarmPools(api, namespace())
 	_, err := templates.Create(ctx, &template, metav1.CreateOptions{})
 	ts.Check(err)
 	_, err = pools.Create(ctx, &pool, metav1.CreateOptions{})
@@ -98,7 +96,7 @@ func apply(ts *testscript.TestScript, _ bool, args []string) {
 // claimed is "claimed N": waits until so many sandboxes are claimed.
 func claimed(ts *testscript.TestScript, _ bool, args []string) {
 	until(ts, args[0]+" claims", func() bool {
-		list, err := agents(ts).SandboxClaims(namespace()).List(context.Background(), metav1.ListOptions{})
+		list, err := clustertest.SandboxClaims(admin(ts), namespace()).List(context.Background(), metav1.ListOptions{})
 		ts.Check(err)
 		return strconv.Itoa(len(list.Items)) == args[0]
 	})

@@ -21,8 +21,6 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8s "k8s.io/client-go/kubernetes"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -35,7 +33,6 @@ import (
 type kubernetesEngine struct {
 	containerdImages
 	config    *rest.Config // an administrator's
-	cluster   *k8s.Clientset
 	namespace string
 	remove    func() error // the namespace
 	dir       string       // for kubeconfigs
@@ -45,9 +42,6 @@ func openKubernetes(dir string) (engine, error) {
 	e := &kubernetesEngine{dir: dir}
 	var err error
 	if e.config, err = clustertest.Config(); err != nil {
-		return nil, err
-	}
-	if e.cluster, err = k8s.NewForConfig(e.config); err != nil {
 		return nil, err
 	}
 	if e.namespace, e.remove, err = clustertest.Namespace(context.Background()); err != nil {
@@ -80,8 +74,6 @@ func TestNotOnKubernetes(t *testing.T) {
 	}
 }
 
-func (e *kubernetesEngine) pods() typedcore.PodInterface { return e.cluster.CoreV1().Pods(e.namespace) }
-
 func (e *kubernetesEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
 	o := clustertest.Options(e.namespace)
 	o.AllowNets, o.Patience, o.PullTimeout, o.Logger, o.TracerProvider = c.allowNets, c.patience, c.pullTimeout, c.logger, c.tracer
@@ -99,8 +91,8 @@ func (e *kubernetesEngine) environ() []string {
 }
 
 func (e *kubernetesEngine) left(ctx context.Context, prefix string) ([]string, error) {
-	pods, err := e.pods().List(ctx, metav1.ListOptions{})
-	claims, cerr := e.cluster.CoreV1().PersistentVolumeClaims(e.namespace).List(ctx, metav1.ListOptions{})
+	pods, err := clustertest.Pods(e.config, e.namespace).List(ctx, metav1.ListOptions{})
+	claims, cerr := clustertest.PersistentVolumeClaims(e.config, e.namespace).List(ctx, metav1.ListOptions{})
 	if err = errors.Join(err, cerr); err != nil {
 		return nil, err
 	}
@@ -143,11 +135,11 @@ func (e *kubernetesEngine) pid(ctx context.Context, id string) (int, error) {
 }
 
 func (e *kubernetesEngine) describe(ctx context.Context, id string) (string, error) {
-	pod, err := e.pods().Get(ctx, podOf(id), metav1.GetOptions{})
+	pod, err := clustertest.Pods(e.config, e.namespace).Get(ctx, podOf(id), metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
-	claim, err := e.cluster.CoreV1().PersistentVolumeClaims(e.namespace).Get(ctx, podOf(id), metav1.GetOptions{})
+	claim, err := clustertest.PersistentVolumeClaims(e.config, e.namespace).Get(ctx, podOf(id), metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -171,10 +163,10 @@ func (e *kubernetesEngine) stranger(t testing.TB, image string, labels map[strin
 	for k, v := range labels {
 		pod.Labels[k] = strings.NewReplacer(":", "-", "/", "-").Replace(v) // which labels here cannot hold
 	}
-	pod, err := e.pods().Create(t.Context(), pod, metav1.CreateOptions{})
+	pod, err := clustertest.Pods(e.config, e.namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
-		must(t, e.pods().Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+		must(t, clustertest.Pods(e.config, e.namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	})
 	eventually(t, pod.Name+" runs", func() bool { return running(pod.Name) })
 	return stranger{[]string{pod.Name, string(pod.UID)}, func() bool { return running(pod.Name) }}
@@ -238,7 +230,7 @@ func (e *kubernetesEngine) close() error {
 // inspect holds a pod to the restricted Pod Security Standard and to what we add, from the server's description.
 func (e *kubernetesEngine) inspect(t *testing.T, b *sandbox) {
 	t.Helper()
-	pod, err := e.pods().Get(t.Context(), podOf(b.s.Info().EngineID), metav1.GetOptions{})
+	pod, err := clustertest.Pods(e.config, e.namespace).Get(t.Context(), podOf(b.s.Info().EngineID), metav1.GetOptions{})
 	must(t, err)
 	s, p := pod.Spec, pod.Spec.SecurityContext
 	for rule, ok := range map[string]bool{
