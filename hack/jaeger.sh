@@ -53,8 +53,9 @@ start() {
     say "Jaeger answers on http://localhost:16686"
     return
   fi
-  local bin pid deadline=$((SECONDS + 30))
+  local bin pid deadline
   bin=$(binary)
+  deadline=$((SECONDS + 30)) # the build may have taken minutes
   local session=()
   if command -v setsid >/dev/null 2>&1; then session=(setsid); fi
   ${session[@]+"${session[@]}"} nohup "$bin" --config "$module/config.yaml" \
