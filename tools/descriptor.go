@@ -155,7 +155,7 @@ func installedNote(e session.Environment) (note string) {
 
 // hostsNote tells a model which hosts the sandbox reaches.
 func hostsNote(allow []string) string {
-	return "Of the network only these hosts are reached, by HTTP, TLS and SOCKS5 through the proxy that the environment names: " + strings.Join(allow, ", ") + "."
+	return "Of the network only these hosts are reached, by HTTP and TLS through the proxy that the environment names: " + strings.Join(allow, ", ") + "."
 }
 
 // hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/internal/postgres"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -85,12 +85,7 @@ func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) err
 		}
 	}
 	h.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
-	ctx, lost := context.WithCancelCause(ctx)
-	defer lost(nil)
-	go awaitLost(ctx, h.records, h.m.Owner(), lost)
-	<-ctx.Done()
-	if cause := context.Cause(ctx); errors.Is(cause, postgres.ErrLeaseLost) {
-		return cause
-	}
-	return nil
+	var lost error
+	state.AwaitLost(ctx, h.records, h.m.Owner(), func(err error) { lost = err })
+	return lost
 }

@@ -1,3 +1,5 @@
+//go:build !no_kubernetes
+
 package main
 
 import (

@@ -20,9 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -145,7 +144,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go awaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then; who started it starts another one
+	go state.AwaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then; who started it starts another one
 	runner, err := a.taskRunner(m, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
@@ -169,24 +168,6 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeServer(context.WithoutCancel(ctx))) }()
 	return serve(ctx, a, srv)
-}
-
-// shareClients has servers on HTTP with the same database serve the clients of each other; nil for all others. What a client has
-// stays then when one of them ends, unless the flags say otherwise.
-func (o *mcpOptions) shareClients(ctx context.Context, a *app) (all replica.Registry, end func(), err error) {
-	place, err := a.state()
-	if err != nil || place.URL == "" || o.transport != transportHTTP {
-		return nil, func() {}, err
-	}
-	if !o.exitGiven {
-		o.onExit = onExitKeep
-	}
-	a.join = true
-	r, err := pgregistry.Open(ctx, place.URL)
-	if err != nil {
-		return nil, nil, err
-	}
-	return r, r.Close, nil
 }
 
 // reach returns what the sandboxes can reach.

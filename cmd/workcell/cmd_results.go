@@ -498,12 +498,7 @@ func (a *app) forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, i
 		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "end it first: workcell runs cancel "+r.ID)
 	}
 	if n, err := readNote(r); err == nil && n.Detached {
-		q, err := a.openQueue(ctx, "a run that was detached")
-		if err != nil {
-			return err
-		}
-		defer q.Close()
-		if err := q.Drop(ctx, r.ID, ""); err != nil {
+		if err := a.dropFiles(ctx, r.ID); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
@@ -127,7 +126,7 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 	h.onTool = h.p.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go awaitLost(ctx, h.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
+	go state.AwaitLost(ctx, h.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
 	kept, err := h.runFiles()
 	if err != nil {
 		return err
@@ -161,21 +160,6 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
 	})
 	return errors.Join(runError(err), res.Cleanup, home)
-}
-
-// awaitLost calls cancel when others take this process for dead, or may soon do: they go on with what it has.
-func awaitLost(ctx context.Context, records state.Records, owner string, cancel context.CancelCauseFunc) {
-	leased, ok := records.(interface {
-		Lost(owner string) <-chan struct{}
-	})
-	if !ok {
-		return
-	}
-	select {
-	case <-leased.Lost(owner):
-		cancel(postgres.ErrLeaseLost)
-	case <-ctx.Done():
-	}
 }
 
 // retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.

@@ -652,3 +652,34 @@ func (s shownRun) steps() [][]string {
 
 // doing returns what a step is: its type, and the agent of one that runs one.
 func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }
+
+// errElsewhere is in the error of checkRecords.
+var errElsewhere = errors.New("on another engine")
+
+// checkRecords makes sure that no sandbox of a run is on another engine than this process has.
+func (a *app) checkRecords(ctx context.Context, engine, runID string) error {
+	recs, err := a.records.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if rec.Key.Run() == runID && rec.Engine != engine && rec.State.Live() {
+			return fail(exitFailed, fmt.Errorf("the sandbox %s of the run is %w, %s, than the one that answers here, %s", rec.ID, errElsewhere, rec.Engine, engine),
+				"a worker on the machine of that engine goes on with the run; `workcell runs cancel "+runID+"` ends it")
+		}
+	}
+	return nil
+}
+
+// cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
+func (a *app) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
+	err := j.Take(ctx, r.ID, "", "cancel-"+session.NewID()) // of nobody alive: should this process die now, a worker takes it
+	if errors.Is(err, backend.ErrExists) {
+		return askCancel(ctx, j, r.ID, wait)
+	}
+	if err != nil {
+		return err
+	}
+	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it began"}
+	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
+}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -31,22 +30,10 @@ With --follow it goes on until the run has ended, and exits as ` + "`workcell ru
 				return fail(exitNotFound, fmt.Errorf("run %s has no log: it was not detached, and said what it did where it ran", r.ID),
 					"`workcell runs show "+r.ID+"` shows its steps")
 			}
-			q, err := a.openQueue(ctx, "the log of a run")
-			if err != nil {
-				return err
-			}
-			defer q.Close()
-			if !follow {
-				text, _, _, err := q.ReadLog(ctx, r.ID, 0)
-				if err == nil {
-					_, err = io.WriteString(a.contents(), text)
-				}
-				return err
-			}
-			if r.Owner == "" && r.Finished.IsZero() {
+			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.notice("run %s is in the queue: no worker has taken it yet", r.ID)
 			}
-			if r, err = q.FollowLog(ctx, r.ID, a.contents()); err != nil {
+			if r, err = a.showLog(ctx, r, follow); err != nil || !follow {
 				return err
 			}
 			return outcomeError(ctx, j, r)

@@ -49,12 +49,6 @@ func newToolsCmd(a *app) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
 	})
 	show.Flags().Var(oneOf(&as, asPython, asTypeScript, asJSON), "as", "language of the declaration")
-	pin := &cobra.Command{
-		Use: "pin [SERVER…]", Short: "Print the digests of servers' tools, for pin: of the file",
-		Example: "  workcell tools pin orders --host-tools host-tools.yaml",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.pinTools(cmd.Context(), args) },
-	}
-	a.hostToolsFlag(pin.Flags())
 	return group(&cobra.Command{
 		Use: "tools", Short: "Look at the tools of the host that code in sandboxes may call",
 		Long: `Look at the tools of the host that code in sandboxes may call. The servers are those of the file of --host-tools; what
@@ -64,14 +58,7 @@ an agent may call of them is in host_tools of its file.`,
 			Use: "ls [SERVER]", Short: "List the tools and what is decided about them", Args: cobra.MaximumNArgs(1),
 			Example: "  workcell tools ls --host-tools examples/host-tools.yaml --agent examples/agents/order-desk.prompt",
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.list(cmd.Context(), func(e hosttools.Entry) bool { return len(args) == 0 || e.Tool.Server == args[0] })
-			},
-		})),
-		verb(a.verb(outputFlags, &cobra.Command{
-			Use: "search WORD…", Short: "List the tools whose names or descriptions have all words", Args: cobra.MinimumNArgs(1),
-			Example: "  workcell tools search order --host-tools host-tools.yaml",
-			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.list(cmd.Context(), func(e hosttools.Entry) bool { return hasWords(e.Tool, args) })
+				return o.list(cmd.Context(), strings.Join(args, ""))
 			},
 		})),
 		show,
@@ -84,19 +71,7 @@ standard output.`,
 				return o.call(cmd.Context(), args[0], strings.Join(args[1:], ""))
 			},
 		}),
-		pin,
 	)
-}
-
-// hasWords reports whether a tool's name or description has all words.
-func hasWords(t hosttools.Tool, words []string) bool {
-	text := strings.ToLower(t.FullName() + " " + t.Title + " " + t.Description)
-	for _, w := range words {
-		if !strings.Contains(text, strings.ToLower(w)) {
-			return false
-		}
-	}
-	return true
 }
 
 // use runs fn with what the agent may call, or with every tool.
@@ -160,11 +135,12 @@ type toolRow struct {
 	Description string `json:"description"`
 }
 
-func (o *toolsOptions) list(ctx context.Context, want func(hosttools.Entry) bool) error {
+// list prints the tools of a server, or of all if server is empty.
+func (o *toolsOptions) list(ctx context.Context, server string) error {
 	return o.use(ctx, nil, func(set *hosttools.Set) error {
 		rows := []toolRow{}
 		for _, e := range set.Entries() {
-			if want(e) {
+			if server == "" || e.Tool.Server == server {
 				rows = append(rows, toolRow{e.Tool.FullName(), e.Decision, e.MaxCalls, e.Tool.Description})
 			}
 		}
@@ -242,42 +218,4 @@ func toolExit(code toolspec.Code) int {
 		return exitUnavailable
 	}
 	return exitFailed
-}
-
-// pinTools prints what `pin:` of servers has to be. Pins that the file has do not count.
-func (a *app) pinTools(ctx context.Context, names []string) (err error) {
-	c, err := a.readHostTools()
-	if err != nil {
-		return err
-	}
-	if c == nil {
-		return usageError(errors.New("no file names the servers of host tools"), "pass --host-tools FILE")
-	}
-	for i := range c.Servers {
-		c.Servers[i].Pin = ""
-	}
-	wanted := map[string]bool{}
-	for _, name := range names {
-		wanted[name] = true
-	}
-	for _, source := range a.hostToolSources(c) {
-		defer func() { err = errors.Join(err, source.Close()) }()
-		if len(names) > 0 && !wanted[source.Name()] {
-			continue
-		}
-		delete(wanted, source.Name())
-		tools, err := source.Tools(ctx)
-		if err != nil {
-			return err
-		}
-		digest, err := hosttools.Digest(tools)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(a.stdout, "%s: {pin: \"sha256:%s\"}\n", source.Name(), digest)
-	}
-	for name := range wanted {
-		return fail(exitNotFound, fmt.Errorf("the file names no server %q", name), "")
-	}
-	return nil
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -98,4 +100,20 @@ func newReaperCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&owner, "owner", "", "whose end to wait for")
 	cmd.Flags().StringVar(&engine, "engine", "", "as the records of its sandboxes say")
 	return cmd
+}
+
+// newManCmd returns the hidden command that writes the manual pages, for packagers.
+func newManCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages into a directory",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o777); err != nil {
+				return err
+			}
+			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{Title: "WORKCELL", Section: "1", Source: "workcell " + buildVersion()}, args[0])
+		},
+	}
 }

@@ -1,3 +1,5 @@
+//go:build !no_postgres
+
 package main
 
 import (
@@ -23,7 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/parcel"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/scripted"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
+	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -322,8 +325,32 @@ func (a *app) openFetched(ctx context.Context, runID string) (string, *runfiles.
 	return runID, made, err
 }
 
-// errElsewhere is in the error of checkRecords.
-var errElsewhere = errors.New("on another engine")
+// dropFiles deletes what the queue keeps of a run.
+func (a *app) dropFiles(ctx context.Context, runID string) error {
+	q, err := a.openQueue(ctx, "a run that was detached")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return q.Drop(ctx, runID, "")
+}
+
+// showLog prints the log of a run, with follow until the run has ended, and returns the run as it is then.
+func (a *app) showLog(ctx context.Context, r runstore.Run, follow bool) (runstore.Run, error) {
+	q, err := a.openQueue(ctx, "the log of a run")
+	if err != nil {
+		return r, err
+	}
+	defer q.Close()
+	if follow {
+		return q.FollowLog(ctx, r.ID, a.contents())
+	}
+	text, _, _, err := q.ReadLog(ctx, r.ID, 0)
+	if err == nil {
+		_, err = io.WriteString(a.contents(), text)
+	}
+	return r, err
+}
 
 // cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is for the case
 // that there is none.
@@ -351,32 +378,22 @@ func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 	}
 }
 
-// checkRecords makes sure that no sandbox of a run is on another engine than this process has.
-func (a *app) checkRecords(ctx context.Context, engine, runID string) error {
-	recs, err := a.records.List(ctx)
+// shareClients has servers on HTTP with the same database serve the clients of each other; nil for all others. What a client has
+// stays then when one of them ends, unless the flags say otherwise.
+func (o *mcpOptions) shareClients(ctx context.Context, a *app) (all replica.Registry, end func(), err error) {
+	place, err := a.state()
+	if err != nil || place.URL == "" || o.transport != transportHTTP {
+		return nil, func() {}, err
+	}
+	if !o.exitGiven {
+		o.onExit = onExitKeep
+	}
+	a.join = true
+	r, err := pgregistry.Open(ctx, place.URL)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	for _, rec := range recs {
-		if rec.Key.Run() == runID && rec.Engine != engine && rec.State.Live() {
-			return fail(exitFailed, fmt.Errorf("the sandbox %s of the run is %w, %s, than the one that answers here, %s", rec.ID, errElsewhere, rec.Engine, engine),
-				"a worker on the machine of that engine goes on with the run; `workcell runs cancel "+runID+"` ends it")
-		}
-	}
-	return nil
-}
-
-// cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
-func (a *app) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
-	err := j.Take(ctx, r.ID, "", "cancel-"+session.NewID()) // of nobody alive: should this process die now, a worker takes it
-	if errors.Is(err, backend.ErrExists) {
-		return askCancel(ctx, j, r.ID, wait)
-	}
-	if err != nil {
-		return err
-	}
-	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it began"}
-	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
+	return r, r.Close, nil
 }
 
 // readAgent is agentFiles.known for a file that is known.

@@ -21,7 +21,6 @@ const (
 type contest struct {
 	opts      options
 	all       []contestant
-	claims    *claimed            // takes part in opens alone; nil for none
 	sandboxes map[string]*sandbox // by contestant, open throughout
 	figures   figures
 }
@@ -141,24 +140,12 @@ func hasGuest(b *sandbox) bool { return b.rss != nil }
 // measureOpen times from nothing to the answer of a first command, the sandbox's removal and a pool's refill excluded.
 func (c *contest) measureOpen(ctx context.Context) error {
 	samples := map[string]sample{}
-	all := slices.Clone(c.all)
-	if c.claims != nil {
-		all = append(all, c.claims)
-	}
 	for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
-		for _, who := range all {
-			figure := "open_p50_ms." + who.name()
-			switch who.(type) {
-			case host:
+		for _, who := range c.all {
+			if who == (host{}) {
 				continue
-			case *claimed:
-				figure = "open_claim_p50_ms." + who.name()
 			}
-			if c.claims != nil {
-				if err := c.claims.ready(ctx); err != nil {
-					return err
-				}
-			}
+			figure := "open_p50_ms." + who.name()
 			var b *sandbox
 			one, err := series(1, func() (err error) {
 				if b, err = who.open(ctx); err != nil {

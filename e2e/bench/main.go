@@ -88,12 +88,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 			return fmt.Errorf("engine %s cannot be measured: %w", engine, err)
 		}
 	}
-	if o.only == "cluster" {
-		if bench.claims, err = newClaimed(ctx, bench.all); err != nil {
-			return fmt.Errorf("claims cannot be measured: %w", err)
-		}
-		defer func() { err = errors.Join(err, bench.claims.close()) }()
-	}
 	if err := bench.run(ctx); err != nil {
 		return err
 	}

@@ -61,7 +61,6 @@ func targets() []target {
 		{"ratio.growth_200_exec.workcell_containerd", "containerd: the same", "growth_200_last_exec_p50_ms.workcell_containerd", "growth_200_first_exec_p50_ms.workcell_containerd", 0, 1.2},
 		{"ratio.growth_200_exec.workcell_local", "local: the same", "growth_200_last_exec_p50_ms.workcell_local", "growth_200_first_exec_p50_ms.workcell_local", 0, 1.2},
 		{"ratio.open_vs_client_go", "kubernetes: open, of create, Running and exec by client-go", "open_p50_ms.workcell_kubernetes", "open_p50_ms.client_go", 0, .5},
-		{"ratio.open_claim_vs_open", "kubernetes: open of a claim of a warm pod, of one that is made", "open_claim_p50_ms.workcell_kubernetes", "open_p50_ms.workcell_kubernetes", 0, .25},
 		{"ratio.client_go_exec_vs_ours", "kubernetes: exec, faster than by client-go", "exec_p50_ms.client_go", "exec_p50_ms.workcell_kubernetes", 20, 0},
 		{"ratio.throughput_vs_client_go", "kubernetes: exec with 16 callers, faster than by client-go", "exec_per_s_16.workcell_kubernetes", "exec_per_s_16.client_go", 40, 0},
 		{"state_10000_records_ms.postgres", "PostgreSQL: 10,000 records listed, ms", "state_10000_records_ms.postgres", "", 0, 100},

@@ -81,7 +81,6 @@ func TestServerName(t *testing.T) {
 		ca.trust(s)
 		curl := "curl -sS --cacert ca.pem "
 		d.prints(s, curl+"https://good.test:"+port, "hello by TLS")
-		d.prints(s, curl+`--proxy "socks5h://${ALL_PROXY#http://}" https://good.test:`+port, "hello by TLS")
 		d.fails(s, curl+"https://evil.test:"+port, "403", "network.allow")
 		// The client lies: it asks the proxy for one host and TLS for another, or for none.
 		d.fails(s, curl+"--connect-to evil.test:"+port+":good.test:"+port+" https://evil.test:"+port, "", "tls: server name")

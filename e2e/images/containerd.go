@@ -1,3 +1,5 @@
+//go:build !no_containerd
+
 package images
 
 import (

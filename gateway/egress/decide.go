@@ -141,7 +141,7 @@ func (d *door) match(to target) (netrule.Match, *refusal) {
 	}
 	hint := "The sandbox reaches only the hosts that network.allow names. Do without this one, or report which host is needed and why."
 	if _, ip := to.addr(); ip {
-		hint = "Connect by name: the host resolves it, also with SOCKS5 (socks5h). " + hint
+		hint = "Connect by name: the host resolves it. " + hint
 	}
 	return m, refuse(kindDenied, why, hint, "%s may not be reached: %s", to, why)
 }

@@ -6,8 +6,7 @@ import "strings"
 const noProxy = "localhost,127.0.0.1,::1"
 
 // Env returns the variables by which programs inside find the proxy at addr. curl, git, apt, Go and most others go by those of the
-// proxy; pip, npm and Node have their own besides. ALL_PROXY names HTTP, too: some HTTP clients of Python fail at a scheme of SOCKS,
-// which the same address speaks for who asks for it.
+// proxy; pip, npm and Node have their own besides. ALL_PROXY names HTTP, too.
 func Env(addr string) map[string]string {
 	proxy := "http://" + addr
 	env := map[string]string{

@@ -12,7 +12,6 @@ var (
 	AddressRule = addressRule
 	ServerName  = serverName
 	ErrECH      = errECH
-	ReadSOCKS   = readSOCKS
 )
 
 // SetDial has the gateway connect by another function.

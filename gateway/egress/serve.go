@@ -15,17 +15,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/netrule"
 )
 
-// serve answers a connection of code inside: HTTP, or SOCKS5, which begins with its version.
+// serve answers a connection of code inside. It closes connections that do not begin with a method of HTTP.
 func (d *door) serve(ctx context.Context, conn net.Conn) {
 	c := &client{conn, bufio.NewReader(conn)}
 	_ = c.SetReadDeadline(time.Now().Add(headerTime)) // a connection that is closed is noticed by Peek
 	first, err := c.r.Peek(1)
 	_ = c.SetReadDeadline(time.Time{}) // the same
-	switch {
-	case err != nil:
-	case first[0] == socksVersion:
-		d.serveSOCKS(ctx, c)
-	case first[0] >= 'A' && first[0] <= 'z': // a method
+	if err == nil && first[0] >= 'A' && first[0] <= 'z' {
 		d.serveHTTP(ctx, c, nil)
 	}
 }

@@ -22,7 +22,7 @@ func (c *client) Read(b []byte) (int, error) { return c.r.Read(b) }
 // CloseWrite ends the direction to the code inside.
 func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
 
-// tunnel serves a client that asked, by CONNECT or SOCKS5, for a connection to a host. answer tells it whether it has one.
+// tunnel serves a client that asked, by CONNECT, for a connection to a host. answer tells it whether it has one.
 //
 // On port 80, unless a rule names it, HTTP is spoken and each request is looked at. What a rule names the port of is passed as it
 // is, but for TLS, which must name the host wherever it is spoken.

@@ -13,10 +13,6 @@ import (
 	"github.com/firebase/genkit/go/core/tracing"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -175,13 +171,11 @@ func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktr
 	if e.Get("OTEL_TRACES_EXPORTER") == "console" {
 		return &consoleExporter{w: stderr}, nil
 	}
-	switch protocol, err := wantedProtocol(e, "TRACES", "otlp, console or none"); {
-	case err != nil || protocol == "":
+	protocol, err := wantedProtocol(e, "TRACES", "otlp, console or none")
+	if err != nil || protocol == "" {
 		return nil, err
-	case protocol == protocolGRPC:
-		return otlptracegrpc.New(ctx)
 	}
-	return otlptracehttp.New(ctx)
+	return newTraceClient(ctx, protocol)
 }
 
 // newMetricExporter is newExporter for metrics.
@@ -189,13 +183,11 @@ func newMetricExporter(ctx context.Context, e environ.Lookup) (sdkmetric.Exporte
 	if e.Get("OTEL_METRICS_EXPORTER") == "" && e.Get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") == "" {
 		return nil, nil // the endpoint of all signals is often Jaeger's, which takes traces only
 	}
-	switch protocol, err := wantedProtocol(e, "METRICS", "otlp or none"); {
-	case err != nil || protocol == "":
+	protocol, err := wantedProtocol(e, "METRICS", "otlp or none")
+	if err != nil || protocol == "" {
 		return nil, err
-	case protocol == protocolGRPC:
-		return otlpmetricgrpc.New(ctx)
 	}
-	return otlpmetrichttp.New(ctx)
+	return newMetricClient(ctx, protocol)
 }
 
 // Protocols of OTLP.

@@ -10,12 +10,9 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/pgstore"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/workflow/pgjournal"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -58,7 +55,7 @@ func Find(env environ.Lookup, url, dir string) (Place, error) {
 // OpenRecords opens the records of sandboxes.
 func (p Place) OpenRecords(ctx context.Context) (Records, error) {
 	if p.URL != "" {
-		return as[Records](pgstore.Open(ctx, p.URL))
+		return p.openSharedRecords(ctx)
 	}
 	return as[Records](sqlitestore.Open(ctx, p.Dir.File()))
 }
@@ -66,7 +63,7 @@ func (p Place) OpenRecords(ctx context.Context) (Records, error) {
 // OpenJournal opens the journals of runs.
 func (p Place) OpenJournal(ctx context.Context) (runstore.Store, error) {
 	if p.URL != "" {
-		return as[runstore.Store](pgjournal.Open(ctx, p.URL))
+		return p.openSharedJournal(ctx)
 	}
 	return as[runstore.Store](sqlitejournal.Open(ctx, p.Dir.File()))
 }
@@ -119,12 +116,7 @@ func (p Place) AwaitEnd(ctx context.Context, owner string) error {
 	if p.URL == "" {
 		return sqlitefile.AwaitEnd(ctx, p.Dir.File(), owner)
 	}
-	db, err := postgres.Open(ctx, p.URL)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return db.AwaitEnd(ctx, owner)
+	return p.awaitSharedEnd(ctx, owner)
 }
 
 // Claim takes a name, of small letters and digits, for what one process is enough for. held: somebody else has it.
@@ -132,22 +124,10 @@ func (p Place) Claim(ctx context.Context, name string) (leave func() error, held
 	if p.URL == "" {
 		return sqlitefile.Claim(p.Dir.File(), name)
 	}
-	db, err := postgres.Open(ctx, p.URL)
-	if err != nil {
-		return nil, false, err
-	}
-	release, held, err := db.Claim(ctx, name)
-	if held || err != nil {
-		db.Close()
-		return nil, held, err
-	}
-	return func() error {
-		defer db.Close()
-		return release()
-	}, false, nil
+	return p.claimShared(ctx, name)
 }
 
 // Passes reports whether state may be read later that cannot be read now.
 func Passes(err error) bool {
-	return errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, sqlitefile.ErrFull) || errors.Is(err, postgres.ErrUnreachable)
+	return errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, sqlitefile.ErrFull) || sharedPasses(err)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -63,20 +62,8 @@ func Hint(err error) string {
 		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
 	case errors.Is(err, sqlitefile.ErrBusy):
 		return "try again; if it stays, a process that uses the file is stopped"
-	case errors.Is(err, postgres.ErrAddress):
-		return "set WORKCELL_STATE, or --state, as in postgres://user@host/database"
-	case errors.Is(err, postgres.ErrUnreachable):
-		return "does the server run, and does WORKCELL_STATE, or --state, name it? What runs waits for it, and what was interrupted can be resumed"
-	case errors.Is(err, postgres.ErrRefused):
-		return "the user of the URL must be able to connect to the database and to make tables in its schema workcell; passwords can stand in a file that PGPASSFILE names"
-	case errors.Is(err, postgres.ErrNewer):
-		return "use the newer workcell that wrote it, or another database"
-	case errors.Is(err, postgres.ErrFull):
-		return "free some space on the server"
-	case errors.Is(err, postgres.ErrLeaseLost):
-		return "another process may have removed its sandboxes, or go on with its run: `workcell sessions ls`, `workcell runs ls`"
 	}
-	return ""
+	return sharedHint(err)
 }
 
 // Instance returns this installation's id. The first command makes it, and the state file, where a command has that, knows

@@ -21,10 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	ctrd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/log"
 	"github.com/distribution/reference"
-	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/e2e/images"
 )
@@ -146,25 +143,15 @@ func (o options) wants(im images.Image) bool {
 	return o.only == "" || slices.Contains(strings.Split(o.only, ","), name)
 }
 
-// connect returns an engine and what closes it.
+// connector returns an engine and the function that closes it. Build tags leave out engines, whose connector is nil then.
+type connector func(o options) (images.Engine, func() error, error)
+
 func (o options) connect(name string) (images.Engine, func() error, error) {
-	switch name {
-	case "docker":
-		c, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
-		if err != nil {
-			return nil, nil, err
-		}
-		return images.Docker(c), c.Close, nil
-	case "containerd":
-		_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
-		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(time.Minute))
-		if err != nil {
-			return nil, nil, err
-		}
-		return images.Containerd(c), c.Close, nil
-	default:
-		return nil, nil, fmt.Errorf("no engine is called %q: docker, containerd", name)
+	c := map[string]connector{"docker": connectDocker, "containerd": connectContainerd}[name]
+	if c == nil {
+		return nil, nil, fmt.Errorf("no engine is called %q, or this build is without it: docker, containerd", name)
 	}
+	return c(o)
 }
 
 func (o options) pullCommand(engine, ref string) string {

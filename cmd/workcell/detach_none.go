@@ -1,0 +1,53 @@
+//go:build no_postgres
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/mcpserver/replica"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// errNoQueue is why no run can be detached. Such runs are in a database only, which cannot be opened.
+var errNoQueue = fail(exitUnavailable, errors.New("detached runs need PostgreSQL, and this workcell was built without it (tag no_postgres)"),
+	"use a workcell that was built with it")
+
+func newWorkerCmd(*app) *cobra.Command {
+	return &cobra.Command{
+		Use: "worker", Short: "Not in this build", DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
+	}
+}
+
+func (*app) detach(*cobra.Command, string, string, []string) error { return errNoQueue }
+
+func (*app) handOver(context.Context, runstore.Run, runNote) error { return errNoQueue }
+
+func (*app) loadRun(_ context.Context, _ runstore.Run, n *runNote) (*workflow.Workflow, map[string]string, func(), error) {
+	wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
+	return wf, agents, func() {}, err
+}
+
+func (*app) openFetched(context.Context, string) (string, *runfiles.Archive, error) {
+	return "", nil, errNoQueue
+}
+
+func (*app) dropFiles(context.Context, string) error { return errNoQueue }
+
+func (*app) showLog(_ context.Context, r runstore.Run, _ bool) (runstore.Run, error) {
+	return r, errNoQueue
+}
+
+func (*app) cancelElsewhere(context.Context, runstore.Store, string, time.Duration, error) error {
+	return errNoQueue
+}
+
+func (*mcpOptions) shareClients(context.Context, *app) (replica.Registry, func(), error) {
+	return nil, func() {}, nil
+}

@@ -1,0 +1,5 @@
+//go:build no_containerd
+
+package main
+
+var connectContainerd connector

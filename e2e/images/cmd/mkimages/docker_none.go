@@ -1,0 +1,5 @@
+//go:build no_docker
+
+package main
+
+var connectDocker connector

@@ -1,0 +1,17 @@
+//go:build no_otlp
+
+package otelsetup
+
+import (
+	"context"
+	"errors"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+var errNoOTLP = errors.New("this workcell was built without OTLP exporters (tag no_otlp)")
+
+func newTraceClient(context.Context, string) (sdktrace.SpanExporter, error) { return nil, errNoOTLP }
+
+func newMetricClient(context.Context, string) (sdkmetric.Exporter, error) { return nil, errNoOTLP }

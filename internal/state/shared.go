@@ -1,0 +1,81 @@
+//go:build !no_postgres
+
+package state
+
+import (
+	"context"
+	"errors"
+
+	"github.com/workcell-dev/workcell/internal/postgres"
+	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/workflow/pgjournal"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+func (p Place) openSharedRecords(ctx context.Context) (Records, error) {
+	return as[Records](pgstore.Open(ctx, p.URL))
+}
+
+func (p Place) openSharedJournal(ctx context.Context) (runstore.Store, error) {
+	return as[runstore.Store](pgjournal.Open(ctx, p.URL))
+}
+
+func (p Place) awaitSharedEnd(ctx context.Context, owner string) error {
+	db, err := postgres.Open(ctx, p.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.AwaitEnd(ctx, owner)
+}
+
+func (p Place) claimShared(ctx context.Context, name string) (leave func() error, held bool, err error) {
+	db, err := postgres.Open(ctx, p.URL)
+	if err != nil {
+		return nil, false, err
+	}
+	release, held, err := db.Claim(ctx, name)
+	if held || err != nil {
+		db.Close()
+		return nil, held, err
+	}
+	return func() error {
+		defer db.Close()
+		return release()
+	}, false, nil
+}
+
+func sharedPasses(err error) bool { return errors.Is(err, postgres.ErrUnreachable) }
+
+// AwaitLost calls lost if other processes take an owner of the records for dead, or may soon do so. It returns then, or if ctx ends.
+func AwaitLost(ctx context.Context, records Records, owner string, lost func(error)) {
+	var dead <-chan struct{}
+	if leased, ok := records.(interface {
+		Lost(owner string) <-chan struct{}
+	}); ok {
+		dead = leased.Lost(owner)
+	}
+	select {
+	case <-dead:
+		lost(postgres.ErrLeaseLost)
+	case <-ctx.Done():
+	}
+}
+
+func sharedHint(err error) string {
+	switch {
+	case errors.Is(err, postgres.ErrAddress):
+		return "set WORKCELL_STATE, or --state, as in postgres://user@host/database"
+	case errors.Is(err, postgres.ErrUnreachable):
+		return "does the server run, and does WORKCELL_STATE, or --state, name it? What runs waits for it, and what was interrupted can be resumed"
+	case errors.Is(err, postgres.ErrRefused):
+		return "the user of the URL must be able to connect to the database and to make tables in its schema workcell; passwords can stand in a file that PGPASSFILE names"
+	case errors.Is(err, postgres.ErrNewer):
+		return "use the newer workcell that wrote it, or another database"
+	case errors.Is(err, postgres.ErrFull):
+		return "free some space on the server"
+	case errors.Is(err, postgres.ErrLeaseLost):
+		return "another process may have removed its sandboxes, or go on with its run: `workcell sessions ls`, `workcell runs ls`"
+	}
+	return ""
+}

@@ -1,0 +1,32 @@
+//go:build no_postgres
+
+package state
+
+import (
+	"context"
+	"errors"
+
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// errNoPostgres is why a database cannot be used.
+var errNoPostgres = hint.New(hint.Unavailable, errors.New("this workcell was built without PostgreSQL (tag no_postgres)"),
+	"use a workcell that was built with it, or leave out --state and WORKCELL_STATE")
+
+func (Place) openSharedRecords(context.Context) (Records, error) { return nil, errNoPostgres }
+
+func (Place) openSharedJournal(context.Context) (runstore.Store, error) { return nil, errNoPostgres }
+
+func (Place) awaitSharedEnd(context.Context, string) error { return errNoPostgres }
+
+func (Place) claimShared(context.Context, string) (func() error, bool, error) {
+	return nil, false, errNoPostgres
+}
+
+func sharedPasses(error) bool { return false }
+
+func sharedHint(error) string { return "" }
+
+// AwaitLost returns if ctx ends: no other process goes on with what is in a file.
+func AwaitLost(ctx context.Context, _ Records, _ string, _ func(error)) { <-ctx.Done() }
