@@ -211,7 +211,7 @@ end() {
     end_pid "$(cat "$2")" "${4:-TERM}"
     say "$1 ended"
   else
-    say "no $1 of ours runs"
+    say "$1 was not running"
   fi
   rm -f "$2"
 }

@@ -204,14 +204,14 @@ remove_container() {
 
 # send posts spans as OTLP over HTTP, and waits until a query returns their trace.
 send() {
-  local reply id deadline=$((SECONDS + 10))
+  local reply id deadline=$((SECONDS + 10)) file=${1:?usage: service.sh jaeger send FILE}
   reply=$(bounded 30 bash -c '
     exec 3<>/dev/tcp/127.0.0.1/4318
     printf "POST /v1/traces HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" "$(wc -c <"$1")" >&3
     cat "$1" >&3
-    exec cat <&3' _ "${1:?usage: service.sh jaeger send FILE}" 2>/dev/null) || true
+    exec cat <&3' _ "$file" 2>/dev/null) || true
   [[ $reply == *' 200 '* ]] || die "Jaeger refused the spans: ${reply%%$'\r'*}" "hack/service.sh jaeger status"
-  [[ $(<"$1") =~ \"traceId\":\ *\"([0-9a-f]{32}) ]] || die "$1 has no trace"
+  [[ $(<"$file") =~ \"traceId\":\ *\"([0-9a-f]{32}) ]] || die "$file has no trace"
   id=${BASH_REMATCH[1]}
   until [[ $(query "/api/traces/$id") == *'"spanID"'* ]]; do
     [ $SECONDS -lt $deadline ] || die "Jaeger took the spans, but does not return trace $id"
