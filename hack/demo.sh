@@ -9,6 +9,7 @@
 #   JAEGER=off make demo           ends with the trace in the terminal
 #   make demo-cli                  a CLI coding agent does it, with a model of the demo's; MODEL=googleai/… and GEMINI_API_KEY for Google's
 #   make demo-code                 an agent's program calls tools of the host, twenty times and once with a question
+#   demo.sh tags                   prints the build tags of make demo
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -31,23 +32,29 @@ case ${DEMO:-fix} in
   *) printf 'DEMO is fix, code or cli\n' >&2 && exit 2 ;;
 esac
 model=${MODEL:-scripted/$script}
-began=$SECONDS
+jaeger=(hack/service.sh jaeger)
+run= # pid of the run
 work=$(mktemp -d)
-export GOTMPDIR=$work # what an interrupted compiler leaves goes with it
+export GOTMPDIR=$work # an interrupted compiler leaves files
 
-# finish ends the jobs of this demo that still run.
+# finish ends the jobs of this demo. Ctrl-C has reached the run, too, and a second signal would keep it from removing its sandbox.
 finish() {
-  local j
-  for j in $(jobs -rp); do kill -- "-$j" 2>/dev/null || true; done
-  for _ in $(seq 50); do
+  local code=$? job try
+  trap '' INT TERM HUP
+  for try in {1..100}; do
+    for job in $(jobs -rp); do
+      if [[ $try = 50 || ($try = 1 && "$code $job" != "130 $run") ]]; then kill -- "-$job" 2>/dev/null || kill "$job" || true; fi
+    done
     [ -n "$(jobs -rp)" ] || break
     sleep 0.1
   done
   rm -rf "$work"
+  exit "$code"
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
 
 main() {
   need_go
@@ -55,44 +62,42 @@ main() {
   lock "$cache/demo.lock" -n || die "another demo of yours runs" "wait for its end"
   use_docker_context
   choose_backend
-  local images=(-official)
+  local images=(-official) flags=(--backend "$backend" --model "$model") code=0
   if [ "${DEMO:-}" = cli ]; then
-    [ "$backend" != local ] || die "the coding agent lies in an image" "BACKEND=docker make demo-cli"
+    [ "$backend" != local ] || die "the coding agent is in an image" "BACKEND=docker make demo-cli"
     images=(-agents -only gemini)
   fi
-  # The longest part of a first run, beside those that wait for the network.
   begin build compile
   if [ "$backend" = local ]; then
     begin setup need_system_python
+    await setup "Python"
   else
     begin setup hack/engine.sh "$backend"
-  fi
-  await setup "$([ "$backend" = local ] && echo "Python" || echo "$backend")"
-  if [ "$backend" != local ]; then
-    await_file build "$work/mkimages" "what makes the images"
+    await setup "$backend"
+    await build "the program that makes the images" "$work/mkimages"
     begin images "$work/mkimages" "${images[@]}" -cache "$cache/images" -engine "$backend" -address "$containerd_socket"
     await images "images"
   fi
   await build "workcell"
-  if [ "${JAEGER:-}" != off ] && ! hack/service.sh jaeger status >/dev/null 2>&1; then begin jaeger nice -n 19 hack/service.sh jaeger up; fi
   say "== ${what[*]} on $backend with $model"
-  local flags=(--backend "$backend" --model "$model")
   case ${DEMO:-}/$model in
     cli/scripted/*)
       say "   (a model that plays a script answers; the coding agent, its sandbox and the project are real)"
       begin mock "$work/workcell" dev mockmodel --script "$script"
-      follow mock "the model" silent mock
+      await mock "the model" "$work/mock.log"
       GOOGLE_GEMINI_BASE_URL=$(head -n 1 "$work/mock.log")
       export GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY=none
       flags=(--backend "$backend")
       ;;
     */scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
   esac
-  local code=0
-  "$work/workcell" "${what[@]}" "${flags[@]}" 8>&- || code=$?
-  say "== the trace, $((SECONDS - began)) s after the start of this demo"
-  if "$work/workcell" runs trace; then
-    if [ "${JAEGER:-}" != off ]; then hand_to_jaeger || say "(Jaeger did not get the trace; the demo is none the worse)"; fi
+  # A foreground command would delay a signal to this script, and a background command ignores Ctrl-C.
+  (trap - INT QUIT && exec "$work/workcell" "${what[@]}" "${flags[@]}") <&0 8>&- &
+  run=$!
+  wait $run || code=$?
+  say "== the trace, $SECONDS s after the start of this demo"
+  if "$work/workcell" runs trace && [ "${JAEGER:-}" != off ]; then
+    hand_to_jaeger || say "(Jaeger did not get the trace. The trace is kept; make demo tries again.)"
   fi
   exit $code
 }
@@ -105,7 +110,7 @@ choose_backend() {
     auto)
       if engine_answers; then
         backend=docker
-      elif containerd_answers; then
+      elif containerd_answers "$containerd_socket"; then
         backend=containerd
       elif [ "$(uname -s)" = Linux ]; then
         backend=local
@@ -138,19 +143,23 @@ need_system_python() {
   fi
 }
 
-# compile builds what the demo needs of the command: not the models of vendors
-# when a script plays them, and no engine but the one that is used.
+# compile builds what the demo needs of the command. The demo has no use for optimized code and debug information, which take
+# a third of the compiler's time.
 compile() {
-  local tags packages=(./cmd/workcell)
-  tags=$(demo_tags)
+  local flags=(-trimpath -tags "$(demo_tags)" -gcflags "all=-N -l -dwarf=false" -ldflags "-s -w") packages=(./cmd/workcell) standard
   if [ "$backend" != local ]; then packages=(./e2e/images/cmd/mkimages ./cmd/workcell); fi
-  say "modules are fetched"
-  go list -deps -tags "$tags" "${packages[@]}" | wc -l >"$work/packages"
-  CGO_ENABLED=0 go build -v -trimpath -tags "$tags" -ldflags "-s -w" -o "$work/" "${packages[@]}"
+  export CGO_ENABLED=0
+  # The standard library needs no module, so that the compiler works while modules are downloaded.
+  go build -v "${flags[@]}" archive/tar archive/zip database/sql encoding/gob encoding/xml go/doc html image/png net/http/httputil text/template &
+  standard=$!
+  go list -deps "${flags[@]:0:3}" modernc.org/sqlite "${packages[@]}" | wc -l >"$work/packages"
+  wait $standard
+  # SQLite is by far the largest package, so that it comes first.
+  go build -v "${flags[@]}" -o "$work/" modernc.org/sqlite "${packages[@]}"
 }
 
 demo_tags() {
-  local tags=()
+  local tags=(no_kubernetes no_otlp no_postgres)
   case ${DEMO:-}/$model in
     cli/*) ;;
     */scripted/*) tags+=(no_models) ;;
@@ -161,87 +170,54 @@ demo_tags() {
   printf '%s\n' "${tags[*]}"
 }
 
-# begin NAME COMMAND...: starts a command in the background, in a process group
-# of its own, so that all of it can be ended.
+# begin NAME COMMAND...: starts a command in the background, in a process group of its own, so that all of it can be ended.
 begin() {
   local name=$1
   shift
   set -m
   "$@" >"$work/$name.log" 2>&1 </dev/null 8>&- &
+  printf -v "pid_$name" %s $!
   set +m
-  printf '%s\n' $! >"$work/$name.pid"
 }
 
-# await NAME WHAT: ends the demo when a command of begin fails.
-await() { ready "$@" || exit 1; }
-
-# ready NAME WHAT: waits for a command of begin and shows how far it is.
-ready() {
-  local pid start=$SECONDS
-  pid=$(cat "$work/$1.pid")
-  follow "$1" "$2" running "$pid"
-  if ! wait "$pid"; then
-    cat "$work/$1.log" >&2
-    say "error: $2: failed after $((SECONDS - start)) s"
-    return 1
-  fi
-  say "== $2: ready ($((SECONDS - began)) s)"
-}
-
-# await_file NAME FILE WHAT: waits until a command of begin has made a file.
-await_file() {
-  local pid
-  pid=$(cat "$work/$1.pid")
-  follow "$1" "$3" missing "$2" "$pid"
-  [ -x "$2" ] || await "$1" "$3" # which says why there is none
-}
-
-running() { kill -0 "$1" 2>/dev/null; }
-missing() { [ ! -x "$1" ] && running "$2"; }
-
-silent() { [ ! -s "$work/$1.log" ] && running "$(cat "$work/$1.pid")"; }
-
-# follow NAME WHAT CONDITION...: shows what is waited for while a condition
-# holds: on a terminal each second in one line, else a line every ten.
-follow() {
-  local name=$1 what=$2 start=$SECONDS shown=$SECONDS line=
-  shift 2
-  while "$@"; do
+# await NAME WHAT [FILE]: waits for a command of begin, or until it has written a file, and prints every five seconds how far it
+# is.
+await() {
+  local pid=pid_$1 log=$work/$1.log shown=$SECONDS
+  while kill -0 "${!pid}" 2>/dev/null && [ ! -s "${3:-/nothing}" ]; do
     sleep 0.2
-    if [ -t 2 ]; then
-      if [ $((SECONDS - start)) -lt 1 ] || [ "$shown" = $SECONDS ]; then continue; fi
-      shown=$SECONDS line=1
-      printf '\r\033[K   %.75s' "$what, $((SECONDS - start)) s: $(how_far "$name")" >&2
-    elif [ $((SECONDS - shown)) -ge 10 ] || { [ -z "$line" ] && [ $((SECONDS - start)) -ge 2 ]; }; then
-      shown=$SECONDS line=1
-      say "   $what, $((SECONDS - start)) s: $(how_far "$name")"
+    if [ $((SECONDS - shown)) -lt 5 ]; then continue; fi
+    shown=$SECONDS
+    if [ "$1" = build ] && [ -s "$work/packages" ]; then
+      say "   $SECONDS s, $2: compiled $(grep -c '^[^ ]*$' "$log") of $(cat "$work/packages") packages"
+    else
+      say "   $SECONDS s, $2: $(tail -n 1 "$log" | cut -c 1-75)"
     fi
   done
-  if [ -t 2 ] && [ -n "$line" ]; then printf '\r\033[K' >&2; fi
-}
-
-# how_far NAME: of a build how many packages it has compiled, else the last line.
-how_far() {
-  local log=$work/$1.log
-  if [ "$1" = build ] && [ -s "$work/packages" ]; then
-    printf '%s of %s packages are compiled\n' "$(grep -c '^[^ ]*$' "$log")" "$(cat "$work/packages")"
-  else
-    tail -n 1 "$log" 2>/dev/null
+  [ ! -s "${3:-/nothing}" ] || return 0
+  if ! wait "${!pid}"; then
+    cat "$log" >&2
+    say "error: $2 failed, $SECONDS s after the start of this demo"
+    return 1
   fi
+  say "== $2: ready, $SECONDS s after the start of this demo"
 }
 
-# hand_to_jaeger: what is kept of the run. Of a Jaeger that had it live it is the address that matters; spans that it has
-# already change nothing.
+# hand_to_jaeger sends Jaeger the kept trace. A Jaeger that answers is used.
 hand_to_jaeger() {
-  "$work/workcell" runs trace -o json >"$work/trace.json" || return 1
-  if [ -e "$work/jaeger.pid" ]; then
-    say "Jaeger is fetched, or built, which takes some minutes the first time. The run is over: Ctrl-C takes nothing away,"
-    say "the trace is kept."
-    ready jaeger "Jaeger" || return 1
-    tail -n 1 "$work/jaeger.log" >&2
+  "$work/workcell" runs trace -o json >"$work/trace.json" || return
+  if ! "${jaeger[@]}" status >/dev/null 2>&1; then
+    say "Jaeger is downloaded or built, which takes some minutes once. The run is over, and its trace is kept: Ctrl-C loses nothing."
+    begin jaeger nice -n 19 "${jaeger[@]}" up
+    await jaeger "Jaeger" || return
   fi
-  hack/service.sh jaeger send "$work/trace.json" || return 1
-  say "(Jaeger keeps running; hack/service.sh jaeger stop ends it. Built from its module it has the query API, but not the pages.)"
+  "${jaeger[@]}" send "$work/trace.json" || return
+  say "(Jaeger keeps running; ${jaeger[*]} stop ends it. A Jaeger that was built here has no pages: /api/traces/ in place of /trace/"
+  say "in its address returns the trace as JSON.)"
 }
 
-main
+case ${1:-} in
+  "") main ;;
+  tags) backend=${BACKEND:-local} && demo_tags ;;
+  *) die "usage: demo.sh [tags]" ;;
+esac

@@ -184,7 +184,7 @@ sources() {
 
 vet() {
   nice go vet -race -tags $tags ./...
-  nice go vet -tags no_docker,no_containerd,no_kubernetes,no_models ./cmd/workcell ./internal/engines ./internal/models
+  nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell ./internal/engines ./internal/models ./internal/otelsetup ./internal/state
 }
 
 # bulk PLACE: packages that need no engine and of which the place has all tests but those of a pattern, with one go test.

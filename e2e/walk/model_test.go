@@ -3,6 +3,7 @@ package walk
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ func agents() map[string]agent {
 		"You run tests":              {"sandbox_exec", run("python3", "-m", "unittest"), `{"all_passed": PASSED, "tests": 1, "report": ""}`},
 		"Python developer": {"sandbox_exec", run("python3", "-c",
 			"print('there are', sum(all(n % d for d in range(2, n)) for n in range(2, 100)))"), "STDOUT"},
+		"below 10,000":    {"sandbox_run", map[string]any{"code": "print(sum(all(n % d for d in range(2, 101) if d < n) for n in range(2, 10000)))"}, "STDOUT"},
 		"questions about": {"sandbox_run", map[string]any{"code": "print(6*7)"}, `{"answer": "STDOUT", "figures": []}`},
 	}
 }
@@ -56,15 +58,16 @@ func (g *gemini) hold(words string) <-chan struct{} {
 
 // request is what matters of a request of the Gemini API.
 type request struct {
-	SystemInstruction struct{ Parts []struct{ Text string } }
-	Contents          []struct {
-		Parts []struct {
-			FunctionResponse *struct {
-				Response struct {
-					ExitCode int `json:"exit_code"`
-					Stdout   string
-				}
-			}
+	SystemInstruction struct{ Parts []part }
+	Contents          []struct{ Parts []part }
+}
+
+type part struct {
+	Text             string
+	FunctionResponse *struct {
+		Response struct {
+			ExitCode int `json:"exit_code"`
+			Stdout   string
 		}
 	}
 }
@@ -72,11 +75,11 @@ type request struct {
 // ServeHTTP answers a request, or waits for the end of it.
 func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var req request
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || len(req.SystemInstruction.Parts) == 0 || len(req.Contents) == 0 {
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || len(req.Contents) == 0 {
 		g.t.Errorf("%s: %v", r.URL, err)
 		return
 	}
-	instructions, last := req.SystemInstruction.Parts[0].Text, req.Contents[len(req.Contents)-1].Parts
+	instructions, last := slices.Concat(req.SystemInstruction.Parts, req.Contents[0].Parts)[0].Text, req.Contents[len(req.Contents)-1].Parts
 	g.mu.Lock()
 	held, asked := g.held, g.asked
 	g.mu.Unlock()

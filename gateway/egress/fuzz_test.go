@@ -43,7 +43,6 @@ func FuzzConnection(f *testing.F) {
 		"GET http://good.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
 		"CONNECT good.example:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
 		"CONNECT 10.0.0.1:443 HTTP/1.0\r\n\r\n", "POST http://good.example:80@evil.example/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x01\xbb\x16\x03\x01",
 	} {
 		f.Add([]byte(seed))
 	}

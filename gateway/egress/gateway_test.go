@@ -158,7 +158,6 @@ func TestRules(t *testing.T) {
 		{"half a ClientHello", tunnelled("good.example:443", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"), "\x15\x03\x03", "1.1.1.1:443", "tls: no ClientHello"},
 		{"a port that is named", tunnelled("git.example:22", inner("whatever")), "GET whatever /x ", "1.1.1.2:22", ""},
 		{"SOCKS5", "\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x00\x50", "", "", ""},
-		{"SOCKS4", "\x04\x01\x00\x50\x01\x01\x01\x01\x00", "", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
