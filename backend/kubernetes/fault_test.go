@@ -124,7 +124,8 @@ func everything(t *testing.T, b *kubernetes.Backend, namespace string, spec back
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	if err := b.Watch(watching, backend.Filter{SessionID: spec.ID}, stop); !errors.Is(err, context.Canceled) {
+	late := func() { stop(); time.Sleep(50 * time.Millisecond) } // by then the server's answer has ended as well
+	if err := b.Watch(watching, backend.Filter{SessionID: spec.ID}, late); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	for _, f := range []func() error{

@@ -403,12 +403,15 @@ func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func
 	for {
 		select {
 		case <-ctx.Done():
-			return d.calls.Fail(ctx, "watch", ctx.Err())
 		case event, ok := <-w.ResultChan():
-			if !ok || event.Type == "ERROR" {
-				return fmt.Errorf("kubernetes: the server ended the watch: %w", backend.ErrUnavailable)
+			if ok && event.Type != "ERROR" {
+				changed()
+				continue
 			}
-			changed()
 		}
+		if ctx.Err() != nil { // which ends the server's answer as well
+			return d.calls.Fail(ctx, "watch", ctx.Err())
+		}
+		return fmt.Errorf("kubernetes: the server ended the watch: %w", backend.ErrUnavailable)
 	}
 }
