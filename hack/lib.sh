@@ -113,6 +113,9 @@ containerd_answers() {
 # interrupted, start_service ends what it started. Then come the commands of at_exit, the last one first.
 supervise() {
   local work
+  GOTMPDIR=$(mktemp -d) # go leaves files when it is ended
+  export GOTMPDIR
+  trap 'rm -rf "$GOTMPDIR"' EXIT
   set -m # a group
   (
     set +m
@@ -145,16 +148,21 @@ finish() {
   exit "$code"
 }
 
-# end_work PID STATUS: within a minute.
+# end_work PID STATUS: programs have a minute to end. Some remove what they made.
 end_work() {
   trap '' INT TERM HUP
   kill -TERM -- "-$1" 2>/dev/null || true
   for _ in $(seq 600); do
-    kill -0 "$1" 2>/dev/null || break
+    group_runs "$1" || break
     sleep 0.1
   done
   kill -KILL -- "-$1" 2>/dev/null || true
   exit "$2"
+}
+
+group_runs() {
+  { if [ -d /proc/self ]; then cat /proc/[0-9]*/stat | sed 's/.*) //'; else ps -A -o stat= -o ppid= -o pgid=; fi || true; } 2>/dev/null |
+    awk -v group="$1" '$3 == group && $1 !~ /^Z/ {some = 1} END {exit !some}'
 }
 
 # lock FILE [-n]: holds a lock until this shell ends; with -n it fails when
