@@ -21,7 +21,7 @@ var errNoQueue = fail(exitUnavailable, errors.New("detached runs need PostgreSQL
 
 func newWorkerCmd(*app) *cobra.Command {
 	return &cobra.Command{
-		Use: "worker", Short: "Not in this build", DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
+		Use: "worker", Short: "Not in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
 	}
 }
 
