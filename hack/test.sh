@@ -36,7 +36,7 @@ main() {
   work=$(mktemp -d)    # test binaries, logs
   at_exit 'rm -rf "$scratch" "$work"'
   at_exit stop_services
-  at_exit '[ "$code" -eq 0 ] || say "*** FAILED: ${section:-set-up}, after $(elapsed $((SECONDS - began)))"'
+  at_exit 'if [ "$code" -ne 0 ]; then say "$times" && say "*** FAILED: ${section:-set-up}, after $(elapsed $((SECONDS - began)))"; fi'
   mkfifo "$work/slots"
   exec 8<>"$work/slots"
   for _ in $(seq $(($(nproc) + 1))); do echo >&8; done
