@@ -198,7 +198,7 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// clients are those of the kinds that the driver uses, in its namespace. The set of client-go links every kind of Kubernetes.
+// clients has one client for each kind that the driver uses. The clientset of client-go would link every kind of Kubernetes.
 type clients struct {
 	parameters runtime.ParameterCodec
 	namespaces *gentype.Client[*corev1.Namespace]

@@ -102,7 +102,7 @@ func newBackend(t testing.TB, adjust func(*kubernetes.Options)) *kubernetes.Back
 	return backendtest.Closing(t, b, err)
 }
 
-// admin is the configuration of clients of the cluster beside the driver's.
+// admin returns the configuration of an administrator's client.
 func admin(t testing.TB) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
