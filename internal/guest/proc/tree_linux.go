@@ -19,8 +19,14 @@ const (
 	reapBound = time.Second
 )
 
-// crowd is how many processes make the guest stop them all while it looks for those of a tree.
-const crowd = 64
+// A tree that forks may grow faster than the guest kills one process after the other. The guest stops all processes of the
+// sandbox while it kills the tree, when there are as many as crowd, or when it has looked as often as patience.
+const (
+	crowd    = 64
+	patience = 3
+	// holdBound is how long they are stopped at a time: those of other commands are among them.
+	holdBound = 2 * time.Second
+)
 
 // holdTries is how often, a millisecond apart, the guest looks whether it is between fork and exec.
 const holdTries = 100
@@ -115,12 +121,20 @@ func (k *Tree) search(pids []int) []proc {
 	return found
 }
 
-// Signal sends sig to the tree's processes and returns how many there are.
-func (k *Tree) Signal(sig unix.Signal, thorough bool) int {
-	defer k.t.hold()()
+// Signal sends signals to the tree's processes and returns how many there are.
+func (k *Tree) Signal(thorough bool, signals ...unix.Signal) int {
+	if len(AllPIDs()) >= crowd {
+		defer k.t.hold()()
+	}
+	return k.signal(thorough, signals...)
+}
+
+func (k *Tree) signal(thorough bool, signals ...unix.Signal) int {
 	members := k.members(thorough)
 	for _, p := range members {
-		signalProc(p, sig)
+		for _, sig := range signals {
+			signalProc(p, sig)
+		}
 	}
 	return len(members)
 }
@@ -128,33 +142,44 @@ func (k *Tree) Signal(sig unix.Signal, thorough bool) int {
 // Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
 // a row find nothing, the second a thorough one. It reports whether the tree is empty.
 func (k *Tree) Terminate(grace time.Duration) bool {
-	if grace > 0 && k.Signal(unix.SIGTERM, true) > 0 {
-		k.Signal(unix.SIGCONT, false) // a stopped process acts on TERM only when it is continued
+	if grace > 0 && k.Signal(true, unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process acts on TERM only when it is continued
 		k.await(grace)
 	}
 	deadline := time.Now().Add(killBound)
-	pause := time.Millisecond
-	for {
-		n := k.Signal(unix.SIGKILL, false)
-		if n == 0 {
-			if n = k.Signal(unix.SIGKILL, true); n == 0 {
-				k.awaitReaped()
-				return true
-			}
-		}
+	for looks := 1; !k.kill(looks > patience); looks++ {
 		if time.Now().After(deadline) {
 			return false
 		}
-		time.Sleep(pause)
-		pause = min(2*pause, 20*time.Millisecond)
+		time.Sleep(time.Duration(min(looks, 20)) * time.Millisecond)
 	}
+	k.awaitReaped()
+	return true
 }
 
-// hold stops every process of a crowded sandbox and returns what continues them. Against some hundred that fork whenever
+// kill kills the tree's processes and reports whether there were none.
+//
+// One that is told to stop in the middle of a fork still makes its child, which stops as well but is in no list yet. So the
+// processes stay stopped until a look finds all dead: the dead make no more, and a child that has not run has none.
+func (k *Tree) kill(hold bool) bool {
+	until := time.Now()
+	if hold || len(AllPIDs()) >= crowd {
+		defer k.t.hold()()
+		until = until.Add(holdBound)
+	}
+	for k.signal(false, unix.SIGKILL) > 0 || k.signal(true, unix.SIGKILL) > 0 {
+		if !time.Now().Before(until) {
+			return false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return true
+}
+
+// hold stops every process of the sandbox and returns what continues them. Against some hundred that fork whenever
 // one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
 // children that are just being made. What another command of the sandbox had stopped itself is continued with the rest.
 func (t *tracker) hold() (release func()) {
-	if !t.alone || len(AllPIDs()) < crowd {
+	if !t.alone {
 		return func() {}
 	}
 	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because somebody
@@ -184,7 +209,8 @@ func (k *Tree) await(d time.Duration) {
 	}
 }
 
-// awaitReaped waits until nothing of a killed tree shows in /proc any more: what has ended has no processes. Zombies are left where a living parent that is not of the tree does not wait for them, or where there are no tags.
+// awaitReaped waits until /proc shows nothing of a killed tree. Zombies stay where a living parent outside the tree does not wait
+// for them, and where there are no tags.
 func (k *Tree) awaitReaped() {
 	if !k.t.alone || k.tag == noTag && !k.every {
 		return

@@ -225,7 +225,7 @@ func (e *execution) forget() {
 func (e *execution) endTree(grace time.Duration) proc.Exit {
 	k := e.tree()
 	if e.term != nil && grace > 0 {
-		k.Signal(unix.SIGHUP, true) // an interactive shell does not act on TERM
+		k.Signal(true, unix.SIGHUP) // an interactive shell does not act on TERM
 	}
 	if !k.Terminate(grace) {
 		e.s.logf("exec %s: processes do not die", e.id)
@@ -259,7 +259,7 @@ func (e *execution) signal(sig unix.Signal) {
 	e.mu.Lock()
 	e.named = true
 	e.mu.Unlock()
-	e.tree().Signal(sig, true)
+	e.tree().Signal(true, sig)
 }
 
 // finish records the end.
