@@ -202,7 +202,7 @@ bulk() {
 
 packages() {
   # The time of each package includes its wait for a place.
-  TMPDIR=$scratch nice go test -race ${tags:+-tags $tags} -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -skip "$1" \
+  TMPDIR=$scratch nice go test -race ${tags:+-tags $tags} -count=1 -vet=off -timeout 30m -parallel 6 -p $(($(nproc) + 1)) -skip "$1" \
     -exec "$root/hack/test.sh slot $work/slots" "${@:2}" | grep -a --line-buffered -v '\[no test files\]'
 }
 
