@@ -25,7 +25,7 @@ test-all: ## make test, then every area
 
 test-engines: ## the rest on Docker and containerd: faults, watching, ports, interpreters
 test-containerd2: ## drivers and sessions on a current containerd
-test-gvisor: ## the suites with every sandbox on gVisor, on an engine of their own
+test-gvisor: ## the suites with every sandbox on gVisor, on a separate engine
 test-kubernetes: ## the driver, sessions, the chart and the manifests on a cluster that is built from Go modules
 test-postgres: ## stores, journals, the queue, workers, failover
 test-agents: ## coding agents, MCP clients and servers from npm, a browser
@@ -49,7 +49,7 @@ contract: engine ## try the drivers of the CLI coding agents (AGENTS, or all) wi
 	  use_docker_context; only=$${AGENTS:-} log=$$(mktemp); at_exit "rm -f $$log"; \
 	  ENGINES=docker hack/images.sh -agents -newest -only "$${only// /,}" | awk '$$2 ~ /^workcell\// {print $$2}' | while read -r image; do \
 	    name=$${image#workcell/}; name=$${name%%:*}; \
-	    if env "WORKCELL_EXECUTOR_IMAGE_$${name^^}=$$image" go test -count=1 ./e2e/executor -run "^Test(Real|Shell|Resume|LostSession|Skills|Schema|Refused|Broken|Thinking|Safety|MaxTurns|Faults|Walls|HostileRepository|Cancelled|ACPRecorded)\$$/^$$name\$$" >"$$log" 2>&1 </dev/null; then \
+	    if env "WORKCELL_EXECUTOR_IMAGE_$${name^^}=$$image" go test -count=1 ./e2e/executor -run "^Test(Real|Shell|Resume|LostSession|Skills|Schema|Refused|Broken|Thinking|Safety|MaxTurns|Faults|Walls|HostileRepository|Cancelled|ACPRecorded|Containerd|Local)\$$/^$$name\$$" >"$$log" 2>&1 </dev/null; then \
 	      say "ok       $$image"; \
 	    else \
 	      say "WARNING  the driver of $$name does not work with $$image:"; \
@@ -76,9 +76,11 @@ guest: ## rebuild the embedded guest binaries
 	@hack/build-guest.sh
 
 manifests: ## rebuild deploy/kubernetes/workcell.yaml from the Helm chart
-	@$(lib) helm=$$(hack/tool.sh helm); new=deploy/kubernetes/workcell.yaml.new; \
-	echo "# Made from deploy/helm/workcell by make manifests: kubectl apply -n workcell -f it." >$$new; \
-	"$$helm" template workcell --namespace workcell deploy/helm/workcell >>$$new; mv $$new $${new%.new}
+	@$(lib) render() { \
+	  local helm; helm=$$(hack/tool.sh helm); new=$$(mktemp); at_exit "rm -f $$new"; \
+	  echo "# Made from deploy/helm/workcell by make manifests: kubectl apply -n workcell -f it." >"$$new"; \
+	  "$$helm" template workcell --namespace workcell deploy/helm/workcell >>"$$new"; cat "$$new" >deploy/kubernetes/workcell.yaml; \
+	}; supervise render
 
 trace-picture: ## draw docs/trace.svg: the trace of a run of the example, on the local backend, with recorded answers
 	@$(lib) draw() { \
@@ -86,7 +88,7 @@ trace-picture: ## draw docs/trace.svg: the trace of a run of the example, on the
 	  go build -trimpath -o "$$WORKCELL_STATE_DIR/workcell" ./cmd/workcell; \
 	  run=$$("$$WORKCELL_STATE_DIR/workcell" run examples/workflows/debug-and-fix.yaml --backend local -o json \
 	    --model scripted/examples/workflows/scripts/debug-and-fix.yaml | sed -n 's/.*"run_id": "\(run_[a-z2-7]*\)".*/\1/p'); \
-	  "$$WORKCELL_STATE_DIR/workcell" runs trace "$$run" -o svg >docs/trace.svg.new; mv docs/trace.svg.new docs/trace.svg; \
+	  "$$WORKCELL_STATE_DIR/workcell" runs trace "$$run" -o svg >"$$WORKCELL_STATE_DIR/trace.svg"; cat "$$WORKCELL_STATE_DIR/trace.svg" >docs/trace.svg; \
 	  say "docs/trace.svg is the trace of $$run"; \
 	}; supervise draw
 
@@ -104,7 +106,7 @@ soak: images ## fault tests (TESTS, or all) and killed workers for SOAK (default
 
 lint: ## sizes of packages beside their bounds, and the linters of Go, of scripts and of workflows
 	@hack/lint.sh
-	@"$$(hack/tool.sh shellcheck)" hack/*.sh .ci/run
+	@"$$(hack/tool.sh shellcheck)" hack/*.sh .ci/run .ci/debian
 	@"$$(hack/tool.sh actionlint)"
 
 # Before Go 1.27, -fuzztime may fail when the time is over (https://go.dev/issue/75804). An interrupt does not.

@@ -50,7 +50,7 @@ tool() { "$root/hack/tool.sh" "$1"; }
 
 up() {
   [ "$(id -u)" = 0 ] || die "the test cluster needs root"
-  need_packages "the test cluster" containerd runc containernetworking-plugins openssl iproute2 iptables
+  need_packages "the test cluster" containerd runc containernetworking-plugins openssl curl iproute2 iptables
   programs
   lock "$cache/cluster.lock"
   if [ ! -e "$state" ]; then at_exit '[ "$code" -eq 0 ] || down'; fi
@@ -276,7 +276,7 @@ pause() (
 
 # left lists what tests made: objects, what runs, and images besides those of images.
 left() {
-  ready_kubelet 2>/dev/null || return 0
+  ready_kubelet 2>/dev/null || die "the test cluster does not answer"
   "$(tool addons)" --kubeconfig "$data/kubeconfig" --left
   local kind
   for kind in agents.x-k8s.io/v1beta1/sandboxes extensions.agents.x-k8s.io/v1beta1/sandbox{claims,warmpools,templates}; do

@@ -122,8 +122,8 @@ choose_backend() {
     *) die "BACKEND=$backend is not known" "docker, containerd, local or auto" ;;
   esac
   if [ "$backend" = local ]; then
-    say "the sandbox is made of this machine's own programs, read-only, in namespaces of its own, with a system call"
-    say "filter and without privileges. That is no container: the wall is thinner. See docs/local.md."
+    say "the sandbox runs this machine's programs, read-only, in separate namespaces, with a system call filter and without"
+    say "privileges. A container isolates better: see docs/local.md."
   else
     say "the sandbox is a container of $backend"
   fi
@@ -212,8 +212,8 @@ hand_to_jaeger() {
     await jaeger "Jaeger" || return
   fi
   "${jaeger[@]}" send "$work/trace.json" || return
-  say "(Jaeger keeps running; ${jaeger[*]} stop ends it. A Jaeger that was built here has no pages: /api/traces/ in place of /trace/"
-  say "in its address returns the trace as JSON.)"
+  say "(Jaeger keeps running; ${jaeger[*]} stop ends it. A Jaeger that was built here has no pages: replace /trace/ by"
+  say "/api/traces/ in the address for the trace as JSON.)"
 }
 
 case ${1:-} in

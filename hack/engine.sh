@@ -5,7 +5,7 @@
 #
 #   engine.sh [docker] [containerd]   default: Docker, and containerd where it
 #                                     can be had without asking for more
-#   engine.sh stop                    end what this script started by hand
+#   engine.sh stop [docker] [containerd]   end what this script started by hand; default: both
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -15,9 +15,9 @@ system_socket=/run/containerd/containerd.sock
 
 main() {
   local engine
-  if [ "$*" = stop ]; then
-    end dockerd "$pids/dockerd.pid" dockerd
-    end containerd "$pids/containerd.pid" containerd
+  if [ "${1:-}" = stop ]; then
+    case "${*:2}" in "" | *docker*) end dockerd "$pids/dockerd.pid" dockerd ;; esac
+    case "${*:2}" in "" | *containerd*) end containerd "$pids/containerd.pid" containerd ;; esac
     return
   fi
   if [ $# -eq 0 ]; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# gVisor's OCI runtime, runsc: a kernel of their own for sandboxes that ask for it. Needs root.
+# gVisor's OCI runtime, runsc, which gives each sandbox a separate kernel. Needs root.
 #
 #   gvisor.sh path       build it once (some minutes on 2 cores), print the path of a program that adds the flags sandboxes need
 #   gvisor.sh install    put that into the PATH, where containerd's driver finds it, and register it with this machine's Docker.
 #                        An existing runsc is left alone.
-#   gvisor.sh test       the suites of drivers, sessions, promises and host tools with all their sandboxes on it. They use an engine
-#                        of their own, and install nothing.
+#   gvisor.sh test       the suites of drivers, sessions, promises and host tools with all their sandboxes on it. They use a separate
+#                        engine, and install nothing.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -141,11 +141,23 @@ finish() {
   local code=$1 c
   set +e
   trap '' INT TERM HUP
-  for c in ${started[@]+"${started[@]}"}; do
-    if [ "$code" -ne 0 ]; then end_pid "$(cat "$c")" TERM && rm -f "$c"; fi
-  done
+  if [ "$code" -ne 0 ]; then
+    end_jobs
+    for c in ${started[@]+"${started[@]}"}; do end_pid "$(cat "$c")" TERM && rm -f "$c"; done
+  fi
   for c in ${exit_commands[@]+"${exit_commands[@]}"}; do eval "$c"; done
   exit "$code"
+}
+
+# end_jobs ends what works in the background, and waits for it. Daemons have left the group.
+end_jobs() {
+  local job group self
+  self=$(exec sh -c 'echo $PPID') # bash 3.2 has no BASHPID
+  kill -TERM 0
+  for job in $(jobs -p); do
+    group=$({ if [ -d /proc/self ]; then sed 's/.*) //' "/proc/$job/stat" | cut -d' ' -f3; else ps -o pgid= -p "$job"; fi; } 2>/dev/null)
+    if [ "${group// /}" = "$self" ]; then wait "$job"; fi
+  done
 }
 
 # end_work PID STATUS: programs have a minute to end. Some remove what they made.

@@ -36,7 +36,8 @@ main() {
   work=$(mktemp -d)    # test binaries, logs
   at_exit 'rm -rf "$scratch" "$work"'
   at_exit stop_services
-  at_exit 'if [ "$code" -ne 0 ]; then say "$times" && say "*** FAILED: ${section:-set-up}, after $(elapsed $((SECONDS - began)))"; fi'
+  at_exit 'if [ "$code" -ne 0 ]; then report "*** FAILED: ${section:-set-up}"; fi'
+  if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then need_packages "go test -race" gcc libc6-dev; fi
   mkfifo "$work/slots"
   exec 8<>"$work/slots"
   for _ in $(seq $(($(nproc) + 1))); do echo >&8; done
@@ -47,17 +48,26 @@ main() {
     set -- test $areas
   fi
   for area in "${@:-test}"; do
+    "$work/tiers" "$area" >"$work/plan-$area"
     if [ "$area" = test ]; then fast; else area "$area"; fi
   done
   ended
-  mkdir -p dist
-  { printf '%s\n' "${times#?}" && printf '%12s  %s\n' "$(elapsed $((SECONDS - began)))" "all passed"; } | tee dist/test-times.txt
+  case ${*:-test} in
+    test) if [ $SECONDS -gt $((began + 1200)) ]; then times+=$'\n'"WARNING: the goal of make test is 20 minutes"; fi ;;
+    "test $areas") if [ $SECONDS -gt $((began + 4500)) ]; then times+=$'\n'"WARNING: the goal of make test-all is 75 minutes"; fi ;;
+  esac
+  report "all passed"
 }
 
-# fast is make test. What needs no engine is compiled and tested while the engines are set up.
+# report OUTCOME: prints the times of the sections, and writes them to dist/test-times.txt.
+report() {
+  mkdir -p dist
+  { printf '%s\n' "${times#?}" && printf '%12s  %s\n' "$(elapsed $((SECONDS - began)))" "$1"; } | tee dist/test-times.txt
+}
+
+# fast is make test. Tests that need no engine run while the engines are set up.
 fast() {
   begin "checks"
-  if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then need_packages "go test -race" gcc libc6-dev; fi
   engines
   start machine "debian,python,node"
   sources
@@ -100,14 +110,17 @@ area() {
   stop_services
 }
 
-# engines remembers to stop the engines if they do not run now.
-engines() { if ! engine_answers && ! containerd_answers "$containerd_socket"; then stops+=("hack/engine.sh stop"); fi; }
+# engines remembers to stop each engine that does not run now.
+engines() {
+  containerd_answers "$containerd_socket" || stops+=("hack/engine.sh stop containerd")
+  engine_answers || stops+=("hack/engine.sh stop docker")
+}
 
 # machine IMAGES: engines that answer, and the images of the tests in them.
 machine() {
   hack/engine.sh docker containerd
   ENGINES=docker,containerd hack/images.sh -only "$1"
-  # What the local backend's sandboxes run is the system's.
+  # Sandboxes of the local backend run the programs of the system.
   if is_debian; then
     [ -x /usr/bin/python3 ] || need_packages "the local backend's tests" python3
     [ -x /usr/bin/node ] || need_packages "the local backend's tests" nodejs
@@ -115,11 +128,11 @@ machine() {
 }
 
 need_engines() {
-  if is_debian; then PATH=$PATH:/usr/sbin need_packages "snapshots on XFS, networks and Compose files" xfsprogs iproute2 docker-compose; fi
+  if is_debian; then PATH=$PATH:/usr/sbin need_packages "snapshots on XFS, networks and Compose files" xfsprogs iproute2 procps docker-compose; fi
 }
 
 need_containerd2() {
-  CONTAINERD2=$(service containerd2)
+  service containerd2 CONTAINERD2
   ENGINES=containerd CONTAINERD_ADDRESS=$CONTAINERD2 hack/images.sh
 }
 
@@ -136,7 +149,7 @@ also_kubernetes() { finished && nothing_new "$cluster_before" hack/cluster.sh le
 
 need_postgres() {
   if is_debian && ! command -v ip >/dev/null; then need_packages "networks of the workers' tests" iproute2; fi
-  WORKCELL_TEST_POSTGRES=$(service postgres)
+  service postgres WORKCELL_TEST_POSTGRES
   export WORKCELL_TEST_POSTGRES
 }
 
@@ -177,7 +190,7 @@ sources() {
   local bad
   bad=$(gofmt -l .)
   [ -z "$bad" ] || die "not formatted by gofmt: $bad"
-  # What a test needs is set up here; a test that skips shows nothing.
+  # This script sets up what the tests need, and a test that skips shows nothing.
   if grep -rnE '\bt\.Skip(Now|f)?\(' --include='*_test.go' .; then die "tests must not skip"; fi
   go run ./hack/house . hack/house/bounds.txt >/dev/null
   go run ./hack/tiers check
@@ -185,8 +198,8 @@ sources() {
 }
 
 vet() {
-  nice go vet -race -tags $tags ./...
-  nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell ./internal/engines ./internal/models ./internal/otelsetup ./internal/state
+  nice go vet -race -tags $tags ./... &&
+    nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell ./internal/engines ./internal/models ./internal/otelsetup ./internal/state
 }
 
 # bulk PLACE: packages that need no engine and of which the place has all tests but those of a pattern, with one go test.
@@ -196,7 +209,7 @@ bulk() {
     [ "$mode $backend $run" = "race - " ] || continue
     packages+=("./$package")
     if [ -n "$skip" ]; then skips+=("$skip"); fi
-  done < <(plan "$1")
+  done <"$work/plan-$1"
   [ ${#packages[@]} -eq 0 ] || lane "packages without an engine" packages "$(IFS='|' && printf '%s' "${skips[*]:-^$}")" "${packages[@]}"
 }
 
@@ -217,7 +230,7 @@ compile() {
     binary=$work/$2-$tags-${package//\//-}.test
     [ -e "$binary" ] || nice go test "${flags[@]}" -vet=off -c -o "$binary" "./$package"
     lane "$package${backend:+ on $backend}" binary "$binary" "$package" "$backend" "$run" "$skip"
-  done < <(plan "$1")
+  done <"$work/plan-$1"
 }
 
 # command_binary builds the command that tests of whole processes start.
@@ -237,8 +250,6 @@ binary() {
   (cd "$2" && env "${environment[@]}" "$root/hack/test.sh" slot "$work/slots" "$1" -test.timeout 60m -test.parallel 4 \
     ${4:+-test.run "$4"} ${5:+-test.skip "$5"})
 }
-
-plan() { "$work/tiers" "$1"; }
 
 # begin SECTION ends the section before.
 begin() {
@@ -297,22 +308,26 @@ finished() {
   fi
 }
 
-# service NAME: starts it unless it runs, and prints where it answers.
+# service NAME VARIABLE: starts it unless it runs, and sets the variable to where it answers.
 service() {
+  local address
   if ! hack/service.sh "$1" status >/dev/null 2>&1; then stops+=("hack/service.sh $1 stop"); fi
-  hack/service.sh "$1" start | tail -n 1
+  address=$(hack/service.sh "$1" start | tail -n 1)
+  printf -v "$2" %s "$address"
 }
 
 stop_services() {
   local i
   for ((i = ${#stops[@]} - 1; i >= 0; i--)); do ${stops[i]} || true; done
   stops=()
+  unset CONTAINERD2 WORKCELL_TEST_POSTGRES
 }
 
 # leftovers lists what a test may leave: objects on the engines, state of the local backend, temporary files, and processes of
-# programs that tests build or start.
+# programs that tests build or start. It fails if it cannot look.
 leftovers() {
   local l=label=dev.workcell.instance p
+  engine_answers && containerd_answers "$containerd_socket" || return 1
   docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}}'
   docker ps --all --filter label=com.docker.compose.project=workcell-test --format 'container {{.ID}} {{.Names}}'
   docker volume ls --filter $l --format 'volume {{.Name}}'
@@ -331,6 +346,7 @@ leftovers() {
       "$scratch"/* | "$work"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
     esac
   done
+  return 0
 }
 
 # containerd_leftovers SOCKET: in the namespaces of the project and its tests.
@@ -347,10 +363,11 @@ containerd_leftovers() {
 
 # nothing_new BEFORE COMMAND...: within 30 s the command lists what it listed before, and no more.
 nothing_new() {
-  local before=$1 new deadline=$((SECONDS + 30))
+  local before=$1 now new deadline=$((SECONDS + 30))
   shift
   while :; do
-    new=$(comm -13 <(sort <<<"$before") <("$@" | sort))
+    now=$("$@") || die "what the tests left cannot be listed"
+    new=$(comm -13 <(sort <<<"$before") <(sort <<<"$now"))
     [ -n "$new" ] || break
     if [ $SECONDS -ge $deadline ]; then
       printf 'the tests left behind:\n%s\n' "$new"

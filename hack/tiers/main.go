@@ -30,7 +30,7 @@ const (
 
 // places are `make test` and the areas, in the order in which the documentation names them. none is for tests that a
 // backend adds nothing to, or that cannot hold on it.
-var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "network", "systems", "newcomer", "contract", "none"}
+var places = []string{"test", "engines", "containerd2", "gvisor", "kubernetes", "postgres", "agents", "network", "systems", "newcomer", "none"}
 
 func main() {
 	if len(os.Args) != 2 {
@@ -108,7 +108,7 @@ func read(root string) (*plan, error) {
 	return p, nil
 }
 
-// tests returns the names of the tests, fuzz tests and examples below root by folder. Modules of their own are left out.
+// tests returns the names of the tests, fuzz tests and examples below root by folder. It leaves out nested modules.
 func tests(root string) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
