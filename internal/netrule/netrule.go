@@ -190,7 +190,7 @@ func cutPort(text string) (host, port string, ok bool) {
 		return text, "", false
 	}
 	i := strings.LastIndex(text, ":")
-	if i < strings.LastIndex(text, "]") {
+	if i <= strings.LastIndex(text, "]") { // also where there is neither
 		return text, "", false
 	}
 	return text[:i], text[i+1:], true

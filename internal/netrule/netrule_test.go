@@ -104,7 +104,7 @@ func TestProblems(t *testing.T) {
 
 // FuzzParse: what is taken as a rule matches nothing but what its words say.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1"} {
+	for _, seed := range []string{"a.org", "*.a.org:443", "[::1]:80", "::1", "registry:go", "1.2.3.4", "a.org.", "A.ORG:1", "["} {
 		f.Add(seed, "a.org")
 	}
 	f.Fuzz(func(t *testing.T, rule, host string) {
