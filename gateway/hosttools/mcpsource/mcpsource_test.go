@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -57,6 +58,10 @@ func newServer() *mcp.Server {
 	}
 	add("environ", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text(strings.Join(os.Environ(), "\n")), nil
+	})
+	add("where", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		dir, err := os.Getwd()
+		return text(dir), err
 	})
 	add("complain", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		fmt.Fprintln(os.Stderr, "the token is", os.Getenv("TOKEN"))
@@ -119,6 +124,36 @@ func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *
 	s := mcpsource.New(server, &mcpsource.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Environ: []string{"LANG=C"}})
 	t.Cleanup(func() { s.Close() })
 	return s, log
+}
+
+// TestStartsBesideItsFile: a program starts where the operator's file is, and is looked for there: the working directory may be a
+// hostile repository, from which npx, python -m and others would take their code.
+func TestStartsBesideItsFile(t *testing.T) {
+	own, repository := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
+	file := filepath.Join(own, "tools.yaml")
+	if err = errors.Join(err, os.Symlink(self, filepath.Join(own, "server")), os.WriteFile(filepath.Join(repository, "server"), []byte("#!/bin/false"), 0o700),
+		os.WriteFile(file, []byte("servers: {beside: {command: [./server], env: {"+asServer+": '1'}}}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(repository)
+	relative, err := filepath.Rel(repository, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := serverfile.Read(relative, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withoutFile := config.Servers[0]
+	withoutFile.Command, withoutFile.Dir = []string{self}, ""
+	for want, server := range map[string]serverfile.Server{own: config.Servers[0], string(filepath.Separator): withoutFile} {
+		s := mcpsource.New(server, nil)
+		if res, err := call(t, s, "where"); err != nil || res.Text != want {
+			t.Errorf("started in %v, %v, want %s", res, err, want)
+		}
+		s.Close()
+	}
 }
 
 // call calls a tool of a source.

@@ -2,12 +2,14 @@ package mcpsource
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -81,7 +83,8 @@ const stopWait = 500 * time.Millisecond
 // program starts the server in a process group of its own.
 func (s *source) program() (mcp.Transport, func(), error) {
 	cmd := exec.Command(s.server.Command[0], s.server.Command[1:]...)
-	cmd.Env = append([]string{}, s.o.Environ...) // not nil, which is this process's own
+	cmd.Dir = cmp.Or(s.server.Dir, string(filepath.Separator)) // never the working directory, see serverfile.Read
+	cmd.Env = append([]string{}, s.o.Environ...)               // not nil, which is this process's own
 	for name, value := range s.server.Env {
 		cmd.Env = append(cmd.Env, name+"="+value.Reveal())
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type Config struct {
 type Server struct {
 	Name    string
 	Command []string
+	Dir     string            // where the program starts, an absolute path; empty is /
 	Env     map[string]Secret // beside PATH, HOME and LANG
 	Eager   bool              // start it with the program, not when it is first needed
 	URL     string
@@ -78,13 +80,22 @@ const (
 )
 
 // Read reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
-// every problem, by line and column, and no secret.
+// every problem, by line and column, and no secret. Programs start in the directory of the file: the working directory may be
+// a repository that nobody looked at, and npx, python -m, or make take code from where they start.
 func Read(file string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(file, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(file, src, lookup)
+	c, err := Parse(file, src, lookup)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(filepath.Dir(file))
+	for i := range c.Servers {
+		c.Servers[i].Dir = dir
+	}
+	return c, err
 }
 
 // Parse is Read for a file's contents; file is used in errors only.
