@@ -2,17 +2,28 @@
 package registryauth
 
 import (
+	"cmp"
 	"context"
+	"io"
+	"os/exec"
+	"time"
 
 	dockerconfig "github.com/docker/cli/cli/config"
 	"github.com/docker/cli/cli/config/types"
+	"github.com/docker/docker-credential-helpers/client"
+	"github.com/docker/docker-credential-helpers/credentials"
 )
 
-// hubKey is how Docker's configuration names its own registry.
-const hubKey = "https://index.docker.io/v1/"
+const (
+	// hubKey is how Docker's configuration names its own registry.
+	hubKey = "https://index.docker.io/v1/"
+	// tokenUser is the name of a user whose password is an identity token, by the protocol of credential helpers.
+	tokenUser = "<token>"
+)
 
-// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. Credential
-// helpers are asked, which are programs that may hang: the answer is awaited no longer than ctx.
+// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. A credential
+// helper is a program that may hang: it ends with ctx. It starts in dir, because the working directory may be a repository
+// that nobody looked at.
 func Lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
 	if dir == "" {
 		return types.AuthConfig{}, nil
@@ -21,24 +32,32 @@ func Lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
 	case "docker.io", "registry-1.docker.io", "index.docker.io":
 		host = hubKey
 	}
-	type answer struct {
-		auth types.AuthConfig
-		err  error
+	file, err := dockerconfig.Load(dir)
+	if err != nil {
+		return types.AuthConfig{}, err
 	}
-	got := make(chan answer, 1)
-	go func() { // ends with the helper; nobody need wait for it
-		file, err := dockerconfig.Load(dir)
-		if err != nil {
-			got <- answer{err: err}
-			return
-		}
-		auth, err := file.GetAuthConfig(host)
-		got <- answer{auth, err}
-	}()
-	select {
-	case <-ctx.Done():
+	name := cmp.Or(file.CredentialHelpers[host], file.CredentialsStore)
+	if name == "" {
+		return file.GetAuthConfig(host)
+	}
+	found, err := client.Get(func(args ...string) client.Program {
+		h := helper{exec.CommandContext(ctx, "docker-credential-"+name, args...)}
+		h.Dir, h.WaitDelay = dir, time.Second
+		return h
+	}, host)
+	switch {
+	case ctx.Err() != nil:
 		return types.AuthConfig{}, ctx.Err()
-	case a := <-got:
-		return a.auth, a.err
+	case credentials.IsErrCredentialsNotFound(err):
+		return types.AuthConfig{}, nil
+	case err != nil:
+		return types.AuthConfig{}, err
+	case found.Username == tokenUser:
+		return types.AuthConfig{IdentityToken: found.Secret, ServerAddress: found.ServerURL}, nil
 	}
+	return types.AuthConfig{Username: found.Username, Password: found.Secret, ServerAddress: found.ServerURL}, nil
 }
+
+type helper struct{ *exec.Cmd }
+
+func (h helper) Input(in io.Reader) { h.Stdin = in }
