@@ -34,13 +34,15 @@ type Conflict struct {
 // it was when the patch was made is never overwritten: texts are merged where
 // the two changes are apart, and everything else is a conflict and left alone.
 // Nothing outside of dir, nothing through a symbolic link and nothing below a
-// directory named .git is ever written. Each file is replaced as a whole.
+// directory named .git is ever written. Each file is replaced as a whole. The
+// path of dir must not have a link either: where one leads may have changed
+// since somebody looked.
 //
 // The error is for what keeps the patch from being applied further; what was
 // made until then stays and is in the result.
 func (p *Patch) Apply(dir string) (Result, error) {
 	var result Result
-	root, err := os.OpenRoot(dir)
+	root, err := openExact(dir)
 	if err != nil {
 		return result, err
 	}
@@ -71,6 +73,24 @@ func (p *Patch) Apply(dir string) (Result, error) {
 		}
 	}
 	return result, a.makeLinks(links, &result)
+}
+
+// openExact opens a directory that no link leads to.
+func openExact(dir string) (*os.Root, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := root.Stat(".")
+	now, nowErr := os.Lstat(dir)
+	exact, exactErr := filepath.EvalSymlinks(dir)
+	if err = errors.Join(err, nowErr, exactErr); err == nil && (exact != filepath.Clean(dir) || !os.SameFile(opened, now)) {
+		err = fmt.Errorf("a link in the path %s leads to %s: nothing is written through a link", dir, exact)
+	}
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return root, nil
 }
 
 // turn returns when the change is made: what is lower comes first.

@@ -213,17 +213,23 @@ func TestWhatRunsFindOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.HasPrefix(err.Error(), wf.Path+":3:14: workspace "+wf.Workspace()+": ") {
+	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.HasPrefix(err.Error(), wf.Path+":3:14: workspace "+wf.Workspace().Dir+": ") {
 		t.Errorf("CheckWorkspace: %v", err)
 	}
 	if at := wf.AsRoot(); at == nil || at.Line != 4 || at.Column != 9 {
 		t.Errorf("AsRoot: %v, want 4:9", at)
 	}
-	if err := os.Mkdir(wf.Workspace(), 0o700); err != nil {
+	if err := os.Mkdir(wf.Workspace().Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := wf.CheckWorkspace(t.Context()); err != nil {
 		t.Errorf("CheckWorkspace of a directory: %v", err)
+	}
+	if err = errors.Join(os.Remove(wf.Workspace().Dir), os.Symlink(t.TempDir(), wf.Workspace().Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.Contains(err.Error(), ":3:14: ") || !strings.Contains(err.Error(), "--workspace DIR") {
+		t.Errorf("CheckWorkspace of a link that leads out: %v", err)
 	}
 	_, err = workflow.Parse("w.yaml", []byte("id: w\nsandbox: {image: \"Debian:12\"}\nsteps:\n  - {id: a, type: end}\n"), nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "w.yaml:2:18: image reference \"Debian:12\": ") {

@@ -67,7 +67,7 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	wf, err := workflow.Check("testdata/bad/rounds.yaml", nil)
-	if err == nil || wf == nil || wf.Workspace() != "" || wf.AsRoot() != nil {
+	if err == nil || wf == nil || wf.Workspace().Dir != "" || wf.AsRoot() != nil {
 		t.Errorf("Check = %v, %v", wf, err)
 	}
 	wf, err = workflow.Check("testdata/good/spec.yaml", nil)

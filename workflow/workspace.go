@@ -3,6 +3,7 @@ package workflow
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -12,26 +13,30 @@ import (
 )
 
 // Workspace returns the directory of the host that is copied into the run's sandboxes when they are made: what
-// `sandbox: {workspace: …}` says, relative to the workflow's file. Empty is none.
-func (wf *Workflow) Workspace() string {
-	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
-		return wf.workspace
+// `sandbox: {workspace: …}` says, relative to the workflow's file and below its directory. The zero value is none.
+func (wf *Workflow) Workspace() transfer.Place {
+	if wf.workspace == "" {
+		return transfer.Place{}
 	}
-	return filepath.Join(filepath.Dir(wf.Path), wf.workspace)
+	at := transfer.Place{Dir: wf.workspace, Within: filepath.Dir(wf.Path)}
+	if !filepath.IsAbs(at.Dir) {
+		at.Dir = filepath.Join(at.Within, at.Dir)
+	}
+	return at
 }
 
 // CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The error
 // is a [frontmatter.Errors] with the place in the workflow's file.
 func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
-	dir := wf.Workspace()
-	if dir == "" {
+	at := wf.Workspace()
+	if at.Dir == "" {
 		return nil
 	}
-	_, err := transfer.CheckWorkspace(ctx, dir)
+	_, err := transfer.CheckWorkspace(ctx, at)
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return frontmatter.Errors{wf.problem("workspace", fmt.Sprintf("workspace %s: %v", dir, err))}
+	return frontmatter.Errors{wf.problem("workspace", fmt.Sprintf("workspace %s: %v", at.Dir, err))}
 }
 
 // AsRoot returns the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
@@ -50,12 +55,12 @@ func (wf *Workflow) problem(field, message string) *frontmatter.Error {
 
 // setBase sets what the run's sandboxes are based on.
 func (r *run) setBase(ctx context.Context) error {
-	req, dir := r.wf.base, r.wf.Workspace()
+	req, at := r.wf.base, r.wf.Workspace()
 	if outer, ok := session.BaseFromContext(ctx); ok && r.opts.Within != nil {
 		req = req.WithDefaults(outer)
 	}
 	if r.opts.Workspace != "" {
-		dir = r.opts.Workspace
+		at = transfer.Place{Dir: r.opts.Workspace}
 	}
 	if r.opts.OnPull != nil {
 		req.OnPull = r.opts.OnPull
@@ -64,16 +69,16 @@ func (r *run) setBase(ctx context.Context) error {
 		req.Retention = r.opts.Retention
 	}
 	r.base = req
-	if dir == "" {
-		return nil
-	}
 	file := ""
 	if r.opts.Results != "" {
 		file = runfiles.Dir(r.opts.Results).Base(r.result.RunID)
 	}
-	var err error
-	if r.workspace, err = transfer.NewSnapshot(ctx, dir, file); err != nil {
-		err = fmt.Errorf("workspace %s: %w", dir, err)
+	_, err := os.Stat(file)
+	if at.Dir == "" && err != nil { // else it came with the run
+		return nil
+	}
+	if r.workspace, err = transfer.NewSnapshot(ctx, at, file); err != nil {
+		err = fmt.Errorf("workspace %s: %w", at.Dir, err)
 		if placed := r.wf.CheckWorkspace(ctx); placed != nil && r.opts.Workspace == "" {
 			err = placed
 		}

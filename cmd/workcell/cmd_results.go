@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -434,6 +433,9 @@ what it might act on; pipes and files get the patch as it is.`,
 				return err
 			}
 			listFew(p.Omitted, a.notice, "not among the changes: %s: %s")
+			if dir := made.Workspace(); dir != "" {
+				a.notice("changes of %s", dir)
+			}
 			return p.Format(a.contents())
 		}),
 	})
@@ -447,7 +449,7 @@ func newRunsApplyCmd(a *app) *cobra.Command {
 		Long: `Apply what a run changed to the directory that its workspace is a copy of, or to DIR. Texts that changed there meanwhile
 are merged; where both changed the same lines, and for all other files that changed meanwhile, the file is left as it is and
 named, and the exit code is 7. Nothing is written outside of the directory, through a link or below .git. Applying twice is
-no error.`,
+no error. For a run that a worker of another machine carried out, name DIR.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
 			p, err := patchOf(run, made)
@@ -458,7 +460,16 @@ no error.`,
 				a.notice("the run changed nothing")
 				return nil
 			}
-			return a.apply(p, cmp.Or(append(args, "")[0], made.Workspace()))
+			dir := made.Workspace()
+			if len(args) > 0 {
+				if dir, err = filepath.EvalSymlinks(args[0]); err != nil {
+					return usageError(err, "")
+				}
+			}
+			if dir == "" {
+				return usageError(fmt.Errorf("run %s was carried out elsewhere, and the database gets no say in where files are written", run), "workcell runs apply "+run+" DIR")
+			}
+			return a.apply(p, dir)
 		}),
 	})
 }

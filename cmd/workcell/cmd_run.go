@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,10 +96,11 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 		return err
 	}
 	a.reportStrange(input, wf.InputSchema())
-	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
-		a.reportSkipped(ctx, dir)
+	workspace := a.place(wf)
+	if workspace.Dir != "" {
+		a.reportSkipped(ctx, workspace)
 	}
-	if err := a.checkHome(wf.Outputs(), cmp.Or(a.Workspace, wf.Workspace())); err != nil {
+	if err := a.checkHome(wf.Outputs(), workspace.Dir); err != nil {
 		return err
 	}
 	j, err := a.openJournal(ctx)
@@ -160,6 +160,14 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
 	})
 	return errors.Join(runError(err), res.Cleanup, home)
+}
+
+// place returns the directory that a workflow's sandboxes begin with a copy of: only a flag names one of any place.
+func (a *app) place(wf *workflow.Workflow) transfer.Place {
+	if a.Workspace != "" {
+		return transfer.Place{Dir: a.Workspace}
+	}
+	return wf.Workspace()
 }
 
 // retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
@@ -332,10 +340,10 @@ func (h *host) agentWorkspace(ctx context.Context, run string) (began *transfer.
 	if err != nil {
 		return nil, nil, err
 	}
-	if began, err = transfer.NewSnapshot(ctx, h.Workspace, own.Base(run)); err != nil {
+	if began, err = transfer.NewSnapshot(ctx, transfer.Place{Dir: h.Workspace}, own.Base(run)); err != nil {
 		return nil, nil, fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
 	}
-	h.reportSkipped(ctx, h.Workspace)
+	h.reportSkipped(ctx, transfer.Place{Dir: h.Workspace})
 	return began, func(stuck bool) error {
 		if !stuck {
 			return own.Clear()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
@@ -120,10 +121,7 @@ func (a *app) forRun(n runNote, log io.Writer) *app {
 	b.env, b.command, b.noReaper = a.env, a.command, true
 	b.stateDirFlag, b.stateFlag, b.configFlag, b.ociRuntime, b.mounts = a.stateDirFlag, a.stateFlag, a.configFlag, a.ociRuntime, a.mounts
 	b.runFlags = a.runFlags
-	b.Model, b.Prices, b.Workspace, b.Keep, b.User, b.Defaults, b.Audit = n.Model, n.Prices, n.Workspace, n.Keep, n.User, nil, ""
-	if n.Backend != "" {
-		b.Backend = n.Backend
-	}
+	b.Model, b.Prices, b.Keep, b.User, b.Defaults, b.Audit = n.Model, n.Prices, n.Keep, n.User, nil, ""
 	return b
 }
 
@@ -172,6 +170,9 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	defer clear()
 	b.Model, b.Prices, b.onKept = n.Model, n.Prices, b.keepIn(w.q)
 	return b.hosting(ctx, w.tel, agents, true, func(ctx context.Context, h *host) error {
+		if has := engines.NameOf(h.m.Backend()); n.Backend != "" && n.Backend != has {
+			return fail(exitInvalid, fmt.Errorf("the run asks for the backend %s, and this worker has %s", n.Backend, has), "start a worker with --backend "+n.Backend)
+		}
 		if err := h.checkRecords(ctx, h.engine, r.ID); err != nil {
 			return err
 		}
@@ -208,8 +209,7 @@ func (h *host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 	h.resume(workflow.History(entries))
 	h.onTool = h.p.tool
 	res, err := workflow.NewEngine(h.m, h, &workflow.Options{
-		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j,
-		Results: string(kept), OnKept: h.onKept, OnEvent: h.p.event,
+		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j, Results: string(kept), OnKept: h.onKept, OnEvent: h.p.event,
 	}).Resume(ctx, wf, entries)
 	switch {
 	case res == nil:

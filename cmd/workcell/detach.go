@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
 	"github.com/workcell-dev/workcell/mcpserver/replica"
+	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -103,7 +103,7 @@ func (a *app) detach(cmd *cobra.Command, path, file string, pairs []string) erro
 // detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
 func (a *app) detachedNote(wf *workflow.Workflow) (string, error) {
 	n := runNote{Detached: true, Workflow: wf.Path, runFlags: runFlags{
-		Backend: a.Backend, Model: a.Model, Prices: a.Prices, Keep: a.Keep, User: a.User, Workspace: cmp.Or(a.Workspace, wf.Workspace()),
+		Backend: a.Backend, Model: a.Model, Prices: a.Prices, Keep: a.Keep, User: a.User, Workspace: a.place(wf).Dir,
 	}}
 	var errs []error
 	for _, path := range []*string{&n.Workflow, &n.Prices, &n.Workspace} {
@@ -123,17 +123,17 @@ func (a *app) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *
 	if files.Skills, err = skillsOf(agents); err != nil {
 		return err
 	}
-	workspace := cmp.Or(a.Workspace, wf.Workspace())
+	workspace := a.place(wf)
 	if base != "" {
-		workspace = ""
+		workspace = transfer.Place{}
 	}
-	if workspace != "" {
+	if workspace.Dir != "" {
 		a.reportSkipped(ctx, workspace)
 	}
 	err = parcel.Send(ctx, q, runID, files, workspace)
 	switch {
 	case errors.Is(err, parcel.ErrWorkspace):
-		return fail(exitInvalid, fmt.Errorf("workspace %s: %w", workspace, err), "--workspace names the directory to copy")
+		return fail(exitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "--workspace names the directory to copy")
 	case errors.Is(err, backend.ErrTooLarge):
 		return fail(exitInvalid, fmt.Errorf("what the run needs, its workspace above all, is packed larger than the %d MiB that travel with a run", worker.MaxFileBytes>>20),
 			"leave out of the workspace what can be fetched inside, or run it here, without --detach")
@@ -275,9 +275,12 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	n.Prices = files.Prices
+	// Who writes to the database must not name files of this machine: only the parcel counts.
+	n.Prices, n.Workspace = files.Prices, ""
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
+	} else if _, scripted := scriptOf(n.Model); scripted {
+		return nil, nil, nil, fmt.Errorf("the run came without the script of %s", n.Model)
 	}
 	wf, err = workflow.Load(files.Workflow, &workflow.LoadOptions{Agents: func(name string) (*frontmatter.Document, error) {
 		path, ok := files.Agents[name]

@@ -93,8 +93,8 @@ func parsePairs(pairs []string) (map[string]string, error) {
 }
 
 // reportSkipped prints what of a workspace is not copied into sandboxes, but for version control's own.
-func (a *app) reportSkipped(ctx context.Context, dir string) {
-	skipped, err := transfer.CheckWorkspace(ctx, dir)
+func (a *app) reportSkipped(ctx context.Context, at transfer.Place) {
+	skipped, err := transfer.CheckWorkspace(ctx, at)
 	if err != nil || len(skipped) == 0 { // the copy itself fails with the error
 		return
 	}
@@ -103,7 +103,7 @@ func (a *app) reportSkipped(ctx context.Context, dir string) {
 	if rest := len(skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	a.notice("notice: not copied from %s, as links and special files are not: %s%s", dir, strings.Join(names, ", "), more)
+	a.notice("notice: not copied from %s, as links and special files are not: %s%s", at.Dir, strings.Join(names, ", "), more)
 }
 
 // readInputFile reads a mapping, an empty one without a path.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -21,13 +22,13 @@ var ErrWorkspace = errors.New("the workspace cannot be packed")
 
 // Send packs the files of a run, with the workspace as it is in a directory, empty for none or for that of f.Base, and keeps them with
 // the run. The error is backend.ErrTooLarge when they are larger than what a queue keeps.
-func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace string) (err error) {
+func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace transfer.Place) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-detach-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if workspace != "" {
+	if workspace.Dir != "" {
 		f.Base = filepath.Join(dir, "base.zip")
 		base, err := transfer.NewSnapshot(ctx, workspace, f.Base)
 		if err == nil {
@@ -80,9 +81,10 @@ func KeepMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.
 	return q.Put(ctx, runID, made, f)
 }
 
-// FetchMade brings what a run made to where it would be if this machine had carried it out; backend.ErrNotFound when there is nothing.
+// FetchMade brings what a run made to where it would be if this machine had carried it out, as [runfiles.Dir.Fetched];
+// backend.ErrNotFound when there is nothing.
 func FetchMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir) error {
-	if err := os.MkdirAll(kept.Of(runID), 0o700); err != nil {
+	if err := kept.Fetched(runID); err != nil {
 		return err
 	}
 	err := fetch(ctx, q, runID, made, kept.Made(runID))
@@ -92,13 +94,13 @@ func FetchMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles
 	return err
 }
 
-// placeBase puts the workspace of a run where its engine looks for it, unless it is there.
+// placeBase puts the workspace of a run where its engine looks for it.
 func placeBase(kept runfiles.Dir, runID, base string) error {
-	if base == "" {
-		return nil
-	}
 	to := kept.Base(runID)
-	if _, err := os.Stat(to); err == nil {
+	if base == "" {
+		if err := os.Remove(to); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {

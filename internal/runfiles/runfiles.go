@@ -23,12 +23,13 @@ import (
 
 // Names in a run's directory, and in the archive there.
 const (
-	baseFile   = "base.zip" // the workspace as it was; only while the run is under way or interrupted
-	madeFile   = "made.zip" // what the run made
-	needsDir   = "needs"    // with unnamed behind it: what the run needs, on a machine that it did not begin on
-	unnamed    = "-*"       // behind the name of a file that is being written
-	aboutName  = "about.json"
-	outputsDir = "outputs/"
+	baseFile    = "base.zip" // the workspace as it was; only while the run is under way or interrupted
+	madeFile    = "made.zip" // what the run made
+	fetchedFile = "fetched"  // there when madeFile is another machine's
+	needsDir    = "needs"    // with unnamed behind it: what the run needs, on a machine that it did not begin on
+	unnamed     = "-*"       // behind the name of a file that is being written
+	aboutName   = "about.json"
+	outputsDir  = "outputs/"
 )
 
 // Dir is the directory that holds those of all runs.
@@ -47,6 +48,15 @@ func (d Dir) Base(run string) string { return d.of(run, baseFile) }
 
 // Made returns the path of the file that keeps what a run made.
 func (d Dir) Made(run string) string { return d.of(run, madeFile) }
+
+// Fetched notes that what is kept of a run was, or is about to be, brought from another machine, which gets no say in where
+// files are written: the archive then names no workspace.
+func (d Dir) Fetched(run string) error {
+	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(d.of(run, fetchedFile), nil, 0o600)
+}
 
 // Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of processes
 // that were killed go with RemoveBegun.
@@ -95,6 +105,9 @@ func (d Dir) Save(run string, m Made) error {
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := os.Remove(d.of(run, fetchedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return errors.Join(syncDir(d.of(run)), syncDir(string(d)))
 }
@@ -170,6 +183,9 @@ func (d Dir) Open(run string) (*Archive, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.of(run, madeFile), err), z.Close())
 	}
+	if _, err := os.Lstat(d.of(run, fetchedFile)); !errors.Is(err, fs.ErrNotExist) {
+		ar.a.Workspace = ""
+	}
 	return ar, nil
 }
 
@@ -179,7 +195,7 @@ func (ar *Archive) Close() error { return ar.z.Close() }
 // Source returns what ran.
 func (ar *Archive) Source() string { return ar.a.Source }
 
-// Workspace returns the directory that the patch is for; empty without one.
+// Workspace returns the directory that the patch is for; empty without one, and where the archive was [Dir.Fetched].
 func (ar *Archive) Workspace() string { return ar.a.Workspace }
 
 // entry reads an entry of the archive.

@@ -21,7 +21,8 @@ import (
 // all copies are made from it: they are alike, and what a sandbox became can be compared with what it was. Its methods
 // may be called concurrently.
 type Snapshot struct {
-	dir  string
+	at   Place
+	dir  string // of at, without links
 	file string // the zip archive; empty until a temp file is made
 	temp bool
 
@@ -30,26 +31,31 @@ type Snapshot struct {
 	copies map[string]bool // ids of the sandboxes that began with it; nil for an archive of an earlier process
 }
 
-// NewSnapshot returns a snapshot of dir, which is kept in file; in a temp file for an empty one. A file that is there
-// already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when dir passes a
-// bound, and backend.ErrInvalid when it is no directory.
-func NewSnapshot(ctx context.Context, dir, file string) (*Snapshot, error) {
-	s := &Snapshot{dir: dir, file: file, temp: file == ""}
-	if abs, err := filepath.Abs(dir); err == nil {
-		s.dir = abs
-	}
+// NewSnapshot returns a snapshot of a directory, which is kept in file; in a temp file for an empty one. A file that is there
+// already is the snapshot that an earlier process of the run took. The error wraps backend.ErrTooLarge when the directory
+// passes a bound, and backend.ErrInvalid when it is none.
+func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) {
+	s := &Snapshot{at: at, file: file, temp: file == ""}
 	if file != "" {
 		if _, err := os.Stat(file); err == nil {
 			s.taken = true
+			if root, dir, err := at.open(); err == nil { // it may be gone by now
+				s.dir = dir
+				return s, root.Close()
+			}
 			return s, nil
 		}
 	}
 	s.copies = map[string]bool{}
-	_, err := CheckWorkspace(ctx, dir)
-	return s, err
+	w, err := openWorkspace(ctx, at, maxWorkspaceFiles, maxWorkspaceBytes)
+	if err != nil {
+		return s, err
+	}
+	s.dir = w.dir
+	return s, w.root.Close()
 }
 
-// Dir returns the absolute path of the directory.
+// Dir returns the absolute path of the directory, without links; empty when there was an archive and no directory.
 func (s *Snapshot) Dir() string { return s.dir }
 
 // Into makes every sandbox that is based on req begin with a copy, behind what req has them begin with.
@@ -134,7 +140,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	if s.taken {
 		return nil
 	}
-	w, err := openWorkspace(ctx, s.dir, maxFiles, maxBytes)
+	w, err := openWorkspace(ctx, s.at, maxFiles, maxBytes)
 	if err != nil {
 		return err
 	}

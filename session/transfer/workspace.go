@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -30,14 +32,80 @@ type destination interface {
 // outside the directory gets into the sandbox; nor are version control's own directories, sockets, devices and pipes.
 type workspace struct {
 	root    *os.Root
+	dir     string // of root, without links
 	entries []entry
 	bytes   int64
 	skipped []string // links and special files, by their path below the directory
 }
 
+// Place is a directory of the host. The zero value is none.
+type Place struct {
+	Dir string
+	// Within is set where a file names Dir that nobody may have looked at: Dir must be below this directory, with all links
+	// resolved.
+	Within string
+}
+
+// open opens the directory, and returns its path without links. The error has no path of the host: a model may see it.
+func (p Place) open() (root *os.Root, dir string, err error) {
+	if p.Dir == "" {
+		return nil, "", fs.ErrNotExist
+	}
+	if dir, err = filepath.Abs(p.Dir); err == nil {
+		root, err = p.openAt(dir)
+	}
+	if err == nil {
+		dir, err = exactPath(root, dir)
+	}
+	var at *fs.PathError
+	switch {
+	case err == nil:
+		return root, dir, nil
+	case p.Within != "" && strings.Contains(err.Error(), "escapes from parent"):
+		err = errors.New("it leads out of the directory of the file that names it; --workspace DIR copies any directory")
+	case errors.As(err, &at):
+		err = at.Err
+	}
+	return nil, dir, fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
+}
+
+// exactPath returns the path without links of the directory that was opened.
+func exactPath(root *os.Root, dir string) (string, error) {
+	exact, err := filepath.EvalSymlinks(dir)
+	opened, openedErr := root.Stat(".")
+	now, nowErr := os.Lstat(exact)
+	if err = errors.Join(err, openedErr, nowErr); err == nil && !os.SameFile(opened, now) {
+		err = errors.New("it was replaced while it was opened")
+	}
+	if err != nil {
+		err = errors.Join(err, root.Close())
+	}
+	return exact, err
+}
+
+func (p Place) openAt(dir string) (*os.Root, error) {
+	if p.Within == "" {
+		return os.OpenRoot(dir)
+	}
+	within, err := filepath.Abs(p.Within)
+	if err != nil {
+		return nil, err
+	}
+	below, err := filepath.Rel(within, dir)
+	if err != nil {
+		return nil, err
+	}
+	parent, err := os.OpenRoot(within)
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	return parent.OpenRoot(below)
+}
+
 // CheckWorkspace fails as [NewSnapshot] would, and returns the links and special files that are not copied,
-// by their path below dir.
-func CheckWorkspace(ctx context.Context, dir string) (skipped []string, err error) {
+// by their path below the directory.
+func CheckWorkspace(ctx context.Context, dir Place) (skipped []string, err error) {
 	w, err := openWorkspace(ctx, dir, maxWorkspaceFiles, maxWorkspaceBytes)
 	if err != nil {
 		return nil, err
@@ -47,16 +115,12 @@ func CheckWorkspace(ctx context.Context, dir string) (skipped []string, err erro
 
 // openWorkspace lists the directory without opening a file, and refuses it when it passes a bound. The caller must close
 // the root.
-func openWorkspace(ctx context.Context, dir string, maxFiles int, maxBytes int64) (*workspace, error) {
-	root, err := os.OpenRoot(dir)
+func openWorkspace(ctx context.Context, at Place, maxFiles int, maxBytes int64) (*workspace, error) {
+	root, dir, err := at.open()
 	if err != nil {
-		var at *fs.PathError // the error may reach a model, which needs no path of the host
-		if errors.As(err, &at) {
-			err = at.Err
-		}
-		return nil, fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
+		return nil, err
 	}
-	w := &workspace{root: root}
+	w := &workspace{root: root, dir: dir}
 	err = walk(ctx, root, func(e entry) error {
 		if err := w.add(e); err != nil {
 			return err

@@ -73,7 +73,7 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	}
 
 	dst := &memory{files: map[string]string{}}
-	snapshot, err := NewSnapshot(t.Context(), dir, filepath.Join(t.TempDir(), "run", "base.zip"))
+	snapshot, err := NewSnapshot(t.Context(), Place{Dir: dir}, filepath.Join(t.TempDir(), "run", "base.zip"))
 	must(t, err)
 	must(t, snapshot.copyTo(t.Context(), dst))
 	want := map[string]string{
@@ -86,7 +86,7 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	if diff := cmp.Diff(want, dst.files); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	skipped, err := CheckWorkspace(t.Context(), dir)
+	skipped, err := CheckWorkspace(t.Context(), Place{Dir: dir})
 	if diff := cmp.Diff([]string{"bin/loop", "dangling", "dirlink", "link"}, skipped); err != nil || diff != "" {
 		t.Errorf("skipped, %v (-want +got):\n%s", err, diff)
 	}
@@ -101,7 +101,7 @@ func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 		files int
 		bytes int64
 	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
-		snapshot := &Snapshot{dir: dir, file: filepath.Join(t.TempDir(), "base.zip")}
+		snapshot := &Snapshot{at: Place{Dir: dir}, file: filepath.Join(t.TempDir(), "base.zip")}
 		if err := snapshot.take(t.Context(), most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%s: error = %v, want too large", name, err)
 		}
@@ -126,7 +126,7 @@ func TestSnapshotStaysAsItWas(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		snapshot, err := NewSnapshot(t.Context(), dir, file)
+		snapshot, err := NewSnapshot(t.Context(), Place{Dir: dir}, file)
 		must(t, err)
 		dst := &memory{files: map[string]string{}}
 		must(t, snapshot.copyTo(t.Context(), dst))
@@ -137,18 +137,52 @@ func TestSnapshotStaysAsItWas(t *testing.T) {
 	}
 }
 
+// TestWithin: a directory that a file names is below the file's own, whichever way it is written and wherever links lead.
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	repository, secret := filepath.Join(home, "repository"), filepath.Join(home, "secret")
+	write(t, repository, "project/a", "a", 0o600)
+	write(t, secret, "key", "k", 0o600)
+	for name, target := range map[string]string{"out": "../secret", "up": "..", "chain": "project/../out", "in": "project", "absolute": secret} {
+		must(t, os.Symlink(target, filepath.Join(repository, name)))
+	}
+	for dir, inside := range map[string]bool{
+		"project": true, "in": true, ".": true, "project/../in": true, filepath.Join(repository, "project"): true,
+		"out": false, "up": false, "chain": false, "absolute": false, "out/.": false, "up/secret": false, "..": false, "../secret": false, secret: false, "/": false,
+	} {
+		at := Place{Dir: dir, Within: repository}
+		if !filepath.IsAbs(dir) {
+			at.Dir = repository + "/" + dir
+		}
+		file := filepath.Join(t.TempDir(), "base.zip")
+		snapshot, err := NewSnapshot(t.Context(), at, file)
+		if inside && (err != nil || !strings.HasPrefix(snapshot.Dir(), repository)) || !inside && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "leads out of")) {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if err := snapshot.Take(t.Context()); (err == nil) != inside {
+			t.Errorf("%s: taken: %v", dir, err)
+		}
+		// One that was taken by an earlier process names no directory outside either.
+		write(t, filepath.Dir(file), "base.zip", "", 0o600)
+		if again, err := NewSnapshot(t.Context(), at, file); err != nil || (again.Dir() != "") != inside {
+			t.Errorf("%s again: %q, %v", dir, again.Dir(), err)
+		}
+	}
+}
+
 func TestWorkspaceThatIsNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, "file", "x", 0o644)
 	for _, path := range []string{filepath.Join(dir, "missing"), filepath.Join(dir, "file")} {
-		if _, err := CheckWorkspace(t.Context(), path); !errors.Is(err, backend.ErrInvalid) {
+		if _, err := CheckWorkspace(t.Context(), Place{Dir: path}); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: error = %v, want invalid", path, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := CheckWorkspace(ctx, dir); !errors.Is(err, context.Canceled) {
+	if _, err := CheckWorkspace(ctx, Place{Dir: dir}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want canceled", err)
 	}
 }
