@@ -90,7 +90,10 @@ input: {type: object, properties: {name: {type: string}}}
 	if got := here.ok(t, "runs", "diff", id); !strings.Contains(got, "+more") {
 		t.Errorf("the patch is %q", got)
 	}
-	here.ok(t, "runs", "apply", id)
+	if res := here.run(t, "runs", "apply", id); res.code != 2 || !strings.Contains(res.stderr, "workcell runs apply "+id+" DIR") {
+		t.Errorf("applied to where the database says: exit code %d\n%s", res.code, res.stderr)
+	}
+	here.ok(t, "runs", "apply", id, filepath.Join(dir, "project"))
 	if got, err := os.ReadFile(filepath.Join(dir, "project", "given")); string(got) != "of the project\nmore\n" {
 		t.Errorf("applied: %q, %v", got, err)
 	}
@@ -355,6 +358,29 @@ func TestCannotHere(t *testing.T) {
 	here.ok(t, "runs", "cancel", id)
 	if r := here.show(t, id); r.State != string(workflow.Cancelled) {
 		t.Errorf("the run is %s", r.State)
+	}
+}
+
+// TestHostileDatabase: who writes to the database gets no file of a worker's machine, and no choice of its backend or script.
+func TestHostileDatabase(t *testing.T) {
+	t.Parallel()
+	here, there := pair(t)
+	canary := filepath.Dir(file(t, "canary", "of the worker's machine\n"))
+	look := file(t, "look.yaml", "id: look\nsandbox: {runtime: bash}\noutputs: [found]\nsteps: [{id: look, type: exec, command: 'ls -A . > found'}]\n")
+	note := func(key, value string) string {
+		id := here.ok(t, "run", "--detach", look)
+		query(t, here.url, fmt.Sprintf(`UPDATE workcell.run SET note = jsonb_set(note::jsonb, '{%s}', '"%s"')::text WHERE id = '%s' RETURNING id`, key, value, id))
+		return id
+	}
+	reads, escapes, parses := note("workspace", canary), note("backend", "docker"), note("model", "scripted/"+filepath.Join(canary, "canary"))
+	there.worker(t)
+	here.ok(t, "runs", "logs", reads, "--follow")
+	if got := here.ok(t, "runs", "get", reads, "found", "-"); got != "found" {
+		t.Errorf("the sandbox has %q", got)
+	}
+	for id, want := range map[string]string{escapes: "asks for the backend docker, and this worker has local", parses: "came without the script"} {
+		eventually(t, "the log says "+want, func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), want) })
+		here.ok(t, "runs", "cancel", id)
 	}
 }
 

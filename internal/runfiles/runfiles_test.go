@@ -56,6 +56,17 @@ func TestSaveAndOpen(t *testing.T) {
 	if ar.Workspace() != made.Workspace || ar.Source() != made.Source {
 		t.Errorf("of %s for %s", ar.Source(), ar.Workspace())
 	}
+	// What came from another machine gets no say in where files are written, until this one makes it anew.
+	must(t, d.Fetched("run_1"))
+	fetched, err := d.Open("run_1")
+	must(t, err)
+	must(t, d.Save("run_1", made))
+	again, err := d.Open("run_1")
+	must(t, err)
+	if fetched.Workspace() != "" || again.Workspace() != made.Workspace {
+		t.Errorf("fetched for %q, then made for %q", fetched.Workspace(), again.Workspace())
+	}
+	must(t, errors.Join(fetched.Close(), again.Close()))
 	for name, want := range map[string]fs.FileMode{"": fs.ModeDir | 0o700, "run_1": fs.ModeDir | 0o700, "run_1/made.zip": 0o600} {
 		if st, err := os.Stat(filepath.Join(string(d), name)); err != nil || st.Mode() != want {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)

@@ -62,7 +62,7 @@ func (p Place) open() (root *os.Root, dir string, err error) {
 	case err == nil:
 		return root, dir, nil
 	case p.Within != "" && strings.Contains(err.Error(), "escapes from parent"):
-		err = errors.New("it leads out of the directory of the file that names it; --workspace DIR copies any directory")
+		err = errors.New("it leads out of the directory of the file that names it")
 	case errors.As(err, &at):
 		err = at.Err
 	}
