@@ -137,8 +137,8 @@ func TestSnapshotStaysAsItWas(t *testing.T) {
 	}
 }
 
-// TestWithin: a directory that a file names is below the file's own, whichever way it is written and wherever links lead.
-func TestWithin(t *testing.T) {
+// TestPlaceWithin: a directory that a file names is below the file's own, whichever way it is written and wherever links lead.
+func TestPlaceWithin(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	repository, secret := filepath.Join(home, "repository"), filepath.Join(home, "secret")

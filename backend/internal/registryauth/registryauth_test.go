@@ -15,9 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 )
 
-// TestHelper: a credential helper starts in the directory of the configuration, whatever the working directory holds, and ends
+// TestCredentialHelper: a credential helper starts in the directory of the configuration, whatever the working directory holds, and ends
 // with its caller.
-func TestHelper(t *testing.T) {
+func TestCredentialHelper(t *testing.T) {
 	programs, dir := t.TempDir(), t.TempDir()
 	script := `#!/bin/sh
 read host
