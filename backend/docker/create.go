@@ -120,7 +120,7 @@ func (c *creation) launch(ctx context.Context) error {
 	if err := c.b.checkMountPoints(ctx, c.id, c.img, kit.MountTargets(c.p.Spec.Mounts)); err != nil {
 		return err
 	}
-	if err := c.b.ensureGuest(ctx, c.b.guest.of(c.b.engine().runtime(c.p.Spec)), c.id); err != nil {
+	if err := c.b.ensureGuest(ctx, c.b.guest.of(c.p.engine.runtime(c.p.Spec)), c.id); err != nil {
 		return err
 	}
 	if c.p.Spec.Building {
@@ -162,7 +162,7 @@ func (b *driver) isRemoved(ctx context.Context, id string) bool {
 func (c *creation) createContainer(ctx context.Context) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
-	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine().arch}
+	platform := &ocispec.Platform{OS: "linux", Architecture: c.p.engine.arch}
 	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
 		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, c.nonce), nil, platform, c.p.name)
 	})

@@ -154,12 +154,16 @@ func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (
 
 // copyGuest writes the guest and then the mark, unless another process was faster.
 func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error {
+	e, err := b.learn(ctx)
+	if err != nil {
+		return err
+	}
 	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}
 	mark := embed.File{Path: path.Base(readyFile), Mode: 0o444, Data: []byte(v.guest.Version + "\n")}
 	var buf bytes.Buffer
-	size, err := kit.TarGuest(&buf, v.guest, b.engine().arch, mark)
+	size, err := kit.TarGuest(&buf, v.guest, e.arch, mark)
 	if err != nil {
 		return fmt.Errorf("docker: pack guest: %w", err)
 	}

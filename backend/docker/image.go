@@ -32,9 +32,9 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != b.engine().arch) {
+	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != p.engine.arch) {
 		return nil, fmt.Errorf("docker: image %s is for %s/%s, this engine runs linux/%s: %w",
-			p.Image, res.Os, res.Architecture, b.engine().arch, backend.ErrUnsupported)
+			p.Image, res.Os, res.Architecture, p.engine.arch, backend.ErrUnsupported)
 	}
 	img := &image{id: res.ID}
 	if res.Config == nil {

@@ -36,6 +36,10 @@ type pullMessage struct {
 
 // fetchImage does one pull. The engine's refusals have no types in its answer, so all of them are ErrImage.
 func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
+	e, err := b.learn(ctx)
+	if err != nil {
+		return err
+	}
 	what := "pull " + name
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
@@ -44,7 +48,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + b.engine().arch})
+	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + e.arch})
 	if err != nil {
 		return b.pullError(ctx, what, err)
 	}

@@ -146,7 +146,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, p *plan) error {
 		p.enforcement = backend.WorkspaceWatched
 		return nil
 	}
-	runtime := b.engine().runtime(p.Spec)
+	runtime := p.engine.runtime(p.Spec)
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err == nil:

@@ -38,6 +38,7 @@ func workspaceName(session string) volumeName { return volumeName(namePre + sess
 // plan is what the engine is to be asked for.
 type plan struct {
 	*kit.Plan
+	engine      *engine             // that it was checked against
 	name        string              // of the container
 	volume      volumeName          // of the workspace
 	enforcement backend.Enforcement // of its limit
@@ -53,11 +54,11 @@ type config struct {
 
 // newPlan checks a plan against what the engine can do.
 func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
-	p := &plan{Plan: checked, name: namePre + checked.Spec.ID, volume: workspaceName(checked.Spec.ID)}
 	e, err := b.learn(ctx)
 	if err != nil {
 		return nil, err
 	}
+	p := &plan{Plan: checked, engine: e, name: namePre + checked.Spec.ID, volume: workspaceName(checked.Spec.ID)}
 	if err := checked.Enforceable("docker", e.memory, e.caps); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func (b *driver) resolveMounts(p *plan) error {
 		if _, err := os.Stat(m.Source); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix:") {
 			continue // its own engine tells whether it is there
 		}
-		found, err := kit.ResolveMounts("docker", []backend.Mount{m}, b.engine().root)
+		found, err := kit.ResolveMounts("docker", []backend.Mount{m}, p.engine.root)
 		if err != nil {
 			return err
 		}
@@ -134,8 +135,8 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		network = networkName
 	}
 	security := []string{"no-new-privileges"}
-	if b.engine().profile != "" {
-		security = append(security, "seccomp="+b.engine().profile)
+	if p.engine.profile != "" {
+		security = append(security, "seccomp="+p.engine.profile)
 	}
 	return &container.HostConfig{
 		NetworkMode:    network,
@@ -143,7 +144,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
-		MaskedPaths:    kit.MaskedPaths(b.engine().cpus),
+		MaskedPaths:    kit.MaskedPaths(p.engine.cpus),
 		ReadonlyPaths:  kit.ReadonlyPaths(),
 		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
@@ -151,7 +152,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		ShmSize:        kit.ShmSize(p.Spec.Limits),
 		Runtime:        p.Spec.OCIRuntime,
 		Init:           &noInit,
-		Resources:      b.engine().resources(p.Spec.Limits, p.enforcement, p.Root),
+		Resources:      p.engine.resources(p.Spec.Limits, p.enforcement, p.Root),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}
@@ -165,7 +166,7 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
 // would make an anonymous one without a size.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
-	ms := []mount.Mount{b.guest.of(b.engine().runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
+	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,

@@ -214,11 +214,13 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 	})
 }
 
-// stays returns a flag that a run was started with and that says what a machine does or allows; empty without one.
+// stays returns a flag, or what is configured in place of one, that a run was started with and that says what a machine does or allows; empty without one.
 func (n runNote) stays() string {
 	for name, set := range map[string]bool{
 		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
 		"host-tools": n.HostTools != "", "egress-allow-private": n.EgressAllowPrivate != nil, "pip-index": n.PipIndex != "", "npm-registry": n.NpmRegistry != "",
+		"audit-hash": n.AuditHash, "force": n.Force, "trace-content": n.TraceContent,
+		"oci-runtime": n.Defaults != nil && n.Defaults.OCIRuntime != "", "mount": n.Defaults != nil && len(n.Defaults.Mounts) > 0,
 	} {
 		if set {
 			return name

@@ -42,7 +42,8 @@ type Policy struct {
 	Limits    Limits   // the most that an agent may have
 }
 
-// New returns a registry of sources, which it closes. It fails when a name is not one or two have the same.
+// New returns a registry of sources, which it closes. It fails when a name is not one or two have the same, and when the policy has a pattern that
+// matches no tool or a limit out of its range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {
@@ -54,6 +55,16 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	}
 	if r.o.TracerProvider == nil {
 		r.o.TracerProvider = otel.GetTracerProvider()
+	}
+	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) { // one that matches nothing would deny nothing
+		if problem := toolrule.Pattern(p).Check(); problem != nil {
+			return nil, fmt.Errorf("host tools: the policy's pattern %q: %s; %s", plain(p, 80), problem.Message, problem.Hint)
+		}
+	}
+	for _, b := range r.o.Policy.Limits.Bounds() {
+		if *b.Value != 0 && (*b.Value < b.Least || *b.Value > b.Most) {
+			return nil, fmt.Errorf("host tools: the policy's limit %s: %d is not between %d and %d", b.Name, *b.Value, b.Least, b.Most)
+		}
 	}
 	seen := map[string]bool{}
 	for _, s := range sources {

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -321,8 +323,13 @@ func TestProviderFails(t *testing.T) {
 		for name, v := range *header.Load() {
 			w.Header()[name] = v
 		}
+		w.Header().Set("Link", r.Header.Get("X-Api-Key"))
+		w.WriteHeader(http.StatusEarlyHints)
 		w.WriteHeader(int(status.Load()))
-		fmt.Fprintf(w, `{"error":{"message":"account 42 has no key %s"}}`, r.Header.Get("X-Api-Key"))
+		key := r.Header.Get("X-Api-Key")
+		fmt.Fprintf(w, `{"error":{"message":"account 42 has no key %s`, key[:5]) // in two parts
+		_ = http.NewResponseController(w).Flush()
+		fmt.Fprintf(w, `%s"}}`, key[5:])
 	}))
 	l := rig.issue(model.Grant{Provider: "anthropic"})
 	ask := dialects()[model.Anthropic]
@@ -336,17 +343,26 @@ func TestProviderFails(t *testing.T) {
 		{302, 502, http.Header{"Location": {"http://169.254.169.254/"}}, "anthropic cannot be reached, or does not answer as it should"},
 		{200, 502, http.Header{"Content-Encoding": {"gzip"}}, "anthropic cannot be reached, or does not answer as it should"},
 		{200, 502, http.Header{"Content-Type": {"text/html; charset=utf-8"}}, "anthropic cannot be reached, or does not answer as it should"},
-		{429, 429, http.Header{"Retry-After": {"7"}}, "account 42 has no key " + realKey}, // a provider that tells its key cannot be helped
-		{529, 529, nil, "account 42 has no key " + realKey},
+		{429, 429, http.Header{"Retry-After": {"7"}, "Request-Id": {realKey}}, "account 42 has no key [key]"},
+		{529, 529, http.Header{"X-Ratelimit-Key": {"of " + realKey}}, "account 42 has no key [key]"},
+		{200, 200, http.Header{"Content-Type": {"text/event-stream"}}, "account 42 has no key [key]"},
 	} {
 		status.Store(int64(tt.status))
 		header.Store(&tt.header)
-		got := rig.do(ask.request(rig, l.Key(), "x", false))
+		early := http.Header{}
+		req := ask.request(rig, l.Key(), "x", false)
+		got := rig.do(req.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			early = http.Header(h)
+			return nil
+		}})))
+		if len(early) > 0 || strings.Contains(fmt.Sprint(got), realKey) {
+			t.Errorf("%d: the key is inside: %v %v", tt.status, early, got)
+		}
 		if got.status != tt.want || got.said() != tt.said || got.header.Get("Location") != "" || got.header.Get("Retry-After") != tt.header.Get("Retry-After") {
 			t.Errorf("%d: %d %v %s", tt.status, got.status, got.header, got.body)
 		}
 	}
-	if u := l.Usage(); u.InputTokens != 0 || u.OutputTokens != 0 || u.Estimated != 0 {
+	if u := l.Usage(); u.Estimated != 1 { // the last
 		t.Errorf("failures used %+v", u)
 	}
 	if log := rig.log.String(); !strings.Contains(log, "account 42 has no key [key]") || strings.Contains(log, realKey) {

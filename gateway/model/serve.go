@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
@@ -35,7 +36,7 @@ const (
 // Headers that pass. All others of a request are dropped, and so are all others of an answer: those name the account.
 var (
 	requestHeaders = []string{"Content-Type", "Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Goog-Api-Client", "Idempotency-Key"}
-	answerHeaders  = []string{"Content-Type", "Content-Length", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id", "X-Should-Retry"}
+	answerHeaders  = []string{"Content-Type", "Cache-Control", "Date", "Retry-After", "Retry-After-Ms", "Request-Id", "X-Request-Id", "X-Should-Retry"}
 )
 
 // Handler answers the requests of one sandbox.
@@ -141,9 +142,21 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	if x.kind == list {
 		out.Body = http.NoBody
 	}
-	proxy.ServeHTTP(w, out)
+	proxy.ServeHTTP(finalOnly{w}, out)
 	return nil
 }
+
+// finalOnly drops answers like 103 that come before the answer, with whatever headers a provider gives them.
+type finalOnly struct{ http.ResponseWriter }
+
+func (w finalOnly) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Unwrap lets [http.ResponseController] flush.
+func (w finalOnly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // maxRefusedSpans is how many refusals of a lease are recorded as spans. A program in a loop would fill the trace with them.
 const maxRefusedSpans = 32
@@ -240,18 +253,33 @@ func (x *exchange) answer(res *http.Response) error {
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
 	h := http.Header{}
-	for name, v := range res.Header {
+	secrets := x.secrets()
+	for name, values := range res.Header {
 		if slices.Contains(answerHeaders, name) || strings.Contains(name, "Ratelimit") {
-			h[name] = v
+			for _, v := range values {
+				h.Add(name, secrets.Replace(v))
+			}
 		}
 	}
-	res.Header, res.Trailer = h, nil
+	res.Header, res.Trailer, res.ContentLength = h, nil, -1
 	if res.StatusCode >= 400 {
 		telemetry.Fail(x.span, "provider_error")
 	} else if x.kind == generate {
 		x.meter(res)
 	}
+	res.Body = secrets.Reader(res.Body)
 	return nil
+}
+
+// secrets returns the provider's key as a provider may quote it.
+func (x *exchange) secrets() sanitize.Secrets {
+	var words []string
+	for _, values := range x.key {
+		for _, v := range values {
+			words = append(words, strings.TrimPrefix(v, "Bearer "))
+		}
+	}
+	return sanitize.NewSecrets("[key]", words...)
 }
 
 // mediaType returns the type of an answer without parameters; empty when it cannot be read.
@@ -279,11 +307,7 @@ func (x *exchange) meter(res *http.Response) {
 // logAnswer writes what a provider says to the log, without the key.
 func (x *exchange) logAnswer(res *http.Response) {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
-	said := string(text)
-	for _, v := range x.key {
-		said = strings.ReplaceAll(said, strings.TrimPrefix(v[0], "Bearer "), "[key]")
-	}
-	x.p.o.Log.Warn("a model provider refused", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", said))
+	x.p.o.Log.Warn("a model provider refused", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", x.secrets().Replace(string(text))))
 }
 
 // failed answers when the provider did not, or not in a way that can be passed on.

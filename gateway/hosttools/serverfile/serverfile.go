@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -59,18 +60,18 @@ const redacted = "[redacted]"
 
 // Redactor returns a function that replaces the secrets of the server in a text. Short ones, which are in many texts, stay.
 func (s Server) Redactor() func(string) string {
-	var pairs []string
+	var found []string
 	for _, m := range []map[string]Secret{s.Env, s.Headers} {
 		for _, secret := range m {
 			words := append(strings.Fields(secret.text), secret.text)
 			for _, word := range words {
 				if len(word) >= 8 {
-					pairs = append(pairs, word, redacted)
+					found = append(found, word)
 				}
 			}
 		}
 	}
-	return strings.NewReplacer(pairs...).Replace
+	return sanitize.NewSecrets(redacted, found...).Replace
 }
 
 // Bounds of the operator's file.

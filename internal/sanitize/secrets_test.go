@@ -1,0 +1,58 @@
+package sanitize_test
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	s := sanitize.NewSecrets("[x]", "abcdefgh", "abcdefghXYZ", "", "efghijkl", "zzz")
+	for in, want := range map[string]string{
+		"": "", "none": "none", "abcdefgh": "[x]", "-abcdefghXYZ-": "-[x]-", "abcdefghijkl!": "[x]!", "abcdefgh abcdefgh": "[x] [x]",
+		"abcdefg": "abcdefg", "abcabcdefgh": "abc[x]", "zzzzz.": "[x].", "abcdefghXYabcdefgh": "[x]XY[x]",
+	} {
+		if got := s.Replace(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+		for name, r := range map[string]io.Reader{"at once": strings.NewReader(in), "bytes": iotest.OneByteReader(strings.NewReader(in))} {
+			if got, err := io.ReadAll(s.Reader(io.NopCloser(r))); err != nil || string(got) != want {
+				t.Errorf("%s of %q: %q, %v, want %q", name, in, got, err, want)
+			}
+		}
+	}
+}
+
+func FuzzSecrets(f *testing.F) {
+	f.Add([]byte("an abcdefgh here"), "abc", "cde", 3)
+	f.Add([]byte("aaaaaaaa"), "aa", "aaa", 1)
+	f.Fuzz(func(t *testing.T, text []byte, one, two string, step int) {
+		if strings.Contains("#", one) || strings.Contains("#", two) { // else the replacement would be one
+			return
+		}
+		s := sanitize.NewSecrets("#", one, two)
+		whole := s.Replace(string(text))
+		for _, w := range []string{one, two} {
+			if !strings.Contains(w, "#") && strings.Contains(whole, w) {
+				t.Fatalf("%q is in %q", w, whole)
+			}
+		}
+		var parts [][]byte
+		for rest := text; len(rest) > 0; {
+			n := min(max(step, 1), len(rest))
+			parts, rest = append(parts, rest[:n]), rest[n:]
+		}
+		var readers []io.Reader
+		for _, p := range parts {
+			readers = append(readers, bytes.NewReader(p))
+		}
+		if got, err := io.ReadAll(s.Reader(io.NopCloser(io.MultiReader(readers...)))); err != nil || string(got) != whole {
+			t.Fatalf("in parts of %d: %q, %v, want %q", step, got, err, whole)
+		}
+	})
+}
