@@ -588,6 +588,19 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestPolicyIsChecked: a policy that could never apply is refused, also without the operator's file.
+func TestPolicyIsChecked(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]hosttools.Policy{
+		"deny": {Deny: []string{"delete_*"}}, "ask": {Ask: []string{"a.b", "merge"}}, "empty": {Deny: []string{""}},
+		"negative": {Limits: hosttools.Limits{Calls: -1}}, "large": {Limits: hosttools.Limits{Calls: 1 << 40}},
+	} {
+		if _, err := hosttools.New(&hosttools.Options{Policy: p}, hosttools.Static("app", lookup())); err == nil || !strings.Contains(err.Error(), "policy") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // BenchmarkCall is what the checks, the span and the record of a call cost.
 func BenchmarkCall(b *testing.B) {
 	rules := hosttools.Rules{

@@ -90,9 +90,9 @@ func layers() []layer {
 		{dir: "internal/toolrule", may: []string{"internal/expr", "internal/suggest"}, only: []string{}},
 		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
-		{dir: "gateway/model", may: above("backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
+		{dir: "gateway/model", may: above("internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "internal/llmmock", only: []string{}},
-		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
