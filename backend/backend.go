@@ -106,12 +106,6 @@ type OldGuest struct {
 	Created time.Time // by the engine's clock
 }
 
-// OOMReporter is implemented by drivers whose engine reports whether a process of the sandbox was killed for lack of
-// memory since the sandbox was started.
-type OOMReporter interface {
-	OOMKills(ctx context.Context, id string) (int64, error)
-}
-
 // EngineInfo describes the engine behind a driver, for people.
 type EngineInfo struct {
 	Name        string            `json:"name"`                   // "docker", "containerd", …

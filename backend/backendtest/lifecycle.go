@@ -82,9 +82,6 @@ func (s *suite) calls(t *testing.T, id string, only ...string) map[string]error 
 	if c, ok := s.b.(backend.Connector); ok {
 		all["Connect"] = func() error { return second(c.Connect(ctx, id)) }
 	}
-	if o, ok := s.b.(backend.OOMReporter); ok {
-		all["OOMKills"] = func() error { return second(o.OOMKills(ctx, id)) }
-	}
 	if u, ok := s.b.(backend.UsageReporter); ok {
 		all["Usage"] = func() error { return second(u.Usage(ctx, id)) }
 	}

@@ -60,19 +60,7 @@ func (s *suite) memory(t *testing.T) {
 	if !s.caps.Memory {
 		return // unenforceable has asked
 	}
-	info, conn := s.limited(t, s.h.Python, backend.Limits{MemoryBytes: 64 << 20})
-	reporter, ok := s.b.(backend.OOMReporter)
-	if !ok {
-		t.Fatal("the driver is no OOMReporter")
-	}
-	kills := func(id string) int64 {
-		n, err := reporter.OOMKills(t.Context(), id)
-		must(t, err)
-		return n
-	}
-	if n := kills(info.ID); n != 0 {
-		t.Errorf("before: %d kills", n)
-	}
+	_, conn := s.limited(t, s.h.Python, backend.Limits{MemoryBytes: 64 << 20})
 	if res := Exec(t, conn, "python3", "-c", "x = bytearray(512 << 20)"); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" {
 		t.Errorf("state %s, signal %s", res.State, res.Signal)
 	}
@@ -80,13 +68,9 @@ func (s *suite) memory(t *testing.T) {
 	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("afterwards %q", got)
 	}
-	eventually(t, "the kills to be counted", func() bool { return kills(info.ID) > 0 })
-	other, conn := s.inDebian(t)
+	_, conn = s.inDebian(t)
 	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("another sandbox: %q", got)
-	}
-	if n := kills(other.ID); n != 0 {
-		t.Errorf("another sandbox: %d kills", n)
 	}
 }
 

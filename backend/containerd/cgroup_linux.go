@@ -133,12 +133,3 @@ func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	return b.engine.cgroups.group(r).Usage(), nil
 }
 
-// OOMKills reads the kernel's counter, which is gone with the control group of one that does not run.
-func (b *driver) OOMKills(ctx context.Context, id string) (int64, error) {
-	r, err := b.own(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	n, _ := b.engine.cgroups.group(r).OOMKills()
-	return n, nil
-}

@@ -43,9 +43,6 @@ type driver struct {
 	images imageCache
 
 	known sync.Map // *record by id, of sandboxes that are ours; records never change
-
-	mu    sync.Mutex // guards swept
-	swept time.Time  // when List last looked for stray shims
 }
 
 // New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is

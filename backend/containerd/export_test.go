@@ -3,7 +3,6 @@
 package containerd
 
 import (
-	"context"
 )
 
 // Internals that tests look at.
@@ -19,5 +18,3 @@ func ContainerOf(id string) string {
 	return container
 }
 
-// SweepShims ends stray shims.
-func SweepShims(ctx context.Context, b *Backend) { b.d.sweepShims(ctx) }

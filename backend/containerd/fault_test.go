@@ -104,7 +104,6 @@ func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string
 		"Dial":     func() error { return second(b.Dial(ctx, id)) },
 		"Connect":  func() error { return second(b.Connect(ctx, id)) },
 		"Ping":     func() error { return second(b.Ping(ctx)) },
-		"OOMKills": func() error { return second(b.OOMKills(ctx, id)) },
 		"ImageID":  func() error { return second(b.ImageID(ctx, debianImage)) },
 		"Import":   func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },
 	}

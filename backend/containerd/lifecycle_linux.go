@@ -217,9 +217,6 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	started := r.started()
-	if !started { // its creator may have died
-		b.sweepShims(ctx)
-	}
 	if r.bridged() {
 		if err := b.leaveNetwork(ctx, r.state(), r.id); err != nil {
 			return err

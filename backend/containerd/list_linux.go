@@ -39,7 +39,6 @@ func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 
 // List describes the sandboxes that match filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	b.sweepLater(ctx)
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, labelFilter(filter))
 	})

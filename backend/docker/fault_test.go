@@ -57,7 +57,6 @@ func TestEngineFallsSilent(t *testing.T) {
 		"Dial":    func(ctx context.Context) error { _, err := b.Dial(ctx, info.ID); return err },
 		"Connect": func(ctx context.Context) error { _, err := b.Connect(ctx, info.ID); return err },
 		"Ping":    func(ctx context.Context) error { _, err := b.Ping(ctx); return err },
-		"OOM":     func(ctx context.Context) error { _, err := b.OOMKills(ctx, info.ID); return err },
 	}
 	t.Run("calls", func(t *testing.T) {
 		for name, f := range calls {
@@ -176,7 +175,6 @@ func TestClosed(t *testing.T) {
 		"Dial":    second(b.Dial(t.Context(), id)),
 		"Connect": second(b.Connect(t.Context(), id)),
 		"Ping":    second(b.Ping(t.Context())),
-		"OOM":     second(b.OOMKills(t.Context(), id)),
 	} {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

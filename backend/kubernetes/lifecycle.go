@@ -353,21 +353,6 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return d.removeClaim(ctx, claim)
 }
 
-// OOMKills returns how often a process of the sandbox was killed for lack of memory since it was started.
-func (d *driver) OOMKills(ctx context.Context, id string) (int64, error) {
-	pod, info, err := d.own(ctx, id)
-	switch {
-	case err != nil:
-		return 0, err
-	case info.State != backend.StateRunning && info.OOMKilled:
-		return 1, nil
-	case info.State != backend.StateRunning:
-		return 0, nil
-	}
-	r, err := d.ask(ctx, pod.Name)
-	return r.OOMKills, err
-}
-
 // Usage returns what a sandbox uses.
 func (d *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	pod, info, err := d.own(ctx, id)

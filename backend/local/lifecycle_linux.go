@@ -309,20 +309,6 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("local: reaching the guest: %v: %w", err, backend.ErrUnavailable)
 }
 
-// OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
-// backend.ErrUnsupported where no cgroup counts.
-func (b *driver) OOMKills(ctx context.Context, id string) (int64, error) {
-	x, err := b.own(id)
-	if err != nil {
-		return 0, err
-	}
-	if !b.machine.cgroups.memory() {
-		return 0, fmt.Errorf("local: OOM kills are not counted without a memory cgroup: %w", backend.ErrUnsupported)
-	}
-	n, _ := b.group(x).counters().OOMKills()
-	return n, nil
-}
-
 // Usage returns what the sandbox's control group has counted; nothing is known without one.
 func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
 	x, err := b.own(id)

@@ -22,7 +22,6 @@ import (
 func report(w io.Writer, claimed bool) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{
 		Environ: os.Environ(), Claimed: claimed,
-		OOMKills:    max(counter("memory.events", "oom_kill"), counter("memory/memory.oom_control", "oom_kill")),
 		CPUNanos:    max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", "")),
 		MemoryBytes: max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", "")),
 	})

@@ -38,7 +38,6 @@ type Engine interface {
 	Environments(ctx context.Context, instance string) ([]backend.Environment, error)
 	RemoveEnvironment(ctx context.Context, instance, name string) error
 	backend.Snapshotter
-	OOMKills(ctx context.Context, id string) (int64, error)
 	Usage(ctx context.Context, id string) (backend.Usage, error)
 	// Capabilities may leave Workspace out, and return slices of its own.
 	Capabilities() backend.Capabilities
@@ -225,11 +224,6 @@ func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
 // Rollback makes a workspace what it was. See [backend.Snapshotter].
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
-}
-
-// OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
-func (d *Driver) OOMKills(ctx context.Context, id string) (int64, error) {
-	return Admit(ctx, d.calls, "", func(ctx context.Context) (int64, error) { return d.engine.OOMKills(ctx, id) })
 }
 
 // Usage returns what a sandbox uses.

@@ -361,7 +361,6 @@ type ClaimRequest struct {
 type PodReport struct {
 	Environ     []string `json:"environ"`           // that the program was started with
 	Claimed     bool     `json:"claimed,omitempty"` // the sandbox is the owner's that connect was given
-	OOMKills    int64    `json:"oom_kills"`         // of the pod's container; these are zero where the kernel does not say
 	CPUNanos    int64    `json:"cpu_nanos"`
 	MemoryBytes int64    `json:"memory_bytes"`
 }
