@@ -132,4 +132,3 @@ func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	}
 	return b.engine.cgroups.group(r).Usage(), nil
 }
-

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 

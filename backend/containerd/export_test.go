@@ -2,8 +2,7 @@
 
 package containerd
 
-import (
-)
+import ()
 
 // Internals that tests look at.
 var (
@@ -17,4 +16,3 @@ func ContainerOf(id string) string {
 	_, container, _ := namesOf(id)
 	return container
 }
-

@@ -95,17 +95,17 @@ func TestOverdue(t *testing.T) {
 func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string]error {
 	second := func(_ any, err error) error { return err }
 	calls := map[string]func() error{
-		"Create":   func() error { return second(b.Create(ctx, newSpec())) },
-		"Get":      func() error { return second(b.Get(ctx, id)) },
-		"List":     func() error { return second(b.List(ctx, backend.Filter{})) },
-		"Start":    func() error { return b.Start(ctx, id) },
-		"Stop":     func() error { return b.Stop(ctx, id) },
-		"Remove":   func() error { return b.Remove(ctx, id, backend.RemoveOptions{}) },
-		"Dial":     func() error { return second(b.Dial(ctx, id)) },
-		"Connect":  func() error { return second(b.Connect(ctx, id)) },
-		"Ping":     func() error { return second(b.Ping(ctx)) },
-		"ImageID":  func() error { return second(b.ImageID(ctx, debianImage)) },
-		"Import":   func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },
+		"Create":  func() error { return second(b.Create(ctx, newSpec())) },
+		"Get":     func() error { return second(b.Get(ctx, id)) },
+		"List":    func() error { return second(b.List(ctx, backend.Filter{})) },
+		"Start":   func() error { return b.Start(ctx, id) },
+		"Stop":    func() error { return b.Stop(ctx, id) },
+		"Remove":  func() error { return b.Remove(ctx, id, backend.RemoveOptions{}) },
+		"Dial":    func() error { return second(b.Dial(ctx, id)) },
+		"Connect": func() error { return second(b.Connect(ctx, id)) },
+		"Ping":    func() error { return second(b.Ping(ctx)) },
+		"ImageID": func() error { return second(b.ImageID(ctx, debianImage)) },
+		"Import":  func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
