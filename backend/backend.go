@@ -88,24 +88,6 @@ type WorkspaceKeeper interface {
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 }
 
-// GuestKeeper is implemented by drivers whose engine keeps the guest program apart from the sandboxes: once for every version
-// that was ever used there. It stays when its version is not used any more.
-type GuestKeeper interface {
-	// OldGuests returns the guests of other versions than the driver's own that no sandbox has, and that are not so new that
-	// the process which put them there may be about to make one.
-	OldGuests(ctx context.Context) ([]OldGuest, error)
-	// RemoveOldGuest removes one by its name. One that is gone is no error; one that a sandbox has, or that OldGuests
-	// would not return, is ErrExists and stays.
-	RemoveOldGuest(ctx context.Context, name string) error
-}
-
-// OldGuest is a guest program on an engine that no sandbox needs.
-type OldGuest struct {
-	Name    string    // on the engine
-	Version string    // of the program
-	Created time.Time // by the engine's clock
-}
-
 // EngineInfo describes the engine behind a driver, for people.
 type EngineInfo struct {
 	Name        string            `json:"name"`                   // "docker", "containerd", …

@@ -48,18 +48,17 @@ type Manager struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // reaper, creations and what follows an abandoned one
 
-	mu          sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
-	entries     map[Key]*entry
-	byID        map[string]*Session   // sandboxes of this manager
-	secondary   map[*Session]struct{} // from Connect
-	owed        map[string]struct{}   // ids of closed sessions whose sandboxes are still to be removed, and count until then
-	unsaved     map[string]Record     // what the store did not take, by session id
-	sealed      map[Scope]time.Time   // scopes that were closed, and when
-	used        int                   // sandboxes that count against MaxSandboxes
-	guestsSwept time.Time             // when old guests were last looked for
-	closed      bool
-	finished    chan struct{} // closed when Close or Detach ended
-	closeErr    error
+	mu        sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
+	entries   map[Key]*entry
+	byID      map[string]*Session   // sandboxes of this manager
+	secondary map[*Session]struct{} // from Connect
+	owed      map[string]struct{}   // ids of closed sessions whose sandboxes are still to be removed, and count until then
+	unsaved   map[string]Record     // what the store did not take, by session id
+	sealed    map[Scope]time.Time   // scopes that were closed, and when
+	used      int                   // sandboxes that count against MaxSandboxes
+	closed    bool
+	finished  chan struct{} // closed when Close or Detach ended
+	closeErr  error
 
 	meters meters
 	pool   *warmPool // nil without one

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Backend is a [backend.SandboxBackend] on one containerd, with all optional interfaces of package backend but GuestKeeper. Its
+// Backend is a [backend.SandboxBackend] on one containerd, with all optional interfaces of package backend. Its
 // methods may be called concurrently. Streams of Dial and Connect outlive Close.
 type Backend struct {
 	*common

@@ -142,7 +142,6 @@ func (b *driver) Release() error { return b.api.Close() }
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)
 	_ backend.WorkspaceKeeper = (*Backend)(nil)
-	_ backend.GuestKeeper     = (*Backend)(nil)
 
 	_ backend.EnvironmentKeeper = (*Backend)(nil)
 )

@@ -40,7 +40,7 @@ type guestVolumes struct {
 func (vs *guestVolumes) init(g *backend.Guest) {
 	vs.plain.guest, vs.readable.guest = g, kit.ReadableGuest(g)
 	vs.plain.lock, vs.readable.lock = make(chan struct{}, 1), make(chan struct{}, 1)
-	vs.patience, vs.grace = 15*time.Second, time.Hour
+	vs.patience, vs.grace = 15*time.Second, 24*time.Hour
 }
 
 // of returns the volume for containers of an OCI runtime.
@@ -109,7 +109,9 @@ func (b *driver) fillGuest(ctx context.Context, v *guestVolume) error {
 			return b.awaitGuest(ctx, name, &lock)
 		}
 		if err == nil {
-			err = b.copyGuest(ctx, v, id)
+			if err = b.copyGuest(ctx, v, id); err == nil {
+				b.removeOldGuests(ctx)
+			}
 		}
 		if id != "" {
 			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

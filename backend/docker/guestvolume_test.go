@@ -3,8 +3,6 @@ package docker_test
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,15 +84,11 @@ func TestGuestVolume(t *testing.T) {
 	backendtest.Remove(t, fresh, info.ID)
 }
 
-// TestOldGuests removes what carries the guest of another version, unless a sandbox has it, it is new or it only looks like
-// one. Who is about to use one that goes makes it again.
+// TestOldGuests: the first use of a version removes what carries the guest of another one, unless a sandbox has it, it is new, or it
+// only looks like one. Who is about to use one that goes makes it again.
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
-	var guests []*backend.Guest
-	for range 3 {
-		guests = append(guests, &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
-	}
 	foreign := "workcell-guest-" + strings.ToLower(rand.Text())
 	names := []string{foreign}
 	t.Cleanup(func() {
@@ -107,76 +101,34 @@ func TestOldGuests(t *testing.T) {
 	if _, err := api.VolumeCreate(t.Context(), volume.CreateOptions{Name: foreign}); err != nil {
 		t.Fatal(err)
 	}
-	var backends []*docker.Backend
-	var ids []string
-	for _, g := range guests {
+	version := func(grace time.Duration) *docker.Backend {
+		g := &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
+		names = append(names, "workcell-guest-"+g.Version)
 		b := newBackend(t, func(o *docker.Options) { o.Guest = g })
-		b.SetGuestGrace(0)
-		backends, names = append(backends, b), append(names, "workcell-guest-"+g.Version)
-		ids = append(ids, backendtest.Create(t, b, newSpec()).ID)
+		b.SetGuestGrace(grace)
+		return b
 	}
-	own, old, busy := backends[0], backends[1], backends[2]
-	backendtest.Remove(t, own, ids[0])
-	backendtest.Remove(t, old, ids[1])
-
-	seen := func(b *docker.Backend) []string {
-		t.Helper()
-		list, err := b.OldGuests(t.Context())
-		if err != nil {
+	there := func(name string) bool {
+		_, err := api.VolumeInspect(t.Context(), name)
+		if err != nil && !cerrdefs.IsNotFound(err) {
 			t.Fatal(err)
 		}
-		var found []string
-		for _, g := range list {
-			if g.Name != "workcell-guest-"+g.Version || g.Created.IsZero() {
-				t.Errorf("%+v", g)
-			}
-			if slices.Contains(names, g.Name) { // others have theirs on this engine
-				found = append(found, g.Name)
-			}
-		}
-		return found
+		return err == nil
 	}
-	if got := seen(own); !slices.Equal(got, names[2:3]) {
-		t.Errorf("old guests %v, want %v", got, names[2:3])
-	}
-	patient := newBackend(t, func(o *docker.Options) { o.Guest = guests[0] })
-	if got := seen(patient); len(got) != 0 {
-		t.Errorf("new guests are old: %v", got)
-	}
-	for name, b := range map[string]*docker.Backend{names[1]: own, names[2]: patient, names[3]: own, foreign: own} {
-		if err := b.RemoveOldGuest(t.Context(), name); !errors.Is(err, backend.ErrExists) {
-			t.Errorf("removing %s: %v", name, err)
+	old, busy := version(24*time.Hour), version(24*time.Hour)
+	backendtest.Remove(t, old, backendtest.Create(t, old, newSpec()).ID)
+	kept := backendtest.Create(t, busy, newSpec()).ID
+	for _, grace := range []time.Duration{time.Hour, 0} {
+		b := version(grace)
+		backendtest.Remove(t, b, backendtest.Create(t, b, newSpec()).ID)
+		if got := there(names[1]); got != (grace > 0) || !there(names[2]) || !there(foreign) {
+			t.Errorf("behind a version with a grace of %v: old %v, busy %v, foreign %v", grace, got, there(names[2]), there(foreign))
 		}
 	}
-	for range 2 {
-		if err := own.RemoveOldGuest(t.Context(), names[2]); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, err := api.VolumeInspect(t.Context(), names[2]); !cerrdefs.IsNotFound(err) {
-		t.Errorf("the old guest: %v", err)
-	}
-	for b, id := range map[*docker.Backend]string{old: backendtest.Create(t, old, newSpec()).ID, busy: ids[2]} {
+	for b, id := range map[*docker.Backend]string{old: backendtest.Create(t, old, newSpec()).ID, busy: kept} {
 		if got := backendtest.Sh(t, backendtest.Dial(t, b, id), "echo alive"); got != "alive\n" {
 			t.Errorf("afterwards: %q", got)
 		}
 		backendtest.Remove(t, b, id)
-	}
-}
-
-func TestPing(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	e, err := b.Ping(t.Context())
-	if err != nil || e.Name != "docker" || e.Version == "" || e.API == "" || e.Arch == "" || len(e.OCIRuntimes) == 0 {
-		t.Errorf("Ping: %+v, %v", e, err)
-	}
-	c := b.Capabilities()
-	want := backend.Capabilities{
-		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true, OCIRuntimes: c.OCIRuntimes,
-		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
-	}
-	if diff := cmp.Diff(want, c); diff != "" {
-		t.Errorf("capabilities (-want +got)\n%s", diff)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Backend is a [backend.SandboxBackend] without an engine, with all optional interfaces of package backend but GuestKeeper. Its
+// Backend is a [backend.SandboxBackend] without an engine, with all optional interfaces of package backend. Its
 // methods may be called concurrently. Streams of Dial and Connect outlive Close.
 type Backend struct{ *common }
 

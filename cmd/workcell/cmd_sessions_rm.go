@@ -240,12 +240,6 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 				func() error { return m.RemoveAbandoned(ctx, rec) })
 		}
 	}
-	guests, err := m.OldGuests(ctx)
-	errs = append(errs, err)
-	for _, g := range guests {
-		collect(garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestReclaimAt(g)},
-			func() error { return m.RemoveOldGuest(ctx, g) })
-	}
 	environments, err := o.reclaim(ctx, m, now)
 	errs = append(errs, err)
 	for _, e := range environments {

@@ -65,22 +65,12 @@ type mappedBackend struct {
 // Unwrap returns the driver, for what not all of them can do.
 func (b *mappedBackend) Unwrap() backend.SandboxBackend { return b.driver }
 
-// mappedKeeper is a mappedBackend of a driver that keeps guests, which not all do.
-type mappedKeeper struct {
-	*mappedBackend
-	backend.GuestKeeper
-}
-
 // MapImages returns a driver of Set that creates sandboxes from the mapped images.
 func MapImages(b backend.SandboxBackend, m ImageMap) backend.SandboxBackend {
 	if len(m) == 0 {
 		return b
 	}
-	mapped := &mappedBackend{b.(driver), m}
-	if k, ok := b.(backend.GuestKeeper); ok {
-		return mappedKeeper{mapped, k}
-	}
-	return mapped
+	return &mappedBackend{b.(driver), m}
 }
 
 // Create creates from the mapped image.

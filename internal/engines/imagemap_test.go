@@ -2,13 +2,9 @@ package engines
 
 import (
 	"context"
-	"runtime"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
@@ -50,22 +46,6 @@ func TestImageMapThatIsNone(t *testing.T) {
 	driver := &imageRecorder{}
 	if b := MapImages(driver, ImageMap{}); b != backend.SandboxBackend(driver) {
 		t.Error("an empty map wraps the driver")
-	}
-}
-
-// TestImageMapHidesNothing: a mapping takes away none of what a driver can do beyond its contract.
-func TestImageMapHidesNothing(t *testing.T) {
-	t.Parallel()
-	drivers := []backend.SandboxBackend{&docker.Backend{}}
-	if runtime.GOOS == "linux" {
-		drivers = append(drivers, backend.SandboxBackend(&containerd.Backend{}), backend.SandboxBackend(&local.Backend{}))
-	}
-	for _, b := range drivers {
-		_, keeps := b.(backend.GuestKeeper)
-		mapped := MapImages(b, ImageMap{"a": "b"})
-		if _, ok := mapped.(backend.GuestKeeper); ok != keeps {
-			t.Errorf("%T keeps guests: %t, mapped: %t", b, keeps, ok)
-		}
 	}
 }
 

@@ -30,9 +30,6 @@ type Times struct {
 	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to find out why it
 	// was lost.
 	Ended time.Duration
-	// Guest is how old the guest of another version must be to go: who uses two versions in turn should not wait for a copy at
-	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
-	Guest, GuestsEvery time.Duration
 
 	// Removal bounds one removal; engines wait for a container's processes. Transition is how long to wait for a process that is
 	// about to let go of a sandbox, Handover for one that has a named one.
@@ -56,8 +53,6 @@ func Lifetimes() Times {
 		Remembered:    time.Hour,
 		OrphanMargin:  2 * time.Minute,
 		Ended:         time.Hour,
-		Guest:         day,
-		GuestsEvery:   time.Hour,
 		Removal:       time.Minute,
 		Transition:    time.Minute,
 		Handover:      5 * time.Second,
