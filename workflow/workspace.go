@@ -13,16 +13,13 @@ import (
 )
 
 // Workspace returns the directory of the host that is copied into the run's sandboxes when they are made: what
-// `sandbox: {workspace: …}` says, relative to the workflow's file and below its directory. The zero value is none.
+// `sandbox: {workspace: …}` says, relative to the workflow's file and below its directory. Without one Dir is empty.
 func (wf *Workflow) Workspace() transfer.Place {
-	if wf.workspace == "" {
-		return transfer.Place{}
+	within := filepath.Dir(wf.Path)
+	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
+		return transfer.Place{Dir: wf.workspace, Within: within}
 	}
-	at := transfer.Place{Dir: wf.workspace, Within: filepath.Dir(wf.Path)}
-	if !filepath.IsAbs(at.Dir) {
-		at.Dir = filepath.Join(at.Within, at.Dir)
-	}
-	return at
+	return transfer.Place{Dir: filepath.Join(within, wf.workspace), Within: within}
 }
 
 // CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The error
