@@ -305,6 +305,7 @@ func TestN9Guest(t *testing.T) {
 			}
 			// Whatever is said to its sockets, or by another guest that a command starts, changes nothing.
 			b.python(t, "pester.py")
+			b.python(t, "faults.py")
 			b.alive(t)
 			if got := b.sh(t, "cat f"); got != "kept\n" {
 				t.Errorf("the file holds %q", got)

@@ -14,7 +14,8 @@ import (
 // The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and the
 // guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
 // filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that of
-// another one.
+// another one. And it keeps a command from forging a fault, for whose signal Go's runtime ends its program unless kill or tgkill
+// sent it: by siginfo, or as the signal of a file that is ready.
 
 // limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
 // the call does not use.
@@ -27,16 +28,21 @@ type abi struct {
 	setpriority, ioprioSet          uint32
 	setparam, setscheduler, setattr uint32
 	setaffinity                     uint32
+	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, twice where x32 has numbers of its own
+	fcntl                           [2]uint32
 }
+
+// faults are the signals of a program's own faults.
+var faults = [...]unix.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS}
 
 // x32Bit is set in the number of a call of the x32 ABI, which has amd64's numbers for these calls.
 const x32Bit = 0x40000000
 
 var abis = []abi{
-	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203},
-	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241},
-	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122},
-	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241},
+	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203, [4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}},
+	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241, [4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}},
+	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122, [4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}},
+	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}},
 }
 
 // Values of the argument whose priority is set: all processes of a user.
@@ -98,7 +104,7 @@ func lastThread() (uint32, error) {
 }
 
 // guardFilter refuses, with EPERM, to change limits of any process by its id, the limit that holds tags, and priorities of a thread
-// up to last and of a user's processes. To change one's own needs no id, but for priorities C libraries use it.
+// up to last and of a user's processes, and to forge faults of the former. To change one's own needs no id, but for priorities C libraries use it.
 func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 	thread := func(arg int) []unix.SockFilter {
 		return []unix.SockFilter{
@@ -142,6 +148,19 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		verdict(verdictDeny),
 		verdict(verdictAllow),
 	}
+	siginfo := []unix.SockFilter{
+		loadArg(2, 0),
+		jump(unix.BPF_JEQ, 0, 0, 2),
+		loadArg(2, 4),
+		jump(unix.BPF_JEQ, 0, 1, 0),
+		verdict(verdictDeny),
+		verdict(verdictAllow),
+	}
+	ready := []unix.SockFilter{loadArg(1, 0), jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1), loadArg(2, 0)}
+	for i, sig := range faults {
+		ready = append(ready, jump(unix.BPF_JEQ, uint32(sig), uint8(len(faults)-i), 0))
+	}
+	ready = append(ready, verdict(verdictAllow), verdict(verdictDeny))
 	const arch = 4 // offset in struct seccomp_data
 	var out []unix.SockFilter
 	for _, a := range abis {
@@ -153,9 +172,12 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		on(a.setrlimit, tags)
 		on(a.setpriority, class(prioUser))
 		on(a.ioprioSet, class(ioprioUser))
-		for _, nr := range []uint32{a.setparam, a.setscheduler, a.setattr, a.setaffinity} {
+		for _, nr := range append(a.queue[:], a.setparam, a.setscheduler, a.setattr, a.setaffinity) {
 			on(nr, thread(0))
 		}
+		on(424, siginfo) // pidfd_send_signal has this number everywhere
+		on(a.fcntl[0], ready)
+		on(a.fcntl[1], ready)
 		section = append(section, verdict(verdictAllow))
 		out = append(append(out, load(arch), jump(unix.BPF_JEQ, a.arch, 0, uint8(len(section)))), section...)
 	}
