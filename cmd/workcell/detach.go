@@ -262,7 +262,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	clear = func() {
+	remove := func() { // not clear, which a return with an error sets to nil
 		if err := os.RemoveAll(dir); err != nil {
 			a.notice("files of run %s are left in %s: %v", r.ID, dir, err)
 		}
@@ -270,7 +270,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	}
 	defer func() {
 		if err != nil {
-			clear()
+			remove()
 		}
 	}()
 	files, err := parcel.Fetch(ctx, q, r.ID, kept, dir)
@@ -291,7 +291,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 		}
 		return readAgent(path)
 	}})
-	return wf, files.Agents, clear, err
+	return wf, files.Agents, remove, err
 }
 
 // keepIn returns what keeps in the queue what a run made, for every machine.
