@@ -160,7 +160,7 @@ func mockModel(t *testing.T, script string) string {
 func TestFixComesHome(t *testing.T) {
 	t.Parallel()
 	dir, vars := t.TempDir(), []string{"WORKCELL_STATE_DIR=" + t.TempDir()}
-	if err := os.CopyFS(dir, os.DirFS("projects/buggy-calculator")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("workflows/projects/buggy-calculator")); err != nil {
 		t.Fatal(err)
 	}
 	source := func() string {
@@ -190,7 +190,7 @@ type agentCase struct {
 }
 
 func agents() map[string]agentCase {
-	calculator := []string{"--workspace", "examples/projects/buggy-calculator"}
+	calculator := []string{"--workspace", "examples/workflows/projects/buggy-calculator"}
 	return map[string]agentCase{
 		"code-analyzer":    {calculator, []string{"FAILED (failures=1, errors=1) in 7 tests.", `"line":47`, `"line":56`}},
 		"code-fixer":       {append([]string{"dividing by zero must be a CalculatorError"}, calculator...), []string{"calculator.py"}},
@@ -202,7 +202,7 @@ func agents() map[string]agentCase {
 			[]string{"The orders come to 530 euros, the largest is 7.", "orders.refund needs an approval with these arguments, and nobody can be asked here."},
 		},
 		"data-analyst": {
-			[]string{"question=Which region sold most?", "csv=@examples/projects/sales/sales.csv"},
+			[]string{"question=Which region sold most?", "csv=@examples/workflows/projects/sales/sales.csv"},
 			[]string{"South sold most, for 1682.30 of 4285.60 in all."},
 		},
 	}
