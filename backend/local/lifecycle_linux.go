@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
@@ -187,7 +188,9 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // what the sandbox's files do not tell of
 		return err
 	} else if x.lives(b.machine.boot) {
-		return fmt.Errorf("local: the sandbox runs, and the record of its process is damaged: end it by hand: %w", backend.ErrUnavailable)
+		if time.Sleep(time.Second); x.lives(b.machine.boot) { // not a child between fork and exec that has the socket of a failed start
+			return fmt.Errorf("local: the sandbox runs, and the record of its process is damaged: end it by hand: %w", backend.ErrUnavailable)
+		}
 	}
 	if err := b.group(x).remove(ctx); err != nil {
 		return err

@@ -15,15 +15,12 @@ import (
 )
 
 const (
-	// hubKey is how Docker's configuration names its own registry.
-	hubKey = "https://index.docker.io/v1/"
-	// tokenUser is the name of a user whose password is an identity token, by the protocol of credential helpers.
-	tokenUser = "<token>"
+	hubKey    = "https://index.docker.io/v1/" // how Docker's configuration names its own registry
+	tokenUser = "<token>"                     // a user whose password is an identity token, in the protocol of credential helpers
 )
 
-// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. A credential
-// helper is a program that may hang: it ends with ctx. It starts in dir, because the working directory may be a repository
-// that nobody looked at.
+// Lookup returns the credentials for a registry's host from the configuration in dir; none for an empty dir. A credential helper
+// ends with ctx, and starts in dir: the working directory may be a hostile repository.
 func Lookup(ctx context.Context, dir, host string) (types.AuthConfig, error) {
 	if dir == "" {
 		return types.AuthConfig{}, nil
