@@ -50,10 +50,10 @@ func (g *guest) stop() {
 		return
 	}
 	g.stopped = true
-	close(g.done)
-	for c := range g.conns {
+	for c := range g.conns { // first: nobody hears how commands end by this
 		_ = c.Close() // a pipe's end cannot fail to close
 	}
+	close(g.done)
 }
 
 // serve serves one host on a stream of its own.
