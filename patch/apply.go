@@ -35,8 +35,8 @@ type Conflict struct {
 // the two changes are apart, and everything else is a conflict and left alone.
 // Nothing outside of dir, nothing through a symbolic link and nothing below a
 // directory named .git is ever written. Each file is replaced as a whole. The
-// path of dir must not have a link either: where one leads may have changed
-// since somebody looked.
+// path of dir must not contain a link either, because its target may have
+// changed since the copy.
 //
 // The error is for what keeps the patch from being applied further; what was
 // made until then stays and is in the result.

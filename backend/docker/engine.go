@@ -65,8 +65,8 @@ func (b *driver) learn(ctx context.Context) (*engine, error) {
 	return b.known.Load(), nil
 }
 
-// engine returns what learn found out, for who only asks what the engine can do: one that does not answer can do nothing. What
-// makes a container takes the engine of its plan, which is never an empty one: that has no seccomp profile and no limits.
+// engine returns the result of learn, or an engine without capabilities if the daemon does not answer. Containers are made with the
+// engine of their plan: an empty engine has no seccomp profile and no limits.
 func (b *driver) engine() *engine {
 	ctx, cancel := context.WithTimeout(context.Background(), b.opts.Patience)
 	defer cancel()

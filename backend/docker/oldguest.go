@@ -11,17 +11,16 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// removeOldGuests removes the volumes of other guest versions that no container has and that are old enough. It follows the first
-// use of a version, so that they do not pile up; what fails now is tried by the next version. The engine itself refuses a
-// volume that a container has, and should a process of that version make a sandbox at this moment, its start fails and fills the
-// volume again.
+// removeOldGuests removes unused volumes of other guest versions after the grace period. The first use of a version calls it. A
+// removal that fails is repeated by the next version. The engine refuses to remove the volume of a container. If a process of
+// that version makes a sandbox at this moment, the start fails and fills the volume again.
 func (b *driver) removeOldGuests(ctx context.Context) {
 	list, err := kit.Call(ctx, b.calls, "list guests", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(
 			filters.Arg("label", backend.LabelRole+"="+backend.RoleGuest), filters.Arg("dangling", "true"))})
 	})
 	for _, v := range list.Volumes {
-		// Labels and name must agree: names alone are anybody's.
+		// Labels and name must agree: other programs may use such a name.
 		version := v.Labels[backend.LabelGuest]
 		made, timeErr := time.Parse(time.RFC3339, v.CreatedAt)
 		if v.Name != namePre+"guest-"+version || version == b.guest.plain.guest.Version || version == b.guest.readable.guest.Version ||

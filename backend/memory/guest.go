@@ -50,7 +50,7 @@ func (g *guest) stop() {
 		return
 	}
 	g.stopped = true
-	for c := range g.conns { // first: nobody hears how commands end by this
+	for c := range g.conns { // before the commands end, so that no caller gets their results
 		_ = c.Close() // a pipe's end cannot fail to close
 	}
 	close(g.done)

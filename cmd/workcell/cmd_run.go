@@ -162,7 +162,7 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// place returns the directory that a workflow's sandboxes begin with a copy of: only a flag names one of any place.
+// place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any place.
 func (a *app) place(wf *workflow.Workflow) transfer.Place {
 	if a.Workspace != "" {
 		return transfer.Place{Dir: a.Workspace}

@@ -214,7 +214,7 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 	})
 }
 
-// stays returns a flag, or what is configured in place of one, that a run was started with and that says what a machine does or allows; empty without one.
+// stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to; empty without one.
 func (n runNote) stays() string {
 	for name, set := range map[string]bool{
 		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
@@ -277,7 +277,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// Who writes to the database must not name files of this machine: only the parcel counts.
+	// A writer of the database must not name files of this machine: only the parcel counts.
 	n.Prices, n.Workspace = files.Prices, ""
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script

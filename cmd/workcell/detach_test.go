@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestDetachStays: what does not travel with `run --detach` keeps a run from being handed over later, too.
+// TestDetachStays: a run with a flag that `run --detach` refuses cannot be handed to a worker later.
 func TestDetachStays(t *testing.T) {
 	t.Parallel()
 	some := []string{"x"}

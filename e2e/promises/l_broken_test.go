@@ -251,8 +251,8 @@ func TestL7Runtime(t *testing.T) {
 	eventually(t, "no FIFO is left", func() bool { return len(x.pipes(t)) == 0 })
 }
 
-// pipes lists the FIFOs of the engine and of the driver, but for those of shims that containerd itself failed to clean up after:
-// it gives each attempt five seconds, which a busy machine may need.
+// pipes lists the FIFOs of the engine and of the driver, without the FIFOs of shims whose clean-up containerd has given up. It gives
+// up after five seconds, which are too short on a busy machine.
 func (x *broken) pipes(t *testing.T) []string {
 	t.Helper()
 	out := x.Run(t, "find "+x.Dir+" -type p -not -path '*/io.containerd.runtime.v2.task/*' 2>/dev/null; true")

@@ -361,7 +361,7 @@ func TestCannotHere(t *testing.T) {
 	}
 }
 
-// TestHostileDatabase: who writes to the database gets no file of a worker's machine, and no choice of its backend or script.
+// TestHostileDatabase: a writer of the database gets no file of a worker's machine, and no choice of its backend or script.
 func TestHostileDatabase(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)

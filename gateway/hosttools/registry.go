@@ -42,8 +42,8 @@ type Policy struct {
 	Limits    Limits   // the most that an agent may have
 }
 
-// New returns a registry of sources, which it closes. It fails when a name is not one or two have the same, and when the policy has a pattern that
-// matches no tool or a limit out of its range.
+// New returns a registry of sources, which it closes. It fails for an invalid or duplicate name, for a pattern of the policy that
+// can match no tool, and for a limit out of its range.
 func New(o *Options, sources ...Source) (*Registry, error) {
 	r := &Registry{sources: slices.Clone(sources)}
 	if o != nil {

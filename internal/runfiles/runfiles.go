@@ -49,8 +49,8 @@ func (d Dir) Base(run string) string { return d.of(run, baseFile) }
 // Made returns the path of the file that keeps what a run made.
 func (d Dir) Made(run string) string { return d.of(run, madeFile) }
 
-// Fetched notes that what is kept of a run was, or is about to be, brought from another machine, which gets no say in where
-// files are written: the archive then names no workspace.
+// Fetched marks the archive of a run as another machine's, before it is fetched. Such an archive names no workspace, because another
+// machine must not choose where files are written.
 func (d Dir) Fetched(run string) error {
 	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
 		return err

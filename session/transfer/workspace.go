@@ -41,8 +41,8 @@ type workspace struct {
 // Place is a directory of the host. The zero value is none.
 type Place struct {
 	Dir string
-	// Within is set where a file names Dir that nobody may have looked at: Dir must be below this directory, with all links
-	// resolved.
+	// Within, if set, is a directory that Dir must be below, with all links resolved. It is set if an
+	// untrusted file names Dir.
 	Within string
 }
 

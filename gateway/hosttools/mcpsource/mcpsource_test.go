@@ -126,8 +126,8 @@ func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *
 	return s, log
 }
 
-// TestStartsBesideItsFile: a program starts where the operator's file is, and is looked for there: the working directory may be a
-// hostile repository, from which npx, python -m and others would take their code.
+// TestStartsBesideItsFile: a program starts in the directory of the operator's file, and a relative command is resolved there. The
+// working directory may be a hostile repository, from which npx, python -m and others would run code.
 func TestStartsBesideItsFile(t *testing.T) {
 	own, repository := t.TempDir(), t.TempDir()
 	self, err := os.Executable()

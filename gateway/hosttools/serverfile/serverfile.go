@@ -82,7 +82,7 @@ const (
 
 // Read reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
 // every problem, by line and column, and no secret. Programs start in the directory of the file: the working directory may be
-// a repository that nobody looked at, and npx, python -m, or make take code from where they start.
+// a hostile repository, and npx, python -m, and make run code from the directory where they start.
 func Read(file string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(file, maxConfigBytes)
 	if err != nil {
