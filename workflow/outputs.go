@@ -78,18 +78,10 @@ func (r *run) collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var made transfer.Made
-	switch {
-	case box != nil:
-		made, err = transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
-	case r.kept():
+	if box == nil && r.kept() {
 		return nil
-	default:
-		made.Patch = r.workspace.Untouched()
-		if missing, _ := r.wf.outputs.Missing(nil); len(missing) > 0 {
-			err = &Error{Code: codeOutputs, Message: "the run has no outputs: there is no sandbox that its steps share"}
-		}
 	}
+	made, err := transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()

@@ -388,10 +388,9 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	}
 	err = errors.Join(runErr, err, drop(home.stuck))
 	h.showKept(ctx, run.ID)
-	if err == nil || home.stuck && runErr == nil {
-		err = errors.Join(runError(err), h.printAgent(name, res, home))
-	} else {
-		err = runError(err)
+	err = runError(err)
+	if runErr == nil || res.Text != "" { // the user has paid for the answer
+		err = errors.Join(err, h.printAgent(name, res, home))
 	}
 	if home.stuck {
 		return err

@@ -26,22 +26,29 @@ type Made struct {
 
 // MissingError reports outputs that are not there.
 type MissingError struct {
-	First   int      // index of the first of them
-	Outputs []string // all of them
+	First     int      // index of the first of them
+	Outputs   []string // all of them
+	NoSandbox bool     // the run has no sandbox that its steps share
 }
 
 // Error returns one line.
 func (e *MissingError) Error() string {
+	if e.NoSandbox {
+		return "the run has no shared sandbox, so these outputs are missing: " + strings.Join(e.Outputs, ", ")
+	}
 	return fmt.Sprintf("outputs that were not made: nothing in the work directory is named %s (a ? at the end allows that)", strings.Join(e.Outputs, ", "))
 }
 
-// Collect reads what was made in a sandbox: the files that want names, as `outputs:` does, and what changed since the
-// sandbox began with a snapshot, which may be nil. What can be had comes also beside an error: a [*MissingError], or one
-// that says which output cannot be read.
+// Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began, which may be
+// nil. Without a sandbox (box is nil) every required output is missing. The result is valid beside an error: a [*MissingError],
+// or one with the names of the outputs that cannot be read.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	if began != nil {
+	switch {
+	case box == nil:
+		m.Patch = began.Untouched()
+	case began != nil:
 		if m.Patch, err = began.Diff(ctx, box); err != nil {
 			err = fmt.Errorf("what changed in the work directory cannot be told: %w", err)
 		}
@@ -50,20 +57,22 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		return m, err
 	}
 	globs := outputs.Globs(want)
-	found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
-	if readErr != nil {
-		return m, errors.Join(err, fmt.Errorf("the outputs cannot be read: %w", readErr))
-	}
-	m.Outputs = found
-	for _, o := range omitted {
-		if globs.Match(o.Path) {
-			err = errors.Join(err, fmt.Errorf("the output %s cannot be brought home: %s", o.Path, o.Reason))
+	if box != nil {
+		found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
+		if readErr != nil {
+			return m, errors.Join(err, fmt.Errorf("the outputs cannot be read: %w", readErr))
+		}
+		m.Outputs = found
+		for _, o := range omitted {
+			if globs.Match(o.Path) {
+				err = errors.Join(err, fmt.Errorf("the output %s cannot be brought home: %s", o.Path, o.Reason))
+			}
 		}
 	}
 	missing, optional := globs.Missing(slices.Collect(maps.Keys(m.Outputs)))
 	m.Missing = globs.Pick(optional)
 	if err == nil && len(missing) > 0 {
-		err = &MissingError{First: missing[0], Outputs: globs.Pick(missing)}
+		err = &MissingError{First: missing[0], Outputs: globs.Pick(missing), NoSandbox: box == nil}
 	}
 	return m, err
 }
