@@ -129,13 +129,6 @@ func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, 
 	if began != nil {
 		home.dir = began.Dir()
 	}
-	if box == nil {
-		home.Patch = began.Untouched()
-		if want != nil {
-			return home, errors.New("the agent has no outputs: it used no sandbox")
-		}
-		return home, nil
-	}
 	var err error
 	home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began)
 	home.stuck = err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, new(*transfer.MissingError))
@@ -486,11 +479,9 @@ func newRunsRmCmd(a *app) *cobra.Command {
 				return err
 			}
 			for _, id := range args {
-				if err := a.forget(ctx, j, kept, id); err != nil {
-					return err
-				}
+				err = errors.Join(err, a.forget(ctx, j, kept, id))
 			}
-			return nil
+			return err
 		}),
 	})
 }
@@ -498,6 +489,9 @@ func newRunsRmCmd(a *app) *cobra.Command {
 // forget deletes a run that has finished. Runs of agents have no journal.
 func (a *app) forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
 	r, err := findRun(ctx, j, id)
+	if err != nil && !errors.Is(err, errNoRun) {
+		return err
+	}
 	if err != nil {
 		run, made, madeErr := a.openMade(ctx, id)
 		if madeErr != nil {

@@ -159,6 +159,8 @@ func runState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return runInterrupted, err
 }
 
+var errNoRun = errors.New("no run has the id")
+
 // findRun returns a run by its id, or by the beginning of it when only one has that.
 func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
@@ -175,10 +177,13 @@ func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 			found = append(found, r)
 		}
 	}
-	if len(found) != 1 {
-		return r, fail(exitNotFound, fmt.Errorf("no run has the id %q", id), "`workcell runs ls` lists the runs there are")
+	switch len(found) {
+	case 0:
+		return r, fail(exitNotFound, fmt.Errorf("%w %q", errNoRun, id), "`workcell runs ls` lists the runs there are")
+	case 1:
+		return found[0], nil
 	}
-	return found[0], nil
+	return r, usageError(fmt.Errorf("%q could be %d runs", id, len(found)), "give more of the id")
 }
 
 // readNote returns how a run was started.

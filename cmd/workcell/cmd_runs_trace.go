@@ -134,6 +134,9 @@ func (a *app) tracedRun(ctx context.Context, j runstore.Store, id string) (full,
 	if err == nil {
 		return r.ID, r.Workflow + " · " + r.ID, nil
 	}
+	if !errors.Is(err, errNoRun) {
+		return "", "", err
+	}
 	var found []string
 	for _, name := range kept {
 		if name == id || abbreviates(id, name) {

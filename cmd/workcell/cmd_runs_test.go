@@ -1,0 +1,45 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has some.
+func TestForgetAmbiguousRun(t *testing.T) {
+	t.Parallel()
+	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
+	a.stateDirFlag = t.TempDir()
+	j, err := a.openJournal(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close() // nothing is written behind the checks
+	kept, err := a.runFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"run_aaaaaaaaaaa", "run_aaaaaaaaaab"} {
+		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventRunFinished} {
+			if err := j.Append(t.Context(), workflow.Entry{RunID: id, Seq: int64(i + 1), Kind: kind, Time: time.Now(), Workflow: "w"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := kept.Save("run_aaaaaaaaaab", runfiles.Made{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.forget(t.Context(), j, kept, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "could be 2 runs") {
+		t.Errorf("forget = %v", err)
+	}
+	if made, err := kept.Open("run_aaaaaaaaaab"); err != nil {
+		t.Errorf("its results: %v", err)
+	} else {
+		made.Close()
+	}
+}
