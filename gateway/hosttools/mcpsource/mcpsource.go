@@ -30,8 +30,7 @@ import (
 // Bounds of a server.
 const (
 	defaultTimeout = 30 * time.Second
-	maxLine        = 4 << 20 // bytes of a message
-	maxTools       = 1000    // that are listed
+	maxTools       = 1000 // that are listed
 	maxPages       = 100
 	maxRestarts    = 3
 	firstPause     = 500 * time.Millisecond // before a restart; each is four times the one before
@@ -191,6 +190,9 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hostt
 	res, err := cs.CallTool(ctx, params)
 	var refused *jsonrpc.Error
 	switch {
+	case errors.As(err, &refused) && refused.Code == codeTooLarge:
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTooLarge, "the answer of server %s is %s", s.server.Name, refused.Message).
+			WithRemediation("The call was carried out. Ask for less at once: a part, a page, or a summary.")
 	case errors.As(err, &refused):
 		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
 	case ctx.Err() != nil:
@@ -252,7 +254,7 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		s.restarts = 0
 	}
 	n := s.restarts
-	if cs == nil && restart {
+	if cs == nil && restart && n < maxRestarts {
 		s.restarts++
 	}
 	s.mu.Unlock()

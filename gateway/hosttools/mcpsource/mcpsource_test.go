@@ -81,6 +81,9 @@ func newServer() *mcp.Server {
 	add("large", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text(strings.Repeat("x", 100<<20)), nil
 	})
+	add("big", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return text(strings.Repeat("x", 5<<20)), nil
+	})
 	add("flood", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		out := bufio.NewWriter(os.Stdout)
 		line := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", 64<<10) + "\"}}\n"
@@ -232,7 +235,7 @@ func TestServerThatHangs(t *testing.T) {
 
 // What a server sends does not fill the host's memory.
 func TestServerThatFloods(t *testing.T) {
-	for _, name := range []string{"large", "flood"} {
+	for name, want := range map[string]toolspec.Code{"large": toolspec.CodeTooLarge, "flood": toolspec.CodeToolFailed} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := program(t, func(s *serverfile.Server) { s.Timeout = 2 * time.Minute })
 			if _, err := s.Tools(t.Context()); err != nil {
@@ -240,7 +243,7 @@ func TestServerThatFloods(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			if _, err := call(t, s, name); code(err) != toolspec.CodeToolFailed {
+			if _, err := call(t, s, name); code(err) != want {
 				t.Errorf("%v", err)
 			}
 			runtime.ReadMemStats(&after)
@@ -249,6 +252,20 @@ func TestServerThatFloods(t *testing.T) {
 				t.Errorf("the memory of the host has grown by %d MiB", grown>>20)
 			}
 		})
+	}
+}
+
+// TestTooLargeAnswer: an answer that is too large fails only its call, any number of times.
+func TestTooLargeAnswer(t *testing.T) {
+	t.Parallel()
+	s, log := program(t, nil)
+	for range 5 {
+		if _, err := call(t, s, "big"); code(err) != toolspec.CodeTooLarge || !strings.Contains(err.Error(), "larger than 4 MiB") {
+			t.Fatal(err)
+		}
+	}
+	if _, err := call(t, s, "environ"); err != nil || strings.Contains(log.String(), "has ended") {
+		t.Errorf("the next call: %v\n%s", err, log)
 	}
 }
 
@@ -337,8 +354,11 @@ func TestHTTP(t *testing.T) {
 	if res, err := call(t, s, "grow"); err != nil || res.Text != "ok" {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if _, err := call(t, s, "large"); err == nil {
-		t.Error("100 MiB are accepted")
+	if _, err := call(t, s, "big"); code(err) != toolspec.CodeTooLarge {
+		t.Errorf("5 MiB: %v", err)
+	}
+	if _, err := call(t, s, "grow"); err != nil {
+		t.Errorf("the next call: %v", err)
 	}
 	mu.Lock()
 	if !auth["Bearer "+token] || len(auth) != 1 {

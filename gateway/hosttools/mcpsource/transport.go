@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +37,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
 			return errors.New("the server redirects, which is not followed: it would get the headers of another")
 		},
 	}
-	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: maxLine, MaxRetries: 1}
+	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1}
 	return t, own.CloseIdleConnections, nil
 }
 
@@ -54,28 +53,13 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set(name, value.Reveal())
 	}
 	res, err := h.next.RoundTrip(req)
-	if err == nil && !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		res.Body = &boundedBody{res.Body, maxLine}
+	if err == nil {
+		res.Body = &bounded{ReadCloser: res.Body}
 	}
 	return res, err
 }
 
-// boundedBody fails when there is more than a bound.
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-var errTooLarge = errors.New("the answer is too large")
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
-}
+var errTooLarge = errors.New("a message of the server does not end")
 
 // stopWait is how long a program may take to end by itself once its input is closed.
 const stopWait = 500 * time.Millisecond
@@ -126,19 +110,9 @@ func (s *source) program() (mcp.Transport, func(), error) {
 			<-ended
 		})
 	}
-	tools := readCloser{&trimmed{r: out, note: s.leftOut}, out}
-	return &mcp.IOTransport{Reader: tools, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: maxLine}, stop, nil
-}
-
-// readCloser is a reader and what closes it.
-type readCloser struct {
-	io.Reader
-	io.Closer
-}
-
-// leftOut logs that a tool of the server cannot be listed.
-func (s *source) leftOut(name, why string) {
-	s.o.Log.Warn("a host tool is left out", "tool", s.redact(sanitize.Line(name)), "error", why)
+	return &mcp.IOTransport{
+		Reader: &bounded{ReadCloser: out}, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: 2 * maxMessage,
+	}, stop, nil
 }
 
 // impatient is the input of a program, which gives up on one that does not read.

@@ -1,0 +1,138 @@
+package mcpsource
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Bounds of a message. A message above maxSkipped ends the connection.
+const (
+	maxMessage = 4 << 20 // bytes
+	maxDepth   = 1000
+	maxSkipped = 256 << 20
+	maxWord    = 64 // bytes of a key or an id that are looked at
+)
+
+// codeTooLarge is the JSON-RPC error code of the error that replaces an answer.
+const codeTooLarge = -32098
+
+// bounded reads the output of a server and replaces a message that is too large or too deep by an error for its call. The MCP
+// library would end the connection, and all other calls with it.
+//
+// It follows the nesting of JSON alone: whether it is JSON is for its reader to find out.
+type bounded struct {
+	io.ReadCloser
+
+	in, out []byte // a buffer; what is ready
+	err     error
+
+	message           []byte
+	size, depth       int
+	inString, escaped bool
+	why               string // the message is dropped
+	word              []byte // the string being read, or the last one, cut
+	key               string // of the message's own field
+	id                []byte
+	isRequest         bool
+}
+
+func (m *bounded) Read(p []byte) (int, error) {
+	for len(m.out) == 0 && m.err == nil {
+		if m.in == nil {
+			m.in = make([]byte, 64<<10)
+		}
+		var n int
+		n, m.err = m.ReadCloser.Read(m.in)
+		m.out = m.out[:0]
+		for rest := m.in[:n]; len(rest) > 0; {
+			rest = rest[m.take(rest):]
+		}
+		if m.size > maxSkipped {
+			m.err = errTooLarge
+		}
+		if m.err != nil { // what has no end is not JSON
+			m.out = append(m.out, m.message...)
+		}
+	}
+	if len(m.out) == 0 {
+		return 0, m.err
+	}
+	n := copy(p, m.out)
+	m.out = m.out[n:]
+	return n, nil
+}
+
+// take takes the next byte, or the next ones of a string, and returns how many.
+func (m *bounded) take(rest []byte) int {
+	n, b := 1, rest[0]
+	switch {
+	case m.escaped:
+		m.escaped = false
+	case m.inString && b == '\\':
+		m.escaped = true
+	case b == '"' && m.depth > 0:
+		m.inString = !m.inString
+		if m.inString {
+			m.word = m.word[:0]
+		}
+	case m.inString:
+		part := rest[:min(len(rest), 256)] // a bound, as both searches may stop at the same early byte
+		if n = bytes.IndexByte(part, '"'); n < 0 {
+			n = len(part)
+		}
+		if i := bytes.IndexByte(part[:n], '\\'); i >= 0 {
+			n = i
+		}
+		m.word = append(m.word, rest[:min(n, maxWord-len(m.word))]...)
+	case b == '{' || b == '[':
+		m.depth++
+	case (b == '}' || b == ']') && m.depth > 0:
+		if m.depth--; m.depth == 0 {
+			m.keep(rest[:1])
+			m.end()
+			return 1
+		}
+	case m.depth == 1 && b == ',':
+		m.key = ""
+	case m.depth == 1 && b == ':':
+		m.key = string(m.word)
+		m.isRequest = m.isRequest || m.key == "method"
+		m.keep(rest[:1])
+		return 1
+	}
+	if m.depth == 0 {
+		m.out = append(m.out, b)
+		return 1
+	}
+	if m.depth == 1 && m.key == "id" {
+		m.id = append(m.id, rest[:min(n, maxWord-len(m.id))]...)
+	}
+	m.keep(rest[:n])
+	return n
+}
+
+// keep appends bytes to the message, and drops the message when it passes a bound.
+func (m *bounded) keep(b []byte) {
+	m.size += len(b)
+	switch {
+	case m.why != "":
+	case m.size > maxMessage:
+		m.why, m.message = fmt.Sprintf("larger than %d MiB", maxMessage>>20), nil
+	case m.depth > maxDepth:
+		m.why, m.message = fmt.Sprintf("nested more than %d levels deep", maxDepth), nil
+	default:
+		m.message = append(m.message, b...)
+	}
+}
+
+// end passes on a message, or the error that replaces an answer. Requests and notifications are dropped.
+func (m *bounded) end() {
+	if m.why == "" {
+		m.out = append(m.out, m.message...)
+	} else if !m.isRequest && json.Valid(m.id) {
+		m.out = fmt.Appendf(m.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"%s"}}`, m.id, codeTooLarge, m.why)
+	}
+	m.message, m.size, m.why, m.key, m.id, m.isRequest = m.message[:0], 0, "", "", m.id[:0], false
+}
