@@ -78,10 +78,10 @@ func (r *run) event(e Event) {
 		r.seen.End = e.End
 		if r.talk != nil {
 			r.talk.close()
-			select {
-			case r.said <- e.End.Outcome:
-			default: // it said so before
-			}
+		}
+		select {
+		case r.said <- e.End.Outcome:
+		default: // only the first result counts
 		}
 	}
 	if r.o.OnEvent != nil {

@@ -38,8 +38,8 @@ const (
 	// killTime is how long the end of a tree may take: TERM, 5 s, KILL, by the guest.
 	killTime  = 30 * time.Second
 	killPause = 20 * time.Millisecond
-	// leaveTime is how long a CLI that is talked with has to leave after its last word.
-	leaveTime = 3 * time.Second
+	// leaveTime is how long a CLI may run, without an event, after it has reported its result.
+	leaveTime = 5 * time.Second
 	// closingTime bounds all that is done after a run however it ended.
 	closingTime = 10 * time.Minute
 )
@@ -106,7 +106,7 @@ type run struct {
 	state  state
 	parser Parser
 	talk   *mailbox     // what the CLI is still to be told; nil unless Invocation.Talk
-	said   chan Outcome // gets what such a CLI says at its end
+	said   chan Outcome // gets what the CLI says at its end
 	seen   Seen
 	res    Result
 	turns  int           // by Invocation.CountTurns
@@ -330,7 +330,9 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.spent:
 			return MaxTurns
 		case <-quiet.C:
-			return Stalled
+			if leave == nil {
+				return Stalled
+			}
 		case <-begin.C:
 			return Crashed
 		case last = <-r.said:
@@ -341,6 +343,9 @@ func (r *run) watch(ctx context.Context, over <-chan struct{}) Outcome {
 		case <-r.alive:
 			begin.Stop()
 			quiet.Reset(r.o.Stall)
+			if leave != nil && r.talk == nil { // what is talked with has its input closed, and nothing left to do
+				leave = time.After(leaveTime)
+			}
 		}
 	}
 }
