@@ -62,7 +62,8 @@ func ProcessesOf(pid int, own func(group string) bool) Processes {
 	return p
 }
 
-// Freeze lets the sandbox's processes run no further, the main one included; false where the machine cannot do that.
+// Freeze stops all processes of the sandbox, the main one included. It returns false on a machine that cannot do that, and
+// backend.ErrUnavailable when a process does not stop in time: a copy of the files would mix two states.
 func (p Processes) Freeze(ctx context.Context) (bool, error) {
 	if p.group == "" {
 		return false, nil
@@ -71,8 +72,12 @@ func (p Processes) Freeze(ctx context.Context) (bool, error) {
 		return false, nil //nolint:nilerr // it cannot be frozen
 	}
 	for end := time.Now().Add(freezePatience); !p.frozen(); time.Sleep(100 * time.Microsecond) {
-		if ctx.Err() != nil || time.Now().After(end) {
+		switch {
+		case ctx.Err() != nil:
 			return false, errors.Join(ctx.Err(), p.Thaw())
+		case time.Now().After(end):
+			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v, its disk may be busy: try again", backend.ErrUnavailable, freezePatience)
+			return false, errors.Join(busy, p.Thaw())
 		}
 	}
 	return true, nil

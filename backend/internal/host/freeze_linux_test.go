@@ -1,9 +1,12 @@
 package host_test
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
@@ -19,5 +22,20 @@ func TestStrangers(t *testing.T) {
 	}
 	if p := host.ProcessesOf(1<<30, func(string) bool { return true }); p.Seen || host.IsApart(p) {
 		t.Error("no process is taken for one")
+	}
+}
+
+// TestFreezeTakesTooLong: processes that do not stop are an error, and run again. A snapshot of them would be torn.
+func TestFreezeTakesTooLong(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := host.InGroup(dir).Freeze(t.Context()); frozen || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Freeze = %v, %v, want ErrUnavailable", frozen, err)
+	}
+	if state, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze")); string(state) != "0" {
+		t.Errorf("the group is left at %q, %v", state, err)
 	}
 }
