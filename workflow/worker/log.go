@@ -101,9 +101,14 @@ func (l *Log) flush(ctx context.Context, last bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD") // what PostgreSQL takes
-	_ = l.q.exec(ctx, `WITH added AS (INSERT INTO workcell.run_log (run, text, ended) VALUES ($1, $2, $3) RETURNING run)
-SELECT pg_notify('`+logChannel+`', run) FROM added`, l.run, text, ended)
+	_ = l.q.exec(ctx, appendLog, l.run, text, ended)
 }
+
+// appendLog adds lines to the log of a run. Its lock makes the writers of a run wait for each other, so that their ids are committed
+// in order: a reader that has seen an id never misses a lower one.
+const appendLog = `WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('workcell.run_log ' || $1::text, 0))),
+added AS (INSERT INTO workcell.run_log (run, text, ended) SELECT $1::text, $2::text, $3::boolean FROM turn RETURNING run)
+SELECT pg_notify('` + logChannel + `', run) FROM added`
 
 // ReadLog returns what follows a place in the log of a run, 0 for its beginning, the place behind it, and whether a process has
 // written that the run ended.

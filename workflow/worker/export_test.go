@@ -1,0 +1,4 @@
+package worker
+
+// AppendLog is appendLog.
+const AppendLog = appendLog
