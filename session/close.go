@@ -217,7 +217,7 @@ func (m *Manager) disown(s *Session) {
 
 // canKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
 func (m *Manager) canKeep(engine backend.Info) error {
-	if _, ok := m.b.(backend.WorkspaceKeeper); !ok || !m.keepsFiles(engine.Limits, engine.Workspace) {
+	if _, ok := optional[backend.WorkspaceKeeper](m.b); !ok || !m.keepsFiles(engine.Limits, engine.Workspace) {
 		return fmt.Errorf("the workspace of such a sandbox ends with it: %w", backend.ErrUnsupported)
 	}
 	return nil

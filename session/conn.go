@@ -212,7 +212,7 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 // attach opens a stream to the guest of a sandbox and greets it. fresh: nobody ever wrote to this guest.
 func (m *Manager) attach(ctx context.Context, engineID string, secondary, fresh bool) (*client.Conn, error) {
 	dial := m.b.Dial
-	if connector, ok := m.b.(backend.Connector); ok && secondary {
+	if connector, ok := optional[backend.Connector](m.b); ok && secondary {
 		dial = connector.Connect
 	}
 	stream, err := dial(ctx, engineID)

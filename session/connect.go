@@ -234,7 +234,7 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 
 // canConnect reports whether the driver makes secondary connections.
 func (m *Manager) canConnect() bool {
-	_, ok := m.b.(backend.Connector)
+	_, ok := optional[backend.Connector](m.b)
 	return ok
 }
 

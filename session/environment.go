@@ -56,7 +56,7 @@ func (e *InstallError) Unwrap() error { return e.Reason }
 // checkEnvironment checks what a request wants to find installed.
 func (m *Manager) checkEnvironment(req Request) error {
 	problems := req.Environment.Problems()
-	switch _, keeps := m.b.(backend.EnvironmentKeeper); {
+	switch _, keeps := optional[backend.EnvironmentKeeper](m.b); {
 	case len(problems) > 0:
 		return fmt.Errorf("%w: %s: %s", backend.ErrInvalid, problems[0].Field, problems[0].Message)
 	case req.Environment.IsZero():
@@ -144,8 +144,9 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.disconnect()                                                             // its end is no loss
-	return m.b.(backend.EnvironmentKeeper).CommitEnvironment(ctx, s.engine.ID) // checked before
+	s.disconnect()                                        // its end is no loss
+	keeper, _ := optional[backend.EnvironmentKeeper](m.b) // checkEnvironment requires one
+	return keeper.CommitEnvironment(ctx, s.engine.ID)
 }
 
 // imageEnv returns what the session's image declares, and by which variables programs find what is installed and in caches.
@@ -197,7 +198,7 @@ type EnvironmentInfo struct {
 
 // Environments returns the environments of this instance, oldest first.
 func (m *Manager) Environments(ctx context.Context) ([]EnvironmentInfo, error) {
-	keeper, ok := m.b.(backend.EnvironmentKeeper)
+	keeper, ok := optional[backend.EnvironmentKeeper](m.b)
 	if !ok {
 		return nil, nil
 	}
@@ -225,7 +226,7 @@ func (m *Manager) Environments(ctx context.Context) ([]EnvironmentInfo, error) {
 
 // RemoveEnvironment removes an environment of this instance by its name. One that a sandbox has is backend.ErrExists, and stays.
 func (m *Manager) RemoveEnvironment(ctx context.Context, name string) error {
-	keeper, ok := m.b.(backend.EnvironmentKeeper)
+	keeper, ok := optional[backend.EnvironmentKeeper](m.b)
 	if !ok {
 		return nil
 	}

@@ -181,7 +181,7 @@ func (m *Manager) Instance() string { return m.opts.Instance }
 
 // driverName returns a driver's name for errors and spans.
 func driverName(b backend.SandboxBackend) string {
-	if n, ok := b.(backend.Namer); ok {
+	if n, ok := optional[backend.Namer](b); ok {
 		return n.Name()
 	}
 	return "engine"

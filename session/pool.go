@@ -308,7 +308,7 @@ func (m *Manager) vacate() {
 
 // imageOf returns what tells whether an image is that which a reference names on the engine now.
 func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) bool, err error) {
-	checker, ok := m.b.(backend.ImageChecker)
+	checker, ok := optional[backend.ImageChecker](m.b)
 	if !ok {
 		return func(string) bool { return true }, nil
 	}

@@ -244,7 +244,7 @@ func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
 // lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody
 // knows.
 func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
-	k, ok := m.b.(backend.WorkspaceKeeper)
+	k, ok := optional[backend.WorkspaceKeeper](m.b)
 	if !ok {
 		return false, false, nil
 	}

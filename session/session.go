@@ -239,7 +239,7 @@ func (s *Session) Stats(ctx context.Context) (st Stats, err error) {
 	if err := st.countFiles(ctx, conn); err != nil {
 		return Stats{}, s.explain(ctx, err)
 	}
-	if r := s.m.usageReporter(); r != nil {
+	if r, ok := optional[backend.UsageReporter](s.m.b); ok {
 		usage, err := r.Usage(ctx, s.engine.ID)
 		if err != nil {
 			return Stats{}, s.explain(ctx, engineError(err))
@@ -264,22 +264,17 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 	return nil
 }
 
-// usageReporter finds the driver's, behind wrappers; nil when the engine cannot be asked.
-func (m *Manager) usageReporter() backend.UsageReporter {
-	return optional[backend.UsageReporter](m.b)
-}
-
-// optional returns what a driver, or the one behind its wrappers, can do besides the contract; nil when it cannot.
-func optional[T any](b backend.SandboxBackend) (none T) {
+// optional returns a driver as one of the optional interfaces. An Unwrap method makes those of the driver below count.
+func optional[T any](b backend.SandboxBackend) (t T, ok bool) {
 	for b != nil {
-		if t, ok := b.(T); ok {
-			return t
+		if t, ok = b.(T); ok {
+			return t, true
 		}
-		w, ok := b.(interface{ Unwrap() backend.SandboxBackend })
-		if !ok {
-			return none
+		w, wraps := b.(interface{ Unwrap() backend.SandboxBackend })
+		if !wraps {
+			return t, false
 		}
 		b = w.Unwrap()
 	}
-	return none
+	return t, false
 }

@@ -102,7 +102,7 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 		return nil, false, wrapError("Fork", s.m.driver, s.id, err)
 	}
 	defer s.leave()
-	if optional[backend.Snapshotter](s.m.b) == nil {
+	if _, ok := optional[backend.Snapshotter](s.m.b); !ok {
 		return nil, false, wrapError("Fork", s.m.driver, s.id, errNoSnapshots)
 	}
 	if err := backend.CheckSnapshotName(snapshot); err != nil {
@@ -155,8 +155,8 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 
 // CountSnapshots returns how many snapshots go with the sandbox of a record. Of one that the engine does not have nothing is known.
 func (m *Manager) CountSnapshots(ctx context.Context, rec Record) (int, error) {
-	k := optional[backend.Snapshotter](m.b)
-	if k == nil || rec.EngineID == "" {
+	k, ok := optional[backend.Snapshotter](m.b)
+	if !ok || rec.EngineID == "" {
 		return 0, nil
 	}
 	list, _, err := k.Snapshots(ctx, rec.EngineID)
@@ -185,8 +185,8 @@ func (s *Session) withSnapshots(ctx context.Context, span, op string, f func(con
 		ctx = c
 		defer func() { telemetry.End(sp, err) }()
 	}
-	k := optional[backend.Snapshotter](s.m.b)
-	if k == nil {
+	k, ok := optional[backend.Snapshotter](s.m.b)
+	if !ok {
 		return errNoSnapshots
 	}
 	if err := s.enter(); err != nil {

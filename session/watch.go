@@ -65,7 +65,7 @@ func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event
 		var listening sync.WaitGroup
 		defer listening.Wait()
 		defer cancel(nil)
-		if b := optional[backend.Watcher](m.b); b != nil {
+		if b, ok := optional[backend.Watcher](m.b); ok {
 			w.pause, w.heard = lookAgain, true
 			listening.Go(func() {
 				w.listen(ctx, &w.engine, "the engine", func(ctx context.Context, changed func()) error {
