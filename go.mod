@@ -68,8 +68,6 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	modernc.org/sqlite v1.48.0
 	mvdan.cc/sh/v3 v3.14.1
-	sigs.k8s.io/agent-sandbox v0.5.6
-	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -118,6 +116,7 @@ require (
 	github.com/go-openapi/swag/typeutils v0.28.0 // indirect
 	github.com/go-openapi/swag/yamlutils v0.28.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
+	github.com/google/pprof v0.0.0-20250403155104-27863c87afa6 // indirect
 	github.com/google/s2a-go v0.1.9 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/googleapis/enterprise-certificate-proxy v0.3.11 // indirect
@@ -199,4 +198,5 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
+	sigs.k8s.io/yaml v1.6.0 // indirect
 )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real Kubernetes of one node for the tests, built from Go modules: etcd, API server, controller manager, scheduler and
-# kubelet on this machine's loopback, with the system's containerd and runc, and the controller of agent-sandbox. It has a containerd of its own, and leaves the
+# kubelet on this machine's loopback, with the system's containerd and runc. It has a containerd of its own, and leaves the
 # system's alone.
 #
 #   cluster.sh path     build it once (some ten minutes on 2 cores)
@@ -22,14 +22,13 @@ pods=10.213.0.0/24
 service=10.214.0.1    # of the API server, which is the first address of services
 storage=workcell-test # the class of volumes
 api=21443 etcd=21379 etcd_peer=21380
-agents=21281          # where the controller of agent-sandbox says that it is ready
-parts="containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet addons agent-sandbox"
+parts="containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet addons"
 
 main() {
   local part
   [ "$(uname -s)" = Linux ] || die "the test cluster runs on Linux only"
   case ${1:-} in
-    path) for part in kube addons agent-sandbox; do tool "$part"; done ;;
+    path) for part in kube addons; do tool "$part"; done ;;
     up) up ;;
     status) ready_kubelet && printf 'the test cluster runs: %s\n' "$data/kubeconfig" ;;
     left) left ;;
@@ -65,11 +64,9 @@ up() {
     if [ "$part" = kube-apiserver ]; then
       wait_part kube-apiserver
       storage_class
-      agent_kinds
     fi
   done
   wait_part kubelet
-  wait_part agent-sandbox
   printf '%s\n' "$data/kubeconfig"
 }
 
@@ -114,7 +111,7 @@ current-context: workcell-cluster
 END
 }
 
-programs() { kube=$(tool kube) addons=$(tool addons) agent_sandbox=$(tool agent-sandbox); }
+programs() { kube=$(tool kube) addons=$(tool addons); }
 
 # start_part NAME: one of the programs, unless it runs.
 start_part() {
@@ -181,13 +178,6 @@ command_addons() {
     --storage-class "$storage" --volumes "$data/volumes"
 }
 
-# Without its webhook, which converts between versions: the API server would call it in a pod. What refills a pool waits until what
-# was opened had the processors.
-command_agent_sandbox() {
-  printf '%s\n' "$agent_sandbox" --kubeconfig "$data/kubeconfig" --extensions --enable-webhook=false --leader-elect=false \
-    --metrics-bind-address 0 --health-probe-bind-address "127.0.0.1:$agents" --sandbox-warm-pool-replenish-delay 2s
-}
-
 # hierarchies lists those of the control groups, which systems without systemd may have several of.
 hierarchies() { awk '$3 == "cgroup" || $3 == "cgroup2" {print $2}' /proc/mounts; }
 
@@ -217,36 +207,12 @@ storage_class() {
       -d '{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "'"$storage"'"}, "provisioner": "workcell.test/directories"}' >/dev/null
 }
 
-# agent_kinds makes the kinds of objects of agent-sandbox, of which only the version that is stored is used.
-agent_kinds() {
-  local dir file name
-  dir=$(cd "$module/agentsandbox" && GOWORK=off GOFLAGS=-mod=readonly go list -m -f '{{.Dir}}' sigs.k8s.io/agent-sandbox)
-  for file in "$dir"/k8s/crds/*.yaml; do
-    name=$(sed -n 's/^  name: //p' "$file")
-    get "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/$name" >/dev/null && continue
-    sed '/^  conversion:/,/^  [a-z]/{/^  conversion:/{s/.*/  conversion: {strategy: None}/;p;d};/^   /d}' "$file" |
-      call -X POST -H 'Content-Type: application/yaml' --data-binary @- "https://127.0.0.1:$api/apis/apiextensions.k8s.io/v1/customresourcedefinitions" >/dev/null ||
-      die "the kind of $file could not be made"
-  done
-  # Some time after its kind was made the server lists it.
-  local listed deadline=$((SECONDS + 60))
-  until
-    listed=$(get /apis/agents.x-k8s.io/v1beta1 && get /apis/extensions.agents.x-k8s.io/v1beta1) &&
-      [[ $listed == *'"sandboxes"'* && $listed == *'"sandboxclaims"'* && $listed == *'"sandboxwarmpools"'* && $listed == *'"sandboxtemplates"'* ]]
-  do
-    [ $SECONDS -lt $deadline ] || die "the API server does not list the kinds of agent-sandbox"
-    sleep 0.1
-  done
-}
-
 ready_containerd() { containerd_answers "$state/containerd.sock"; }
 ready_kube_apiserver() { get /readyz >/dev/null; }
 ready_kubelet() {
   [[ "$(get "/api/v1/nodes/$node" | tr -d ' \n')" == *'"status":"True"'*'"type":"Ready"'* || "$(get "/api/v1/nodes/$node" | tr -d ' \n')" == *'"type":"Ready","status":"True"'* ]] &&
     get /api/v1/namespaces/default/serviceaccounts/default >/dev/null
 }
-
-ready_agent_sandbox() { curl -sf --max-time 5 "http://127.0.0.1:$agents/readyz" >/dev/null; }
 
 # wait_part NAME: until it answers.
 wait_part() {
@@ -278,10 +244,6 @@ pause() (
 left() {
   ready_kubelet 2>/dev/null || die "the test cluster does not answer"
   "$(tool addons)" --kubeconfig "$data/kubeconfig" --left
-  local kind
-  for kind in agents.x-k8s.io/v1beta1/sandboxes extensions.agents.x-k8s.io/v1beta1/sandbox{claims,warmpools,templates}; do
-    [[ "$(get "/apis/$kind?limit=1" | tr -d ' \n')" == *'"items":[]'* ]] || printf '%s\n' "${kind##*/}"
-  done
   ctr_ tasks ls -q | sed 's/^/task /'
   ctr_ images ls -q | grep -vE '^(localhost/pause:|docker\.io/workcell/|sha256:)' | sed 's/^/image /' || true
 }
@@ -293,7 +255,7 @@ end_part() {
 
 down() {
   local part m h
-  for part in agent-sandbox addons kubelet kube-scheduler kube-controller-manager kube-apiserver etcd; do end_part $part; done
+  for part in addons kubelet kube-scheduler kube-controller-manager kube-apiserver etcd; do end_part $part; done
   if ready_containerd; then
     ctr_ tasks ls -q | while IFS= read -r t; do
       ctr_ tasks rm -f "$t" || true # it may go with another one of its pod

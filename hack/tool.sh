@@ -18,7 +18,6 @@ containerd2     e2e/containerd           github.com/containerd/containerd/v2    
 runsc           e2e/gvisor               gvisor.dev/gvisor                         runsc                                           runsc/version.version
 kube            e2e/cluster              k8s.io/kubernetes                         ./
 addons          e2e/cluster              -                                         ./addons
-agent-sandbox   e2e/cluster/agentsandbox sigs.k8s.io/agent-sandbox                 cmd/agent-sandbox-controller
 helm            hack/helm                helm.sh/helm/v4                           cmd/helm                                        internal/version.version
 golangci-lint   hack/lint                github.com/golangci/golangci-lint/v2      cmd/golangci-lint
 actionlint      hack/actionlint          github.com/rhysd/actionlint               cmd/actionlint

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -38,10 +37,8 @@ type plan struct {
 	*kit.Plan
 	name    string // of the pod and of its claim
 	nonce   string
-	guest   string    // version
-	network string    // the label by which its NetworkPolicy selects it
-	closed  time.Time // when that policy was written
-	unfit   *unfit    // why it cannot be claimed
+	guest   string // version
+	network string // the label by which its NetworkPolicy selects it
 }
 
 func (p *plan) id() string { return p.name + "." + p.nonce }
@@ -76,7 +73,7 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
-	if err := d.prepare(ctx, p); err != nil {
+	if err := d.isolate(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
@@ -89,11 +86,6 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 			return backend.Info{}, err
 		}
 	}
-	if d.warm != nil {
-		if info, err := d.fromPool(ctx, p); !isUnfit(err) {
-			return info, err
-		}
-	}
 	pod, err := d.manifest(p)
 	if err != nil {
 		return backend.Info{}, err
@@ -101,27 +93,7 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err := d.createPod(ctx, pod); err != nil {
 		return backend.Info{}, err
 	}
-	if err := d.lonePod(ctx, p); err != nil {
-		return backend.Info{}, err
-	}
 	return d.await(ctx, pod, p.Image, p.id())
-}
-
-// prepare finds out what a sandbox needs before there is one.
-func (d *driver) prepare(ctx context.Context, p *plan) error {
-	if d.warm == nil {
-		return d.isolate(ctx, p)
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.isolate(ctx, p) })
-	g.Go(func() error {
-		err := d.fits(ctx, p)
-		if errors.As(err, &p.unfit) {
-			err = nil
-		}
-		return err
-	})
-	return g.Wait()
 }
 
 // ensureClaim makes the claim of a session's workspace, unless it has one. A quota that is used up refuses a claim before the
@@ -158,9 +130,9 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await returns what the pod of a sandbox is once its guest answers, or why it never will. Its first stream, which claims the
-// sandbox with these words, waits for the first Dial.
-func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string, claim ...string) (backend.Info, error) {
+// await waits until the guest of a pod answers, and describes the sandbox; the error says why it never will. The first
+// stream waits for the first Dial.
+func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
 	defer cancel()
 	begin := time.Now()
@@ -180,14 +152,11 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string, c
 			}
 		}
 		if now.Spec.NodeName != "" && (now.Status.Phase == corev1.PodRunning || time.Since(begin) >= tryAfter) {
-			env, err := d.greet(wait, now, id, claim...)
+			env, err := d.greet(wait, now, id)
 			if err == nil {
 				info, _ := describe(now)
 				info.ImageEnv = env
 				return info, nil
-			}
-			if isUnfit(err) {
-				return backend.Info{}, err
 			}
 			if classify(err) == backend.ErrPermission { //nolint:errorlint // it returns sentinels
 				return backend.Info{}, d.calls.Fail(ctx, "exec", err)
@@ -223,16 +192,13 @@ func (d *driver) report(ctx context.Context, pod string) (wire.PodReport, error)
 	return r, s.Close()
 }
 
-// greet opens the first stream to a guest, and returns what its image declares. With an owner, and how long it may be alone, it
-// claims the sandbox, which a guest believes once in its life.
-func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string, claim ...string) ([]string, error) {
-	s, r, err := d.hear(ctx, pod.Name, append([]string{"connect", "--report"}, claim...)...)
+// greet opens the first stream to a guest, and returns what its image declares.
+func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]string, error) {
+	s, r, err := d.hear(ctx, pod.Name, "connect", "--report")
 	switch {
-	case err == nil && len(claim) > 0 && !r.Claimed:
-		return nil, errors.Join(&unfit{"a sandbox of the pool was used before"}, s.Close())
 	case err == nil:
 		d.first.keep(id, s)
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && len(claim) == 0: // a guest of another version does not report on its stream
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest of another version does not report on its stream
 		r, err = d.report(ctx, pod.Name)
 	}
 	env := imageEnv(r.Environ)
@@ -280,7 +246,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
-	err := errors.Join(d.removeSandboxClaim(ctx, p.name, p.nonce), d.removeUnused(ctx, p.name, p.nonce))
+	err := d.removeUnused(ctx, p.name, p.nonce)
 	if d.opts.StorageClass == "" {
 		return err
 	}

@@ -45,8 +45,6 @@ import (
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	agentapi "sigs.k8s.io/agent-sandbox/api/v1beta1"
-	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -74,10 +72,6 @@ type Options struct {
 	GuestVolume bool
 	// StorageClass is that of the workspaces' volumes. Empty: a workspace is an emptyDir, which goes when its sandbox stops.
 	StorageClass string
-	// Claims is the name of a SandboxWarmPool of agent-sandbox in the namespace, see Backend.WarmPool. A sandbox for which its
-	// template is made is a SandboxClaim of it, and is ready in a fraction of the time; every other one is a pod of its own. Empty:
-	// all are. It cannot be combined with StorageClass, nor with a pool of package session, whose sandboxes are claimed as well.
-	Claims string
 	// RuntimeClasses are what a sandbox may name as its OCI runtime.
 	RuntimeClasses []string
 	// TrustNetworkPolicy takes NetworkPolicies for enforced without trying.
@@ -126,7 +120,6 @@ type driver struct {
 	calls  *kit.Calls
 
 	policies policies
-	warm     *warm // nil without Options.Claims
 	first    waiting
 	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil where
 	// the client's certificate may change, which a session does not.
@@ -161,11 +154,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	d.calls = kit.New(kit.Options{
 		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify, Ping: d.alive,
 	})
-	_, err := d.Ping(ctx)
-	if err == nil {
-		err = d.newWarm(ctx)
-	}
-	if err != nil {
+	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
 	}
 	return &Backend{kit.NewDriver(d, d.calls, o.Images, o.Limits), d}, nil
@@ -205,14 +194,10 @@ type clients struct {
 	pods       *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
 	volumes    *gentype.Client[*corev1.PersistentVolumeClaim]
 	networks   *gentype.Client[*networkingv1.NetworkPolicy]
-	sandboxes  *gentype.Client[*agentapi.Sandbox]
-	claims     *gentype.ClientWithList[*claimapi.SandboxClaim, *claimapi.SandboxClaimList]
-	pools      *gentype.Client[*claimapi.SandboxWarmPool]
-	templates  *gentype.Client[*claimapi.SandboxTemplate]
 }
 
 func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
-	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme, agentapi.AddToScheme, claimapi.AddToScheme}
+	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme}
 	failed := kinds.AddToScheme(s)
 	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
 	group := func(path string, version schema.GroupVersion) rest.Interface {
@@ -222,8 +207,8 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 		failed = errors.Join(failed, err)
 		return client
 	}
-	agents, claims, core := group("/apis", agentapi.GroupVersion), group("/apis", claimapi.GroupVersion), group("/api", corev1.SchemeGroupVersion)
-	config.RateLimiter = core.GetRateLimiter() // Kubernetes' own groups share one, as in the clientset
+	core := group("/api", corev1.SchemeGroupVersion)
+	config.RateLimiter = core.GetRateLimiter() // the groups share one, as in the clientset
 	networks := group("/apis", networkingv1.SchemeGroupVersion)
 	return &clients{
 		params,
@@ -231,10 +216,6 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 		gentype.NewClientWithList("pods", core, params, namespace, empty[corev1.Pod], empty[corev1.PodList], gentype.PrefersProtobuf[*corev1.Pod]()),
 		gentype.NewClient("persistentvolumeclaims", core, params, namespace, empty[corev1.PersistentVolumeClaim], gentype.PrefersProtobuf[*corev1.PersistentVolumeClaim]()),
 		gentype.NewClient("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
-		gentype.NewClient("sandboxes", agents, params, namespace, empty[agentapi.Sandbox]),
-		gentype.NewClientWithList("sandboxclaims", claims, params, namespace, empty[claimapi.SandboxClaim], empty[claimapi.SandboxClaimList]),
-		gentype.NewClient("sandboxwarmpools", claims, params, namespace, empty[claimapi.SandboxWarmPool]),
-		gentype.NewClient("sandboxtemplates", claims, params, namespace, empty[claimapi.SandboxTemplate]),
 	}, failed
 }
 

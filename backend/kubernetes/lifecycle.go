@@ -26,13 +26,7 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 	if !ok {
 		return nil, backend.Info{}, notFound(id)
 	}
-	podName := name
-	if d.warm != nil {
-		if n, ok := d.warm.pods.Load(id); ok {
-			podName = n.(string)
-		}
-	}
-	pod, err := d.getPod(ctx, podName)
+	pod, err := d.getPod(ctx, name)
 	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return nil, backend.Info{}, err
 	}
@@ -41,28 +35,7 @@ func (d *driver) own(ctx context.Context, id string) (*corev1.Pod, backend.Info,
 			return pod, info, nil
 		}
 	}
-	if d.warm != nil {
-		return d.claimedPod(ctx, name, nonce)
-	}
-	// Claimed by a process that has other options than this one.
-	list, err := kit.Call(ctx, d.calls, "list pods", listing(d.api.pods.List, labelNonce+"="+nonce))
-	if err != nil {
-		return nil, backend.Info{}, err
-	}
-	for i := range list.Items {
-		if info, ok := describe(&list.Items[i]); ok && info.ID == id && list.Items[i].DeletionTimestamp == nil {
-			return &list.Items[i], info, nil
-		}
-	}
 	return nil, backend.Info{}, notFound(id)
-}
-
-// foreignClaim returns an error for the pod of a claim where this driver has nothing to do with claims.
-func (d *driver) foreignClaim(pod *corev1.Pod) error {
-	if d.warm != nil || !claimed(&pod.ObjectMeta) {
-		return nil
-	}
-	return fmt.Errorf("kubernetes: the sandbox was claimed from a SandboxWarmPool, and is not started or removed without kubernetes.claims (Options.Claims): %w", backend.ErrUnsupported)
 }
 
 // Get describes a sandbox.
@@ -105,11 +78,7 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 			infos = append(infos, info)
 		}
 	}
-	if d.warm == nil {
-		return infos, nil
-	}
-	more, err := d.claimedOnly(ctx, filter, infos)
-	return append(infos, more...), err
+	return infos, nil
 }
 
 // Start makes another pod of a sandbox that has stopped.
@@ -119,14 +88,8 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if err != nil || info.State != backend.StateStopped {
 		return err
 	}
-	if err := d.foreignClaim(pod); err != nil {
-		return err
-	}
 	if _, err := d.ensurePolicy(ctx, info.Network); err != nil {
 		return err
-	}
-	if d.warm != nil && (claimed(&pod.ObjectMeta) || pod.UID == "") {
-		return d.startClaimed(ctx, info, pod)
 	}
 	next := again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
@@ -191,14 +154,6 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	name, nonce, ok := splitID(id)
 	if !ok {
 		return nil
-	}
-	if d.warm == nil {
-		if pod, _, err := d.own(ctx, id); err == nil && d.foreignClaim(pod) != nil {
-			return d.foreignClaim(pod)
-		}
-	}
-	if err := d.removeSandboxClaim(ctx, name, nonce); err != nil { // first: agent-sandbox makes pods of a claim anew
-		return err
 	}
 	if err := d.removePod(ctx, name, nonce); err != nil {
 		return err

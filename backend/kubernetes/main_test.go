@@ -82,13 +82,6 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 	for _, c := range claims.Items {
 		left = append(left, "claim "+c.Name)
 	}
-	warm, err := clustertest.SandboxClaims(api, namespace()).List(ctx, ours)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range warm.Items {
-		left = append(left, "sandboxclaim "+c.Name)
-	}
 	return left, nil
 }
 

@@ -8,13 +8,11 @@ import (
 	"maps"
 	"regexp"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
-	agentapi "sigs.k8s.io/agent-sandbox/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -43,7 +41,6 @@ type config struct {
 	kit.Record
 	Values map[string]string `json:"values"`           // of our labels, unabridged
 	Labels map[string]string `json:"labels,omitempty"` // the user's own
-	Orphan time.Duration     `json:"orphan,omitempty"` // Spec.OrphanTimeout
 }
 
 // objectName returns the name of a session's pod and volume.
@@ -68,7 +65,7 @@ func labelValue(v string) string {
 func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 	values := p.SandboxLabels(p.guest)
 	values[backend.LabelRole] = role
-	record, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Values: values, Labels: p.Spec.Labels, Orphan: p.Spec.OrphanTimeout})
+	record, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Values: values, Labels: p.Spec.Labels})
 	if err != nil {
 		return metav1.ObjectMeta{}, fmt.Errorf("kubernetes: annotation %s: %w", labelConfig, err)
 	}
@@ -88,21 +85,14 @@ func (p *plan) metaOf(role string) (metav1.ObjectMeta, error) {
 	return m, nil
 }
 
-// configOf reads back what metaOf wrote; false for an object that is no sandbox's. A claimed pod keeps the name that it had in its
-// pool.
+// configOf decodes the annotation of metaOf; false if the object does not belong to a sandbox.
 func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	var c config
 	if m.Labels[backend.LabelRole] != role || json.Unmarshal([]byte(m.Annotations[labelConfig]), &c) != nil {
 		return c, false
 	}
 	id := c.Values[backend.LabelID]
-	return c, id != "" && (m.Name == objectName(id) || claimed(m)) && m.Labels[labelNonce] != ""
-}
-
-// claimed reports whether a pod is that of a Sandbox of agent-sandbox.
-func claimed(m *metav1.ObjectMeta) bool {
-	owner := metav1.GetControllerOf(m)
-	return owner != nil && owner.Kind == agentapi.SandboxKind && strings.HasPrefix(owner.APIVersion, agentapi.GroupVersion.Group+"/")
+	return c, id != "" && m.Name == objectName(id) && m.Labels[labelNonce] != ""
 }
 
 // selector returns what selects the pods of a filter; those of another value with the same hash are for the caller to leave out.
@@ -120,7 +110,7 @@ func matches(i *backend.Info, f backend.Filter) bool {
 		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
 }
 
-// sandboxIDs matches the ids that the driver gives out: the name of the session's pod, or of its claim, and the sandbox's nonce,
+// sandboxIDs matches the ids that the driver gives out: the name of the session's pod and the sandbox's nonce,
 // because a sandbox that is started again has another pod.
 var sandboxIDs = regexp.MustCompile(`^` + namePre + `[a-z0-9-]{1,54}\.[a-z0-9]{26}$`)
 

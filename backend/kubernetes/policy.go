@@ -31,19 +31,13 @@ type policies struct {
 // annotationTrial is on the policy of closed sandboxes: when a trial of this namespace found that policies bind.
 const annotationTrial = backend.LabelPrefix + "enforced"
 
-// trialManager is who writes that, for the server's records: it changes nothing of what a policy does.
-const trialManager = "workcell-trial"
-
 // trialKept is how long a trial's result counts, for all processes: network plugins are not changed every day.
 const trialKept = 24 * time.Hour
 
 // isolate makes sure that the network of a sandbox is closed before there is one. Policies are looked at each time: somebody may
 // have deleted or changed one.
 func (d *driver) isolate(ctx context.Context, p *plan) error {
-	policy, err := d.ensurePolicy(ctx, p.Spec.Network)
-	if err == nil {
-		p.closed = written(policy)
-	}
+	_, err := d.ensurePolicy(ctx, p.Spec.Network)
 	if err != nil || d.opts.TrustNetworkPolicy {
 		return err
 	}
@@ -70,20 +64,9 @@ func (d *driver) isolate(ctx context.Context, p *plan) error {
 	d.policies.tried = time.Now()
 	note := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotationTrial, d.policies.tried.UTC().Format(time.RFC3339))
 	return d.calls.Do(ctx, "network policy", func(ctx context.Context) error {
-		_, err := d.api.networks.Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{FieldManager: trialManager})
+		_, err := d.api.networks.Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{})
 		return err
 	})
-}
-
-// written returns when what a policy says was last changed, by the server's clock.
-func written(policy *networkingv1.NetworkPolicy) time.Time {
-	at := policy.CreationTimestamp.Time
-	for _, f := range policy.ManagedFields {
-		if f.Manager != trialManager && f.Time != nil && f.Time.After(at) {
-			at = f.Time.Time
-		}
-	}
-	return at
 }
 
 // counts reports whether a trial of this time still does.

@@ -4,7 +4,7 @@
 //	workcell-guest [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
 //	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
 //	workcell-guest launch
-//	workcell-guest connect [--report [OWNER ORPHAN-TIMEOUT]]
+//	workcell-guest connect [--report]
 //	workcell-guest report
 //	workcell-guest install DIR [WORKSPACE]
 //	workcell-guest network-trial listen PORT | dial ADDRESS DURATION
@@ -15,8 +15,8 @@
 // launch isolates its own process as a sandbox and becomes the guest in it, with an inherited socket in place
 // of the standard streams (package internal/guest/launch).
 //
-// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. Before that it
-// claims the sandbox for an owner, if one is given, and writes what report does.
+// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. With --report
+// it first writes the output of report.
 //
 // report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy of the guest and what
 // belongs to it for another container, and a workspace of its user; and whether one pod reaches another, exit code 0 when it does and 3 when not.

@@ -39,7 +39,7 @@ func run(args []string) int {
 		case "connect":
 			return connect(args[1:])
 		case "report":
-			if err := report(os.Stdout, false); err != nil {
+			if err := report(os.Stdout); err != nil {
 				return fail(os.Stderr, err)
 			}
 			return 0

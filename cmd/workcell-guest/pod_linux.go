@@ -19,9 +19,9 @@ import (
 // What follows is for pods of a cluster, where no engine copies files into a container or says what its image declares.
 
 // report writes what the pod says of itself.
-func report(w io.Writer, claimed bool) error {
+func report(w io.Writer) error {
 	return json.NewEncoder(w).Encode(wire.PodReport{
-		Environ: os.Environ(), Claimed: claimed,
+		Environ:     os.Environ(),
 		CPUNanos:    max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", "")),
 		MemoryBytes: max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", "")),
 	})

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,9 +29,6 @@ func (a *app) engines() engines.Set {
 	s := engines.Set{Env: a.env, Machine: a.machine(), Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
 	if conf, err := a.config(); err == nil { // else the command fails for it anyway
 		s.Cluster = engines.Cluster(conf.Kubernetes())
-	}
-	if a.plans != nil { // what they are claimed from may not be there yet
-		s.Cluster.Claims = ""
 	}
 	return s
 }
@@ -107,13 +103,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	if opts.Engine, err = a.engines().IDOf(ctx, driver); err != nil {
 		return nil, nil, err
 	}
-	if a.plans != nil {
-		driver = engines.Planned(driver, a.plans)
-	}
 	opts.Pool = a.poolSpecs(conf)
-	if len(opts.Pool) > 0 && conf.Kubernetes().Claims != "" && engines.NameOf(driver) == engines.Kubernetes {
-		return nil, nil, usageError(errors.New("pool and kubernetes.claims exclude each other: a sandbox that was claimed is nobody else's any more"), "kubernetes.claims keeps sandboxes ready for all servers")
-	}
 	if engines.NameOf(driver) == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
@@ -71,7 +70,7 @@ Environment:
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
   WORKCELL_DEBUG       1 logs more
   WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
-  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, CLAIMS: as kubernetes.* of the configuration
+  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS: as kubernetes.* of the configuration
   KUBECONFIG           the cluster, as kubectl finds it
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
@@ -179,9 +178,6 @@ type app struct {
 	maxSandboxes int              // that may be open at once; 0 is no bound. Only servers have a flag for it.
 	pool         []string         // IMAGE=N of servers' --pool
 	poolOf       *session.Request // what sandboxes of the pool are besides their image; nil for commands that keep none ready
-
-	// plans is called with what would be made, in place of making it; nil for commands that make sandboxes.
-	plans func(ctx context.Context, driver backend.SandboxBackend, spec backend.Spec) error
 
 	before patch.Stamps                                  // files in --out when the run began
 	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine

@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	claimapi "sigs.k8s.io/agent-sandbox/extensions/api/v1beta1"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
@@ -82,10 +81,6 @@ func Kind[T, L any, O interface {
 	scheme.AddKnownTypes(group, O(new(T)), OL(new(L)))
 	metav1.AddToGroupVersion(scheme, group)
 	codecs, parameters := serializer.NewCodecFactory(scheme).WithoutConversion(), runtime.NewParameterCodec(scheme)
-	var options []gentype.Option[O]
-	if group.Group != claimapi.GroupVersion.Group { // custom resources have no such form
-		options = append(options, gentype.PrefersProtobuf[O]())
-	}
 	return func(config *rest.Config, namespace string) *gentype.ClientWithList[O, OL] {
 		config = rest.CopyConfig(config)
 		if config.APIPath = "/apis"; group.Group == "" {
@@ -96,7 +91,7 @@ func Kind[T, L any, O interface {
 		if err != nil {
 			panic(err) // the configuration is that of Config
 		}
-		return gentype.NewClientWithList(resource, api, parameters, namespace, func() O { return new(T) }, func() OL { return new(L) }, options...)
+		return gentype.NewClientWithList(resource, api, parameters, namespace, func() O { return new(T) }, func() OL { return new(L) }, gentype.PrefersProtobuf[O]())
 	}
 }
 
@@ -108,9 +103,6 @@ var (
 	Pods                   = Kind[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
 	Secrets                = Kind[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
 	ServiceAccounts        = Kind[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
-	SandboxClaims          = Kind[claimapi.SandboxClaim, claimapi.SandboxClaimList](claimapi.GroupVersion, "sandboxclaims")
-	SandboxTemplates       = Kind[claimapi.SandboxTemplate, claimapi.SandboxTemplateList](claimapi.GroupVersion, "sandboxtemplates")
-	SandboxWarmPools       = Kind[claimapi.SandboxWarmPool, claimapi.SandboxWarmPoolList](claimapi.GroupVersion, "sandboxwarmpools")
 )
 
 // Namespace makes a namespace that enforces the restricted Pod Security Standard, and returns what removes it. In a process

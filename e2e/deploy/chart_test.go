@@ -61,36 +61,24 @@ func TestManifestsAreOfTheChart(t *testing.T) {
 // TestChartHasTheDriversRole: the server may do what the driver needs, and nothing else.
 func TestChartHasTheDriversRole(t *testing.T) {
 	t.Parallel()
-	whole := rulesOf(t, "role.yaml")
-	for set, want := range map[string][]rbacv1.PolicyRule{
-		"sandboxes.claims=": whole, "sandboxes.claims=warm": append(slices.Clone(whole), rulesOf(t, "role-claims.yaml")...),
-	} {
-		var have rbacv1.Role
-		for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart, "--set", set), "\n---\n") {
-			if strings.Contains(doc, "kind: Role\n") {
-				if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if diff := cmp.Diff(want, have.Rules); diff != "" || len(whole) == 0 {
-			t.Errorf("%s: the chart's role is not the driver's (-driver +chart):\n%s", set, diff)
-		}
-	}
-}
-
-// rulesOf returns the rules of one of the driver's roles.
-func rulesOf(t *testing.T, name string) []rbacv1.PolicyRule {
-	t.Helper()
-	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", name))
+	file, err := os.ReadFile(filepath.Join("..", "..", "backend", "kubernetes", "role.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var role rbacv1.Role
-	if err := yaml.Unmarshal(file, &role); err != nil {
+	var want, have rbacv1.Role
+	if err := yaml.Unmarshal(file, &want); err != nil {
 		t.Fatal(err)
 	}
-	return role.Rules
+	for _, doc := range strings.Split(output(t, helm(t), "template", "workcell", chart), "\n---\n") {
+		if strings.Contains(doc, "kind: Role\n") {
+			if err := yaml.Unmarshal([]byte(doc), &have); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(want.Rules, have.Rules); diff != "" || len(want.Rules) == 0 {
+		t.Errorf("the chart's role is not the driver's (-driver +chart):\n%s", diff)
+	}
 }
 
 // TestReplicasNeedADatabase: several servers without one would not know of each other's sandboxes, and workers have no runs.
@@ -155,7 +143,7 @@ func TestWorkers(t *testing.T) {
 func TestValuesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	got := output(t, helm(t), "template", "a", chart, "--set-json", `pool={"python:3.11-slim": 4}`, "--set",
-		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,sandboxes.claims=warm,guestImage=example.com/guest:1")
+		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,guestImage=example.com/guest:1")
 	var m corev1.ConfigMap
 	for _, doc := range strings.Split(got, "\n---\n") {
 		if strings.Contains(doc, "kind: ConfigMap\n") {
@@ -173,7 +161,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := c.Kubernetes()
-	if k.Namespace != "boxes" || k.Claims != "warm" || k.GuestImage != "example.com/guest:1" {
+	if k.Namespace != "boxes" || k.GuestImage != "example.com/guest:1" {
 		t.Errorf("kubernetes: %+v", k)
 	}
 	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool()); diff != "" {

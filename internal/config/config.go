@@ -72,6 +72,9 @@ type Config struct {
 // user's configuration directory, and over it the one in the working directory, of which nobody knows who wrote it: that may
 // only set what makes nothing looser. The error names every problem with file, line and column.
 func Load(o Options) (*Config, error) {
+	if o.Env.Get("WORKCELL_KUBE_CLAIMS") != "" {
+		return nil, errors.New("unknown variable WORKCELL_KUBE_CLAIMS: " + removed[keyKubernetes+"claims"])
+	}
 	table := settings(o.Backends)
 	trusted, project, err := o.files(table)
 	if err != nil {
@@ -295,15 +298,15 @@ func (c *Config) duration(key string) time.Duration {
 
 // Kubernetes is how a cluster is used.
 type Kubernetes struct {
-	Context, Namespace, GuestImage, StorageClass, Claims string
-	RuntimeClasses                                       []string
-	TrustNetworkPolicy                                   bool
+	Context, Namespace, GuestImage, StorageClass string
+	RuntimeClasses                               []string
+	TrustNetworkPolicy                           bool
 }
 
 // Kubernetes returns how a cluster is used.
 func (c *Config) Kubernetes() (k Kubernetes) {
 	for name, to := range map[string]*string{
-		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass, "claims": &k.Claims,
+		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass,
 	} {
 		v, _ := c.get(keyKubernetes + name)
 		*to = v.(string)

@@ -195,6 +195,7 @@ func TestStrict(t *testing.T) {
 		"limits: {memory_mb: 1024, memory_mb: 2}":     `1:27: duplicate key "memory_mb"`,
 		"backend: docker\nbackend: local":             `2:1: duplicate key "backend"; the first is on line 1`,
 		"limits.memory_mb: 1024":                      `1:1: unknown key "limits.memory_mb" in the file`,
+		"kubernetes: {claims: warm}":                  `1:14: unknown key "claims" in kubernetes; claims of agent-sandbox are no longer supported; ` + "`pool: {IMAGE: N}` keeps",
 		"limits: {memory_mb: 1024m}":                  `1:21: limits.memory_mb must be a whole number, it is text`,
 		"limits: {memory_mb: 15}":                     `1:21: limits.memory_mb is 15, it must be 16 to 4194304`,
 		"limits: {pids: -1}":                          `1:16: limits.pids is -1`,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,11 @@ import (
 
 // maxBytes bounds a file.
 const maxBytes = 64 << 10
+
+// removed has what to use instead of keys that earlier versions had.
+var removed = map[string]string{
+	keyKubernetes + "claims": "claims of agent-sandbox are no longer supported; `pool: {IMAGE: N}` keeps sandboxes ready, see docs/pool.md",
+}
 
 // file is a file that was read. The nil file sets nothing.
 type file struct {
@@ -115,7 +121,7 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 		case at < 0 && len(below(r.table, path+".")) > 0 && !strings.Contains(key.Value, "."):
 			r.mapping(value, path+".")
 		case at < 0 || strings.Contains(key.Value, "."):
-			r.fail(key, suggest.Hint(key.Value, below(r.table, prefix)), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
+			r.fail(key, cmp.Or(removed[path], suggest.Hint(key.Value, below(r.table, prefix))), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
 		case yamlnode.IsNull(value):
 			r.fail(value, "give a value or remove the key", "%s is empty", path)
 		default:

@@ -91,8 +91,6 @@ func settings(backends []string) []setting {
 			what: "image that pods get the guest from, see workcell guest image; empty: each image has it", check: checkImage},
 		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
 			what: "class of the workspaces' volumes; empty: files go when a sandbox stops"},
-		setting{key: keyKubernetes + "claims", fallback: "", variable: "WORKCELL_KUBE_CLAIMS",
-			what: "SandboxWarmPool of which sandboxes are claimed, see workcell guest warmpool; empty: pods are made"},
 		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be asked for as OCI runtimes"},
 		setting{key: keyKubernetes + "trust_network_policy", fallback: false, what: "whether NetworkPolicies are taken for enforced without a trial"},
 	)

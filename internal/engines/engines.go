@@ -49,9 +49,9 @@ type Set struct {
 
 // Cluster is how Kubernetes is used, beside what its own commands find by the environment. See kubernetes.Options.
 type Cluster struct {
-	Context, Namespace, GuestImage, StorageClass, Claims string
-	RuntimeClasses                                       []string
-	TrustNetworkPolicy                                   bool
+	Context, Namespace, GuestImage, StorageClass string
+	RuntimeClasses                               []string
+	TrustNetworkPolicy                           bool
 }
 
 // Variables of the command's environment for what another process must find again.
@@ -60,7 +60,6 @@ const (
 	VariableKubeNamespace    = "WORKCELL_KUBE_NAMESPACE"
 	VariableKubeGuestImage   = "WORKCELL_KUBE_GUEST_IMAGE"
 	VariableKubeStorageClass = "WORKCELL_KUBE_STORAGE_CLASS"
-	VariableKubeClaims       = "WORKCELL_KUBE_CLAIMS"
 )
 
 // Engine is a kind of engine that this build knows. It is opened only when it is asked for.
@@ -214,7 +213,6 @@ func (s Set) Environ() ([]string, error) {
 	for name, v := range map[string]string{
 		VariableKubeContext: s.Cluster.Context, VariableKubeNamespace: s.Cluster.Namespace,
 		VariableKubeGuestImage: s.Cluster.GuestImage, VariableKubeStorageClass: s.Cluster.StorageClass,
-		VariableKubeClaims: s.Cluster.Claims,
 	} {
 		if v != "" {
 			vars = append(vars, name+"="+v)

@@ -45,7 +45,7 @@ func (s Set) kubernetes() Engine {
 func (s Set) kubernetesOptions() *kubernetes.Options {
 	k := s.Cluster
 	opts := &kubernetes.Options{
-		Context: k.Context, Namespace: k.Namespace, GuestImage: k.GuestImage, StorageClass: k.StorageClass, Claims: k.Claims,
+		Context: k.Context, Namespace: k.Namespace, GuestImage: k.GuestImage, StorageClass: k.StorageClass,
 		RuntimeClasses: k.RuntimeClasses, TrustNetworkPolicy: k.TrustNetworkPolicy,
 	}
 	// A list of files is what the client itself looks for.

@@ -10,10 +10,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "workcell.account" -}}{{ .Values.serviceAccount.name | default (include "workcell.name" .) }}{{- end }}
 {{- define "workcell.sandboxes" -}}{{ .Values.sandboxes.namespace | default .Release.Namespace }}{{- end }}
 {{- define "workcell.config" -}}
+{{- if .Values.sandboxes.claims }}{{ fail "sandboxes.claims is no longer supported: use pool to keep sandboxes ready" }}{{ end -}}
 {{- $kubernetes := dict "namespace" (include "workcell.sandboxes" .) -}}
 {{- with .Values.guestImage }}{{ $_ := set $kubernetes "guest_image" . }}{{ end -}}
 {{- with .Values.sandboxes.storageClass }}{{ $_ := set $kubernetes "storage_class" . }}{{ end -}}
-{{- with .Values.sandboxes.claims }}{{ $_ := set $kubernetes "claims" . }}{{ end -}}
 {{- $config := dict "backend" "kubernetes" "kubernetes" $kubernetes -}}
 {{- with .Values.pool }}{{ $_ := set $config "pool" . }}{{ end -}}
 {{- if .Values.telemetry.endpoint }}{{ $_ := set $config "telemetry" .Values.telemetry }}{{ end -}}
