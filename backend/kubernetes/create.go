@@ -73,7 +73,11 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, err
 	}
-	if err := d.isolate(ctx, p); err != nil {
+	pod, err := d.manifest(p)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	if err := d.isolate(ctx, p.Spec.Network, pod.Labels); err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
@@ -85,10 +89,6 @@ func (d *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 		if err := d.ensureClaim(ctx, p); err != nil {
 			return backend.Info{}, err
 		}
-	}
-	pod, err := d.manifest(p)
-	if err != nil {
-		return backend.Info{}, err
 	}
 	if err := d.createPod(ctx, pod); err != nil {
 		return backend.Info{}, err

@@ -10,9 +10,8 @@
 //
 // # Networks
 //
-// Both network modes are NetworkPolicies, which bind only where the cluster's network plugin enforces them. The driver tries
-// that once per namespace with pods of its own; where they do not bind, Create fails with ErrUnsupported unless
-// Options.TrustNetworkPolicy says that somebody else has seen to it.
+// Both network modes are NetworkPolicies, which bind only if the cluster's network plugin enforces them. The driver cannot see
+// that, so Create fails with ErrUnsupported without Options.NetworkPolicyEnforced. Backend.TryNetwork tests it with pods.
 //
 // # Spans
 //
@@ -74,8 +73,8 @@ type Options struct {
 	StorageClass string
 	// RuntimeClasses are what a sandbox may name as its OCI runtime.
 	RuntimeClasses []string
-	// TrustNetworkPolicy takes NetworkPolicies for enforced without trying.
-	TrustNetworkPolicy bool
+	// NetworkPolicyEnforced declares that the cluster enforces NetworkPolicies. Without it, no sandbox is created.
+	NetworkPolicyEnforced bool
 	// NodeSelector and ImagePullSecrets are those of every pod.
 	NodeSelector     map[string]string
 	ImagePullSecrets []string
@@ -119,8 +118,7 @@ type driver struct {
 	log    *slog.Logger
 	calls  *kit.Calls
 
-	policies policies
-	first    waiting
+	first waiting
 	// handshakes are the sessions of TLS that streams resume: each is a connection, and a new pod is tried many times. Nil where
 	// the client's certificate may change, which a session does not.
 	handshakes tls.ClientSessionCache
@@ -133,7 +131,6 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if opts != nil {
 		d.opts = *opts
 	}
-	d.policies = policies{turn: make(chan struct{}, 1)}
 	o := &d.opts
 	o.AllowNets, o.RuntimeClasses = slices.Clone(o.AllowNets), slices.Clone(o.RuntimeClasses)
 	o.NodeSelector, o.ImagePullSecrets = maps.Clone(o.NodeSelector), slices.Clone(o.ImagePullSecrets)
@@ -193,7 +190,7 @@ type clients struct {
 	namespaces *gentype.Client[*corev1.Namespace]
 	pods       *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
 	volumes    *gentype.Client[*corev1.PersistentVolumeClaim]
-	networks   *gentype.Client[*networkingv1.NetworkPolicy]
+	networks   *gentype.ClientWithList[*networkingv1.NetworkPolicy, *networkingv1.NetworkPolicyList]
 }
 
 func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
@@ -215,7 +212,7 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 		gentype.NewClient("namespaces", core, params, "", empty[corev1.Namespace], gentype.PrefersProtobuf[*corev1.Namespace]()),
 		gentype.NewClientWithList("pods", core, params, namespace, empty[corev1.Pod], empty[corev1.PodList], gentype.PrefersProtobuf[*corev1.Pod]()),
 		gentype.NewClient("persistentvolumeclaims", core, params, namespace, empty[corev1.PersistentVolumeClaim], gentype.PrefersProtobuf[*corev1.PersistentVolumeClaim]()),
-		gentype.NewClient("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
+		gentype.NewClientWithList("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy], empty[networkingv1.NetworkPolicyList], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
 	}, failed
 }
 

@@ -88,11 +88,11 @@ func (d *driver) Start(ctx context.Context, id string) error {
 	if err != nil || info.State != backend.StateStopped {
 		return err
 	}
-	if _, err := d.ensurePolicy(ctx, info.Network); err != nil {
-		return err
-	}
 	next := again(pod)
 	next.Labels[labelNetwork] = d.networkLabel(info.Network) // the options may be other ones by now
+	if err := d.isolate(ctx, info.Network, next.Labels); err != nil {
+		return err
+	}
 	if err := d.admits(ctx, next); err != nil {
 		return err
 	}

@@ -4,17 +4,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/netip"
-	"time"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -22,55 +21,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
-// policies remembers what was found out.
-type policies struct {
-	turn  chan struct{} // has one place, of whoever finds out whether they bind; it guards what follows
-	tried time.Time     // when they were found to
+// errUndeclared: the driver cannot see whether policies bind.
+var errUndeclared = fmt.Errorf("kubernetes: sandboxes need a cluster that enforces NetworkPolicies: check it with "+
+	"`workcell doctor --backend kubernetes --network`, then set kubernetes.network_policy: enforced "+
+	"(Options.NetworkPolicyEnforced): %w", backend.ErrUnsupported)
+
+// isolate makes sure that the network of a sandbox is closed before there is a pod with these labels.
+func (d *driver) isolate(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
+	if !d.opts.NetworkPolicyEnforced {
+		return errUndeclared
+	}
+	return d.ensurePolicy(ctx, mode, pod)
 }
-
-// annotationTrial is on the policy of closed sandboxes: when a trial of this namespace found that policies bind.
-const annotationTrial = backend.LabelPrefix + "enforced"
-
-// trialKept is how long a trial's result counts, for all processes: network plugins are not changed every day.
-const trialKept = 24 * time.Hour
-
-// isolate makes sure that the network of a sandbox is closed before there is one. Policies are looked at each time: somebody may
-// have deleted or changed one.
-func (d *driver) isolate(ctx context.Context, p *plan) error {
-	_, err := d.ensurePolicy(ctx, p.Spec.Network)
-	if err != nil || d.opts.TrustNetworkPolicy {
-		return err
-	}
-	select {
-	case d.policies.turn <- struct{}{}:
-		defer func() { <-d.policies.turn }()
-	case <-ctx.Done():
-		return d.calls.Fail(ctx, "create", ctx.Err())
-	}
-	if counts(d.policies.tried) {
-		return nil
-	}
-	there, err := d.ensurePolicy(ctx, backend.NetworkNone)
-	if err != nil {
-		return err
-	}
-	if at, err := time.Parse(time.RFC3339, there.Annotations[annotationTrial]); err == nil && counts(at) {
-		d.policies.tried = at
-		return nil
-	}
-	if err := d.tryPolicy(ctx, p); err != nil {
-		return err
-	}
-	d.policies.tried = time.Now()
-	note := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotationTrial, d.policies.tried.UTC().Format(time.RFC3339))
-	return d.calls.Do(ctx, "network policy", func(ctx context.Context) error {
-		_, err := d.api.networks.Patch(ctx, there.Name, types.MergePatchType, note, metav1.PatchOptions{})
-		return err
-	})
-}
-
-// counts reports whether a trial of this time still does.
-func counts(tried time.Time) bool { return time.Since(tried).Abs() < trialKept }
 
 // networkLabel returns what the policy of a network mode selects by: what bridged sandboxes may reach is not the same with all
 // options, and nobody's policy changes another one's.
@@ -124,24 +86,49 @@ func (d *driver) outbound() []networkingv1.NetworkPolicyEgressRule {
 	return rules
 }
 
-// ensurePolicy makes the policy of a network mode, or puts right one of the name that says something else, and returns it.
-func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode) (*networkingv1.NetworkPolicy, error) {
+// ensurePolicy creates the policy of a network mode, or corrects an existing policy that differs. The policies of a
+// namespace add up, so it fails if another policy opens the network of a pod that must not have one. It looks at them
+// each time, because they may change.
+func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode, pod map[string]string) error {
 	want := d.networkPolicy(mode)
-	return kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) (*networkingv1.NetworkPolicy, error) {
+	all, err := kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) ([]networkingv1.NetworkPolicy, error) {
 		for {
-			there, err := d.api.networks.Get(ctx, want.Name, metav1.GetOptions{})
+			list, err := d.api.networks.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			at := slices.IndexFunc(list.Items, func(p networkingv1.NetworkPolicy) bool { return p.Name == want.Name })
 			switch {
-			case apierrors.IsNotFound(err):
-				there, err = d.api.networks.Create(ctx, want, metav1.CreateOptions{})
-			case err == nil && !apiequality.Semantic.DeepEqual(there.Spec, want.Spec):
-				there.Spec = want.Spec
-				there, err = d.api.networks.Update(ctx, there, metav1.UpdateOptions{})
+			case at < 0:
+				_, err = d.api.networks.Create(ctx, want, metav1.CreateOptions{})
+			case !apiequality.Semantic.DeepEqual(list.Items[at].Spec, want.Spec):
+				list.Items[at].Spec = want.Spec
+				_, err = d.api.networks.Update(ctx, &list.Items[at], metav1.UpdateOptions{})
 			}
 			if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) { // else another process was faster
-				return there, err
+				return list.Items, err
 			}
 		}
 	})
+	if err != nil || mode != backend.NetworkNone {
+		return err
+	}
+	for i := range all {
+		if opens(&all[i].Spec, pod) {
+			return fmt.Errorf("kubernetes: NetworkPolicy %s of namespace %s applies to sandboxes without a network and "+
+				"allows traffic; exclude pods with the label %s=%s from it, or use a namespace for sandboxes only: %w",
+				all[i].Name, d.opts.Namespace, labelNetwork, backend.NetworkNone, backend.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// opens reports whether a policy allows traffic of a pod with these labels.
+func opens(policy *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
+	s, err := metav1.LabelSelectorAsSelector(&policy.PodSelector)
+	return (err != nil || s.Matches(labels.Set(pod))) &&
+		(len(policy.Egress) > 0 && slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeEgress) ||
+			len(policy.Ingress) > 0 && slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeIngress))
 }
 
 // validNets refuses what a policy cannot say.
@@ -150,31 +137,6 @@ func validNets(nets []netip.Prefix) error {
 		if !n.IsValid() {
 			return fmt.Errorf("kubernetes: Options.AllowNets has an address that is none: %w", backend.ErrInvalid)
 		}
-	}
-	return nil
-}
-
-// errUntold: a policy cannot be seen to keep a pod from what no pod reaches.
-var errUntold = fmt.Errorf("kubernetes: pods of this namespace do not reach each other, so that nobody can tell whether its NetworkPolicies bind; "+
-	"allow pods with the label %s=%s to reach each other, or say that another wall is there (Options.TrustNetworkPolicy): %w", labelNetwork, open, backend.ErrUnsupported)
-
-// tryPolicy returns nil where the cluster keeps a pod that a policy isolates from another pod which one without reaches.
-func (d *driver) tryPolicy(ctx context.Context, p *plan) (err error) {
-	t := &trial{d: d, p: p}
-	defer func() { err = errors.Join(err, t.clean(context.WithoutCancel(ctx))) }()
-	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)
-	defer cancel()
-	closed, opened, err := t.run(wait)
-	switch {
-	case wait.Err() != nil && ctx.Err() == nil:
-		return fmt.Errorf("kubernetes: the trial of the network did not end within %v: %w", d.opts.PullTimeout, backend.ErrUnavailable)
-	case err != nil:
-		return err
-	case closed:
-		return fmt.Errorf("kubernetes: this cluster does not enforce NetworkPolicies, so that no sandbox is kept from its network; "+
-			"use a network plugin that does, or say that another wall is there (Options.TrustNetworkPolicy): %w", backend.ErrUnsupported)
-	case !opened:
-		return errUntold
 	}
 	return nil
 }

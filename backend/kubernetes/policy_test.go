@@ -8,11 +8,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
@@ -20,45 +19,136 @@ import (
 	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
 
-// trialNote is when the policies of a namespace were found to bind.
-const trialNote = backend.LabelPrefix + "enforced"
+const (
+	egress  = networkingv1.PolicyTypeEgress
+	ingress = networkingv1.PolicyTypeIngress
+)
 
-// TestPolicyUntold: where no pod reaches another one, nobody can tell whether policies bind, and nothing is made; where those of
-// the trial may, it is told.
-func TestPolicyUntold(t *testing.T) {
-	t.Parallel()
-	ns := ownNamespace(t)
-	policies := networkPolicies(admin(t), ns)
-	add := func(name string, spec networkingv1.NetworkPolicySpec) {
-		t.Helper()
-		spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
-		if _, err := policies.Create(t.Context(), &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+// addPolicy creates a NetworkPolicy for the pods with these labels.
+func addPolicy(t *testing.T, ns, name string, pods map[string]string, spec networkingv1.NetworkPolicySpec) {
+	t.Helper()
+	spec.PodSelector.MatchLabels = pods
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	if _, err := networkPolicies(admin(t), ns).Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	add("nothing", networkingv1.NetworkPolicySpec{})
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
-	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "reach each other") {
-		t.Fatalf("Create: %v, want ErrUnsupported", err)
-	}
-	there, err := policies.Get(t.Context(), "workcell-none", metav1.GetOptions{})
-	if err != nil || there.Annotations[trialNote] != "" {
-		t.Errorf("noted as enforced: %v, %v", there.Annotations, err)
-	}
+}
+
+// noPods fails if there are pods in a namespace.
+func noPods(t *testing.T, ns string) {
+	t.Helper()
 	left, err := clustertest.Pods(admin(t), ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(left.Items) != 0 {
 		t.Errorf("left: %d pods, %v", len(left.Items), err)
 	}
-	add("trial", networkingv1.NetworkPolicySpec{
-		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{backend.LabelPrefix + "network": "open"}},
-		Ingress:     []networkingv1.NetworkPolicyIngressRule{{}}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
-	})
-	backendtest.Create(t, b, newSpec())
 }
 
-// TestPolicyNotEnforced: where a pod that a policy isolates reaches another one, no sandbox is made, unless the operator says that
-// something else isolates it.
-func TestPolicyNotEnforced(t *testing.T) {
+// TestPolicyUndeclared: unless the operator declares that the cluster enforces policies, no sandbox is created. The error
+// names the test and the setting.
+func TestPolicyUndeclared(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, func(o *kubernetes.Options) { o.NetworkPolicyEnforced = false })
+	for _, mode := range []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge} {
+		spec := newSpec()
+		spec.Network = mode
+		_, err := b.Create(t.Context(), spec)
+		for _, word := range []string{"kubernetes.network_policy: enforced", "workcell doctor", "--network"} {
+			if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v, want ErrUnsupported with %q", mode, err, word)
+			}
+		}
+	}
+}
+
+// TestPolicyAddsUp: if another policy of the namespace opens the network of a sandbox without one, Create and Start fail
+// and name the policy. Policies that allow nothing, or that do not select the sandbox, do no harm.
+func TestPolicyAddsUp(t *testing.T) {
+	t.Parallel()
+	ns, udp := ownNamespace(t), corev1.ProtocolUDP
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
+	everything := []networkingv1.NetworkPolicyEgressRule{{}}
+	out, in := []networkingv1.PolicyType{egress}, []networkingv1.PolicyType{ingress}
+	addPolicy(t, ns, "deny", nil, networkingv1.NetworkPolicySpec{PolicyTypes: append(in, egress)})
+	addPolicy(t, ns, "others", map[string]string{"app": "web"}, networkingv1.NetworkPolicySpec{Egress: everything, PolicyTypes: out})
+	addPolicy(t, ns, "without-type", nil, networkingv1.NetworkPolicySpec{Egress: everything, PolicyTypes: in})
+	first := backendtest.Create(t, b, newSpec())
+	if err := b.Stop(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	dns := []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp}}}}
+	for name, spec := range map[string]networkingv1.NetworkPolicySpec{
+		"allow-dns": {Egress: dns, PolicyTypes: out},
+		"allow-in":  {Ingress: []networkingv1.NetworkPolicyIngressRule{{}}, PolicyTypes: in},
+	} {
+		addPolicy(t, ns, name, nil, spec)
+		_, created := b.Create(t.Context(), newSpec())
+		_, tried := b.TryNetwork(t.Context(), debianImage)
+		started := b.Start(t.Context(), first.ID)
+		for what, err := range map[string]error{"Create": created, "TryNetwork": tried, "Start": started} {
+			if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "NetworkPolicy "+name) {
+				t.Errorf("%s with %s: %v, want ErrUnsupported that names it", what, name, err)
+			}
+		}
+		bridged := newSpec()
+		bridged.Network = backend.NetworkBridge
+		backendtest.Create(t, b, bridged)
+		if err := networkPolicies(admin(t), ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Start(t.Context(), first.ID); err != nil {
+		t.Errorf("after they were deleted: %v", err)
+	}
+}
+
+// TestTryNetwork: the test of a cluster lists the targets that a sandbox without a network does not reach, and fails if
+// the sandbox reaches one. It leaves no pods.
+func TestTryNetwork(t *testing.T) {
+	t.Parallel()
+	ns, udp := ownNamespace(t), corev1.ProtocolUDP
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.NetworkPolicyEnforced = ns, false })
+	closed, err := b.TryNetwork(t.Context(), debianImage)
+	text := strings.Join(closed, ", ")
+	for _, want := range []string{"a pod by UDP", "a pod by TCP", "DNS", "the API server", "the node at"} {
+		if err != nil || !strings.Contains(text, want) || strings.Contains(text, want+" (no pod") && want != "DNS" {
+			t.Errorf("closed: %s; %v, want %s", text, err, want)
+		}
+	}
+	noPods(t, ns)
+	one := map[string]string{"app.kubernetes.io/component": "network-trial", backend.LabelPrefix + "network": "none"}
+	addPolicy(t, ns, "udp", one, networkingv1.NetworkPolicySpec{
+		PolicyTypes: []networkingv1.PolicyType{egress},
+		Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp}}}},
+	})
+	if _, err := b.TryNetwork(t.Context(), debianImage); !errors.Is(err, backend.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "reaches a pod by UDP") || strings.Contains(err.Error(), "TCP") {
+		t.Errorf("with UDP open: %v, want ErrUnsupported that names it alone", err)
+	}
+	noPods(t, ns)
+}
+
+// TestTryNetworkUntold: if no pod reaches another pod, the test fails. It succeeds if only the pods of the test may.
+func TestTryNetworkUntold(t *testing.T) {
+	t.Parallel()
+	ns := ownNamespace(t)
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
+	both := []networkingv1.PolicyType{egress, ingress}
+	addPolicy(t, ns, "deny", nil, networkingv1.NetworkPolicySpec{PolicyTypes: both})
+	_, err := b.TryNetwork(t.Context(), debianImage)
+	if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "reach each other") {
+		t.Errorf("%v, want ErrUnsupported", err)
+	}
+	noPods(t, ns)
+	addPolicy(t, ns, "trial", map[string]string{backend.LabelPrefix + "network": "open"}, networkingv1.NetworkPolicySpec{
+		PolicyTypes: both, Ingress: []networkingv1.NetworkPolicyIngressRule{{}}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
+	})
+	if _, err := b.TryNetwork(t.Context(), debianImage); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTryNetworkNotEnforced: the test fails if an isolated pod reaches another pod.
+func TestTryNetworkNotEnforced(t *testing.T) {
 	t.Parallel()
 	ns := ownNamespace(t)
 	label := regexp.MustCompile(`(?s)(network-trial.*` + regexp.QuoteMeta(backend.LabelPrefix) + `network\W{1,4})none`)
@@ -75,14 +165,10 @@ func TestPolicyNotEnforced(t *testing.T) {
 			return next.RoundTrip(r)
 		})
 	})
-	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "does not enforce") {
-		t.Fatalf("Create: %v, want ErrUnsupported", err)
+	if _, err := b.TryNetwork(t.Context(), debianImage); !errors.Is(err, backend.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "does not enforce") || !strings.Contains(err.Error(), "API server") {
+		t.Errorf("%v, want ErrUnsupported", err)
 	}
-	there, err := networkPolicies(admin(t), ns).Get(t.Context(), "workcell-none", metav1.GetOptions{})
-	if err != nil || there.Annotations[trialNote] != "" {
-		t.Errorf("noted as enforced: %v, %v", there.Annotations, err)
-	}
-	backendtest.Create(t, newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true }), newSpec())
 }
 
 // TestPolicyDeleted: what closes the network of sandboxes is there for each that is made or started, whatever became of it.
@@ -106,25 +192,4 @@ func TestPolicyDeleted(t *testing.T) {
 			t.Errorf("after %s: %v", name, err)
 		}
 	}
-}
-
-// TestTrialAgain: that policies bind is found out anew once a day, also by a process that goes on.
-func TestTrialAgain(t *testing.T) {
-	t.Parallel()
-	ns := ownNamespace(t)
-	policies := networkPolicies(admin(t), ns)
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
-	backendtest.Create(t, b, newSpec())
-	// The note of a trial that counts for two seconds more, for a process that has made none.
-	old := time.Now().Add(2*time.Second - 24*time.Hour).UTC().Format(time.RFC3339)
-	note := `{"metadata":{"annotations":{"` + trialNote + `":"` + old + `"}}}`
-	if _, err := policies.Patch(t.Context(), "workcell-none", types.MergePatchType, []byte(note), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	later := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
-	eventually(t, "another trial", func() bool {
-		backendtest.Remove(t, later, backendtest.Create(t, later, newSpec()).ID)
-		there, err := policies.Get(t.Context(), "workcell-none", metav1.GetOptions{})
-		return err == nil && there.Annotations[trialNote] != old
-	})
 }

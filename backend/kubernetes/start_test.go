@@ -89,7 +89,7 @@ func TestStartTwice(t *testing.T) {
 func TestStartRefused(t *testing.T) {
 	t.Parallel()
 	api, ns := admin(t), ownNamespace(t)
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	info := backendtest.Create(t, b, newSpec())
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)

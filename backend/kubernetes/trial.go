@@ -25,89 +25,130 @@ const trialPort = 17253
 // open is the network of a trial's pod that no policy selects.
 const open = "open"
 
-// roleTrial is what a trial's pods are for.
+// roleTrial is the purpose of a trial's pods.
 const roleTrial = "network-trial"
 
-// A pod that reaches nothing is tried again with twice the patience: a busy cluster may connect one late.
-const trialFirst, trialLast = 3 * time.Second, 12 * time.Second
+// trialPatience is how long a pod tries to reach something: a busy cluster may connect it late.
+const trialPatience = 10 * time.Second
 
 // trialLife is how long a pod of a trial may live, whatever becomes of this process: its image may have to be pulled.
 const trialLife = 10 * time.Minute
 
+// trialCode is the exit code of a pod that reached nothing; each target that it reached adds a bit.
+const trialCode = 64
+
 // trial is some pods that find out whether a policy binds.
 type trial struct {
 	d    *driver
-	p    *plan
-	node string   // of the first pod, and of the others: that nodes do not reach each other must not be taken for a policy's work
+	p    *kit.Plan
+	node string   // of the first pod, and of the others: a broken link between nodes must not be mistaken for a policy
 	made []string // names of pods
 }
 
-// run reports whether a pod that a policy isolates reaches another one, and whether one without does.
-func (t *trial) run(ctx context.Context) (closed, opened bool, err error) {
+// TryNetwork tests with pods whether the cluster isolates a sandbox without a network, and returns the targets that such
+// a sandbox does not reach. It fails with ErrUnsupported if the sandbox reaches one of them, or if no pod reaches another
+// pod, because then the trial shows nothing. Without Options.GuestImage, image must have the guest.
+func (b *Backend) TryNetwork(ctx context.Context, image string) (closed []string, err error) {
+	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (_ []string, err error) {
+		p, err := kit.NewPlan(b.Name(), backend.Spec{ID: "trial", Image: image}, b.d.opts.Images, b.d.opts.Limits)
+		if err != nil {
+			return nil, err
+		}
+		pod := map[string]string{labelName: "workcell", labelManagedBy: "workcell", labelComponent: backend.RoleSandbox,
+			backend.LabelRole: backend.RoleSandbox, labelNetwork: string(backend.NetworkNone)}
+		if err := b.d.ensurePolicy(ctx, backend.NetworkNone, pod); err != nil {
+			return nil, err
+		}
+		t := &trial{d: b.d, p: p}
+		defer func() { err = errors.Join(err, t.clean(context.WithoutCancel(ctx))) }()
+		return t.run(ctx)
+	})
+}
+
+// target is something that a pod of a trial tries to reach.
+type target struct{ name, address string }
+
+// run starts a pod that listens, and tries to reach it and other targets from pods with and without a policy.
+func (t *trial) run(ctx context.Context) ([]string, error) {
 	listener, err := t.start(ctx, open, "listen", strconv.Itoa(trialPort))
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
 	pod, err := t.until(ctx, listener, func(pod *corev1.Pod) bool {
 		return pod.Status.PodIP != "" && pod.Status.Phase == corev1.PodRunning
 	})
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
 	t.node = pod.Spec.NodeName
-	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(trialPort))
-	// Whoever is closed gets twice the time in which the one without a policy was connected, and what it did not reach is there
-	// before and after.
-	patience, opened, err := t.reach(ctx, address)
-	if err == nil && opened {
-		closed, err = t.dial(ctx, address, t.d.networkLabel(backend.NetworkNone), 2*patience)
+	targets := []target{{"a pod by UDP", "udp:" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(trialPort))}}
+	for _, ip := range pod.Status.PodIPs { // one of each family
+		address := net.JoinHostPort(ip.IP, strconv.Itoa(trialPort))
+		targets = append(targets, target{"a pod by TCP at " + address, "tcp:" + address})
 	}
-	if err == nil && opened && !closed {
-		_, opened, err = t.reach(ctx, address)
+	pods := len(targets)
+	kubelet := net.JoinHostPort(pod.Status.HostIP, "10250")
+	targets = append(targets,
+		target{"DNS", "dns:"}, target{"the API server", "api:"}, target{"the node at " + kubelet, "tcp:" + kubelet})
+	before, err := t.dial(ctx, open, targets)
+	if err != nil {
+		return nil, err
 	}
-	if err != nil || opened {
-		return closed, opened, err
+	reached, err := t.dial(ctx, string(backend.NetworkNone), targets)
+	if err != nil {
+		return nil, err
 	}
-	pod, err = t.d.getPod(ctx, listener)
-	if err == nil && ended(pod) {
-		err = fmt.Errorf("kubernetes: the trial of the network was cut short: the pod that listened has ended: %w", backend.ErrUnavailable)
-	}
-	return false, false, err
-}
-
-// reach reports whether a pod that no policy isolates reaches an address, and within which time.
-func (t *trial) reach(ctx context.Context, address string) (patience time.Duration, reached bool, err error) {
-	for patience = trialFirst; patience <= trialLast; patience *= 2 {
-		if reached, err = t.dial(ctx, address, open, patience); err != nil || reached {
-			break
+	after := before
+	if reached == 0 {
+		if after, err = t.dial(ctx, open, targets); err != nil {
+			return nil, err
 		}
 	}
-	return patience, reached, err
+	var closed, opened []string
+	for i, one := range targets {
+		switch bit := 1 << i; {
+		case reached&bit != 0:
+			opened = append(opened, one.name)
+		case i < pods && before&after&bit == 0:
+			return nil, fmt.Errorf("kubernetes: pods of this namespace do not reach each other, so the test shows nothing; "+
+				"allow pods with the label %s=%s to reach each other: %w", labelNetwork, open, backend.ErrUnsupported)
+		case before&bit != 0:
+			closed = append(closed, one.name)
+		default:
+			closed = append(closed, one.name+" (no pod reaches it)")
+		}
+	}
+	if opened != nil {
+		return nil, fmt.Errorf("kubernetes: a pod of a sandbox without a network reaches %s: this cluster does not enforce "+
+			"its NetworkPolicies; use a network plugin that does: %w", strings.Join(opened, ", "), backend.ErrUnsupported)
+	}
+	return closed, nil
 }
 
-// dial reports whether a pod in this network reaches an address within patience.
-func (t *trial) dial(ctx context.Context, address, network string, patience time.Duration) (reached bool, err error) {
-	name, err := t.start(ctx, network, "dial", address, patience.String())
-	if err != nil {
-		return false, err
+// dial returns which targets a pod of a network reaches, as bits.
+func (t *trial) dial(ctx context.Context, network string, targets []target) (reached int, err error) {
+	args := []string{"dial", trialPatience.String()}
+	for _, one := range targets {
+		args = append(args, one.address)
 	}
-	code := int32(-1)
+	name, err := t.start(ctx, network, args...)
+	if err != nil {
+		return 0, err
+	}
+	code := -1
 	_, err = t.until(ctx, name, func(pod *corev1.Pod) bool {
 		for _, s := range pod.Status.ContainerStatuses {
 			if s.State.Terminated != nil {
-				code = s.State.Terminated.ExitCode
+				code = int(s.State.Terminated.ExitCode)
 				return true
 			}
 		}
 		return false
 	})
-	switch {
-	case err != nil:
-		return false, err
-	case code == 0, code == 3: // as the guest says: it answered, it did not
-		return code == 0, nil
+	if err == nil && (code < trialCode || code >= 2*trialCode) {
+		err = fmt.Errorf("kubernetes: a trial of the network ended with exit code %d: %w", code, backend.ErrUnavailable)
 	}
-	return false, fmt.Errorf("kubernetes: a trial of the network ended with exit code %d: %w", code, backend.ErrUnavailable)
+	return code - trialCode, err
 }
 
 // start makes a pod of the guest's image, or of the sandbox's own where that has the guest.
@@ -116,12 +157,12 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			labelName: "workcell", labelManagedBy: "workcell", labelComponent: roleTrial, labelNetwork: network,
-			backend.LabelRole: roleTrial, backend.LabelInstance: labelValue(t.p.Spec.Instance),
+			backend.LabelRole: roleTrial,
 		}},
 		Spec: t.d.podSpec(t.p.User),
 	}
 	deadline := int64(trialLife / time.Second)
-	pod.Spec.ActiveDeadlineSeconds, pod.Spec.NodeName = &deadline, t.node
+	pod.Spec.ActiveDeadlineSeconds, pod.Spec.NodeName, pod.Spec.DNSPolicy = &deadline, t.node, corev1.DNSClusterFirst
 	limits := backend.Limits{MemoryBytes: 32 << 20, CPUMillis: 100}
 	pod.Spec.Containers = []corev1.Container{{
 		Name: containerName, Image: cmp.Or(t.d.opts.GuestImage, t.p.Ref), ImagePullPolicy: corev1.PullIfNotPresent,
@@ -162,7 +203,7 @@ func (t *trial) sweep(ctx context.Context) {
 	list, err := kit.Call(ctx, t.d.calls, "list pods", listing(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {
 		for i := range list.Items {
-			if pod := &list.Items[i]; time.Since(pod.CreationTimestamp.Time) > trialKept {
+			if pod := &list.Items[i]; time.Since(pod.CreationTimestamp.Time) > trialLife {
 				err = errors.Join(err, t.remove(ctx, pod.Name))
 			}
 		}

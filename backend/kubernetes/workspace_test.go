@@ -134,7 +134,7 @@ func TestQuotaOfClaims(t *testing.T) {
 		return ok && is.Value() == n
 	}
 	eventually(t, "the quota", func() bool { return used(0) })
-	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace, o.TrustNetworkPolicy = ns, true })
+	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	spec := newSpec()
 	if err := b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)

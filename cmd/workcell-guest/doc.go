@@ -7,7 +7,7 @@
 //	workcell-guest connect [--report]
 //	workcell-guest report
 //	workcell-guest install DIR [WORKSPACE]
-//	workcell-guest network-trial listen PORT | dial ADDRESS DURATION
+//	workcell-guest network-trial listen PORT | dial DURATION TARGET...
 //	workcell-guest mcp
 //	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
@@ -19,7 +19,7 @@
 // it first writes the output of report.
 //
 // report, install and network-trial are for pods: what the image declares and what the container used, as JSON; a copy of the guest and what
-// belongs to it for another container, and a workspace of its user; and whether one pod reaches another, exit code 0 when it does and 3 when not.
+// belongs to it for another container, and a workspace of its user; and the targets that a pod reaches, as bits of the exit code.
 //
 // mcp, started by a command of the sandbox, bridges its own standard streams to the tools that the host serves, at the
 // address in WORKCELL_TOOLS, by default @workcell-tools. It exits with 0 at the end of both directions, and with 69 behind

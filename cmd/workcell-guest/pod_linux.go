@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -118,41 +120,95 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	return os.Rename(out.Name(), to)
 }
 
-// Exit codes of network-trial dial.
-const (
-	trialReached   = 0
-	trialUnreached = 3
-)
+// trialCode is the exit code of network-trial dial if it reached nothing; each target that it reached adds a bit.
+const trialCode = 64
 
 // trialPause is between two tries of network-trial dial.
 const trialPause = 50 * time.Millisecond
 
-// networkTrial listens on a port until it is ended, or tries to reach an address for some time: a pod may be connected only a while
-// after its start, and what is closed must stay so.
+// networkTrial listens on a port until it is ended, or tries to reach targets for some time: a pod may be connected only a
+// while after its start, and a closed target must stay closed.
 func networkTrial(args []string) int {
 	if len(args) == 2 && args[0] == "listen" {
-		l, err := net.Listen("tcp", net.JoinHostPort("", args[1]))
-		for err == nil {
-			var c net.Conn
-			if c, err = l.Accept(); err == nil {
-				err = c.Close()
-			}
-		}
-		return fail(os.Stderr, err)
+		return fail(os.Stderr, trialListen(net.JoinHostPort("", args[1])))
 	}
 	var patience time.Duration
 	var err error
-	if len(args) == 3 {
-		patience, err = time.ParseDuration(args[2])
+	if len(args) > 2 {
+		patience, err = time.ParseDuration(args[1])
 	}
-	if len(args) != 3 || args[0] != "dial" || err != nil {
-		return fail(os.Stderr, fmt.Errorf("usage: workcell-guest network-trial listen PORT | dial ADDRESS DURATION"))
+	if len(args) < 3 || args[0] != "dial" || err != nil {
+		return fail(os.Stderr, errors.New("usage: workcell-guest network-trial listen PORT | dial DURATION TARGET..."))
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(trialPause) {
-		if c, err := net.DialTimeout("tcp", args[1], time.Until(end)); err == nil {
-			_ = c.Close() // it was reached
-			return trialReached
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var reached atomic.Int32
+	var dialing sync.WaitGroup
+	for i, target := range args[2:] {
+		dialing.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(trialPause) {
+				if trialReaches(ctx, target) {
+					reached.Or(1 << i)
+					return
+				}
+			}
+		})
+	}
+	dialing.Wait()
+	return trialCode + int(reached.Load())
+}
+
+// trialListen accepts connections, and answers packets.
+func trialListen(address string) error {
+	packets, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	go func() {
+		b := make([]byte, 1)
+		for {
+			_, from, err := packets.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = packets.WriteTo(b, from) // if it is lost, the sender tries again
+		}
+	}()
+	l, err := net.Listen("tcp", address)
+	for err == nil {
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			err = c.Close()
 		}
 	}
-	return trialUnreached
+	return err
+}
+
+// trialReaches tries tcp:ADDRESS, udp:ADDRESS, which must answer, dns: (the resolver of the pod), or api: (the API server).
+func trialReaches(ctx context.Context, target string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	network, address, _ := strings.Cut(target, ":")
+	switch network {
+	case "dns":
+		_, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, "kubernetes.default.svc")
+		is := (*net.DNSError)(nil)
+		return err == nil || errors.As(err, &is) && is.IsNotFound // which is an answer
+	case "api":
+		network, address = "tcp", net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return false
+	}
+	defer c.Close() // the answer counts
+	if network == "tcp" {
+		return true
+	}
+	_ = c.SetDeadline(time.Now().Add(time.Second)) // else the next call fails
+	_, err = c.Write([]byte{0})
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	return err == nil
 }

@@ -72,7 +72,7 @@ func (r *engineReport) add(name string, v verdict, detail, fix string) {
 }
 
 func newDoctorCmd(a *app) *cobra.Command {
-	image := ""
+	image, network := "", false
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:     "doctor",
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
@@ -82,7 +82,7 @@ missing: for each backend, or for the one that --backend names. Exits with 5 whe
 commands would take. It pulls nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := a.diagnose(cmd.Context(), image)
+			r, err := a.diagnose(cmd.Context(), image, network)
 			if err != nil {
 				return err
 			}
@@ -96,11 +96,12 @@ commands would take. It pulls nothing.`,
 		},
 	})
 	cmd.Flags().StringVar(&image, "image", "", "image to open a sandbox from (default the first that is there)")
+	cmd.Flags().BoolVar(&network, "network", false, "test with pods whether a Kubernetes cluster enforces NetworkPolicies")
 	return cmd
 }
 
 // diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
-func (a *app) diagnose(ctx context.Context, image string) (*report, error) {
+func (a *app) diagnose(ctx context.Context, image string, network bool) (*report, error) {
 	c, err := a.config()
 	if err != nil {
 		return nil, err
@@ -114,11 +115,14 @@ func (a *app) diagnose(ctx context.Context, image string) (*report, error) {
 		}
 		drivers = []engines.Engine{d}
 	}
+	if network && !slices.ContainsFunc(drivers, func(d engines.Engine) bool { return d.TryNetwork != nil }) {
+		return nil, usageError(errors.New("--network tests a Kubernetes cluster"), "add --backend kubernetes")
+	}
 	r.Backends = make([]*engineReport, len(drivers))
 	var looking sync.WaitGroup
 	for i, d := range drivers {
 		r.Backends[i] = &engineReport{Name: d.Name, Checks: []check{}}
-		looking.Go(func() { a.examine(ctx, r.Backends[i], d, image) })
+		looking.Go(func() { a.examine(ctx, r.Backends[i], d, image, network) })
 	}
 	looking.Wait()
 	r.choose()
@@ -186,7 +190,7 @@ func (r *report) summary() string {
 }
 
 // examine runs the checks of one backend in order; each needs the one before it.
-func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, image string) {
+func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, image string, network bool) {
 	m, done, err := a.openManager(ctx, d.Name, stateUnused)
 	if err != nil {
 		r.absent(ctx, d, err)
@@ -211,6 +215,9 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	r.enforcement(m.Backend().Capabilities())
 	found := r.images(ctx, m.Backend(), a.loaded, image)
 	r.agents(ctx, m, a)
+	if network && d.TryNetwork != nil {
+		r.network(ctx, d, found, a.loaded)
+	}
 	r.trial(ctx, m, found)
 	r.ownKernel(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
@@ -383,6 +390,23 @@ func (r *engineReport) fetch(ref string) string {
 		return "ctr --namespace workcell images pull " + ref
 	}
 	return "docker pull " + ref
+}
+
+// network tests whether an engine isolates a sandbox without a network.
+func (r *engineReport) network(ctx context.Context, d engines.Engine, image string, conf *config.Config) {
+	const name = "network policy"
+	ctx, cancel := context.WithTimeout(ctx, 24*doctorTimeout)
+	defer cancel()
+	closed, err := d.TryNetwork(ctx, image)
+	if err != nil {
+		r.add(name, verdictFail, sanitize.Line(err.Error()), "")
+		return
+	}
+	fix := ""
+	if conf.Kubernetes().NetworkPolicy == "" {
+		fix = "set kubernetes.network_policy: enforced in workcell.yaml"
+	}
+	r.add(name, verdictOK, "enforced: a sandbox without a network does not reach "+strings.Join(closed, ", "), fix)
 }
 
 // trial opens a sandbox and closes it.

@@ -70,7 +70,7 @@ Environment:
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
   WORKCELL_DEBUG       1 logs more
   WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
-  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS: as kubernetes.* of the configuration
+  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: as kubernetes.* of the configuration
   KUBECONFIG           the cluster, as kubectl finds it
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER

@@ -168,5 +168,7 @@ func Options(namespace string) *kubernetes.Options {
 	return &kubernetes.Options{
 		Kubeconfig: Kubeconfig(), Namespace: namespace, GuestImage: guestimage.Reference(), StorageClass: StorageClass,
 		Limits: backend.Limits{CPUMillis: 500}, // so that the node has room for all that run at a time
+
+		NetworkPolicyEnforced: true, // e2e/cluster/addons enforces them
 	}
 }

@@ -143,7 +143,7 @@ func TestWorkers(t *testing.T) {
 func TestValuesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	got := output(t, helm(t), "template", "a", chart, "--set-json", `pool={"python:3.11-slim": 4}`, "--set",
-		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,guestImage=example.com/guest:1")
+		"telemetry.endpoint=http://collector:4318,sandboxes.namespace=boxes,sandboxes.networkPolicy=enforced,guestImage=example.com/guest:1")
 	var m corev1.ConfigMap
 	for _, doc := range strings.Split(got, "\n---\n") {
 		if strings.Contains(doc, "kind: ConfigMap\n") {
@@ -161,7 +161,7 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := c.Kubernetes()
-	if k.Namespace != "boxes" || k.GuestImage != "example.com/guest:1" {
+	if k.Namespace != "boxes" || k.NetworkPolicy != "enforced" || k.GuestImage != "example.com/guest:1" {
 		t.Errorf("kubernetes: %+v", k)
 	}
 	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool()); diff != "" {

@@ -91,7 +91,7 @@ func TestChart(t *testing.T) {
 		must(t, err)
 	}
 	helm(t, "install", release, "deploy/helm/workcell", "--wait", "--timeout", patience.String(), "--set", "image.repository="+repository, "--set", "image.tag="+tag,
-		"--set", "replicas=2,workers.replicas=1,database.secret=workcell-state", "--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.storageClass="+clustertest.StorageClass,
+		"--set", "replicas=2,workers.replicas=1,database.secret=workcell-state", "--set", "image.pullPolicy=Never", "--set", "guestImage="+guestimage.Reference(), "--set", "sandboxes.networkPolicy=enforced,sandboxes.storageClass="+clustertest.StorageClass,
 		"--set-json", `config={"map_images": {"python:3.11-slim": "workcell/python:3.11"}}`)
 	installed := true
 	uninstall := func() {

@@ -29,6 +29,7 @@ func TestCommandLine(t *testing.T) {
 				"PATH": bin + string(os.PathListSeparator) + os.Getenv("PATH"), "WORKCELL_STATE_DIR": filepath.Join(e.WorkDir, ".state"), reaper.Variable: "off",
 				"WORKCELL_BACKEND": "kubernetes", "KUBECONFIG": clustertest.Kubeconfig(), "WORKCELL_KUBE_NAMESPACE": namespace(),
 				"WORKCELL_KUBE_GUEST_IMAGE": guestimage.Reference(), "WORKCELL_KUBE_STORAGE_CLASS": clustertest.StorageClass,
+				"WORKCELL_KUBE_NETWORK_POLICY": "enforced",
 			} {
 				e.Setenv(name, value)
 			}

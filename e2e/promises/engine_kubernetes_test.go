@@ -87,6 +87,7 @@ func (e *kubernetesEngine) environ() []string {
 	return []string{
 		"KUBECONFIG=" + clustertest.Kubeconfig(), "WORKCELL_KUBE_NAMESPACE=" + e.namespace,
 		"WORKCELL_KUBE_GUEST_IMAGE=" + guestimage.Reference(), "WORKCELL_KUBE_STORAGE_CLASS=" + clustertest.StorageClass,
+		"WORKCELL_KUBE_NETWORK_POLICY=enforced",
 	}
 }
 

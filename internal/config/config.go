@@ -298,23 +298,21 @@ func (c *Config) duration(key string) time.Duration {
 
 // Kubernetes is how a cluster is used.
 type Kubernetes struct {
-	Context, Namespace, GuestImage, StorageClass string
-	RuntimeClasses                               []string
-	TrustNetworkPolicy                           bool
+	Context, Namespace, GuestImage, StorageClass, NetworkPolicy string
+	RuntimeClasses                                              []string
 }
 
 // Kubernetes returns how a cluster is used.
 func (c *Config) Kubernetes() (k Kubernetes) {
 	for name, to := range map[string]*string{
 		"context": &k.Context, "namespace": &k.Namespace, "guest_image": &k.GuestImage, "storage_class": &k.StorageClass,
+		"network_policy": &k.NetworkPolicy,
 	} {
 		v, _ := c.get(keyKubernetes + name)
 		*to = v.(string)
 	}
 	v, _ := c.get(keyKubernetes + "runtime_classes")
 	k.RuntimeClasses = v.([]string)
-	v, _ = c.get(keyKubernetes + "trust_network_policy")
-	k.TrustNetworkPolicy = v.(bool)
 	return k
 }
 

@@ -92,7 +92,15 @@ func settings(backends []string) []setting {
 		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
 			what: "class of the workspaces' volumes; empty: files go when a sandbox stops"},
 		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be asked for as OCI runtimes"},
-		setting{key: keyKubernetes + "trust_network_policy", fallback: false, what: "whether NetworkPolicies are taken for enforced without a trial"},
+		setting{key: keyKubernetes + "network_policy", fallback: "", variable: "WORKCELL_KUBE_NETWORK_POLICY",
+			what: "enforced: the cluster enforces NetworkPolicies; without it no sandbox is created",
+			check: func(v any) (string, string) {
+				if v != "enforced" {
+					return fmt.Sprintf("unknown network policy %q", v),
+						"write enforced if `workcell doctor --backend kubernetes --network` finds that it is"
+				}
+				return "", ""
+			}},
 	)
 	positive := func(v any) (string, string) {
 		if d := v.(time.Duration); d <= 0 || d > maxRetention {

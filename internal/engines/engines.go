@@ -49,9 +49,8 @@ type Set struct {
 
 // Cluster is how Kubernetes is used, beside what its own commands find by the environment. See kubernetes.Options.
 type Cluster struct {
-	Context, Namespace, GuestImage, StorageClass string
-	RuntimeClasses                               []string
-	TrustNetworkPolicy                           bool
+	Context, Namespace, GuestImage, StorageClass, NetworkPolicy string
+	RuntimeClasses                                              []string
 }
 
 // Variables of the command's environment for what another process must find again.
@@ -69,6 +68,9 @@ type Engine struct {
 	Absent func(context.Context) string // why it does not answer, in words for people; empty when that is not known
 	Fix    func(error) string           // how to get such an engine, given why it cannot be used
 	at     func() string                // where it is looked for and who says so; nil when it is nowhere else
+	// TryNetwork tests whether the engine isolates a sandbox without a network, and returns the targets that such a
+	// sandbox does not reach; nil if the engine isolates them itself.
+	TryNetwork func(ctx context.Context, image string) ([]string, error)
 }
 
 // Open opens the engine. When that fails, the error names what was tried and its hint what to do.

@@ -24,9 +24,15 @@ func (s Set) kubernetes() Engine {
 			// The client's own log says to standard error what its errors say too.
 			klog.SetLogger(logr.Discard())
 			klog.SetOutput(io.Discard)
-			opts := s.kubernetesOptions()
-			opts.Logger, opts.Patience = s.Logger, patience
-			return asBackend(kubernetes.New(ctx, opts))
+			return asBackend(kubernetes.New(ctx, s.kubernetesOptions()))
+		},
+		TryNetwork: func(ctx context.Context, image string) ([]string, error) {
+			b, err := kubernetes.New(ctx, s.kubernetesOptions())
+			if err != nil {
+				return nil, err
+			}
+			defer b.Close() // a trial leaves nothing
+			return b.TryNetwork(ctx, image)
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix: func(error) string {
@@ -46,7 +52,8 @@ func (s Set) kubernetesOptions() *kubernetes.Options {
 	k := s.Cluster
 	opts := &kubernetes.Options{
 		Context: k.Context, Namespace: k.Namespace, GuestImage: k.GuestImage, StorageClass: k.StorageClass,
-		RuntimeClasses: k.RuntimeClasses, TrustNetworkPolicy: k.TrustNetworkPolicy,
+		RuntimeClasses: k.RuntimeClasses, NetworkPolicyEnforced: k.NetworkPolicy == "enforced",
+		Logger: s.Logger, Patience: patience,
 	}
 	// A list of files is what the client itself looks for.
 	if files := filepath.SplitList(s.Env.Get("KUBECONFIG")); len(files) == 1 {

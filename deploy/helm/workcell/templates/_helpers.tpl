@@ -14,6 +14,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $kubernetes := dict "namespace" (include "workcell.sandboxes" .) -}}
 {{- with .Values.guestImage }}{{ $_ := set $kubernetes "guest_image" . }}{{ end -}}
 {{- with .Values.sandboxes.storageClass }}{{ $_ := set $kubernetes "storage_class" . }}{{ end -}}
+{{- with .Values.sandboxes.networkPolicy }}{{ $_ := set $kubernetes "network_policy" . }}{{ end -}}
 {{- $config := dict "backend" "kubernetes" "kubernetes" $kubernetes -}}
 {{- with .Values.pool }}{{ $_ := set $config "pool" . }}{{ end -}}
 {{- if .Values.telemetry.endpoint }}{{ $_ := set $config "telemetry" .Values.telemetry }}{{ end -}}
