@@ -118,6 +118,8 @@ type Capabilities struct {
 	WritableRoot    bool          // RootWritable
 	RootEnforcement Enforcement   // what holds Info.RootBytes
 	Persistent      bool          // files survive Stop
+	// Forgeable: users without access to the program's state can create what looks like its sandbox, with any labels.
+	Forgeable bool
 }
 
 // ImageChecker is implemented by drivers whose engine can be asked which image a reference names. ImageID must return what

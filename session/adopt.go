@@ -233,7 +233,8 @@ func foundRequest(engine backend.Info) Request {
 	}
 }
 
-// recordFound makes records of the sandboxes in a scope that have none: their process had another store, or none.
+// recordFound makes records of the sandboxes in a scope that have none: their process had another store, or none. If labels
+// can be forged, it only logs them.
 func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope Scope) error {
 	filter.Instance = m.opts.Instance
 	found, err := m.b.List(ctx, filter)
@@ -245,11 +246,29 @@ func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope 
 		if err != nil || key.Scope() != scope || engine.Instance != m.opts.Instance || !validSandboxID(engine.SessionID) {
 			continue
 		}
+		if m.forged(ctx, engine.SessionID) {
+			m.log.WarnContext(ctx, "not using a sandbox without a record; remove it if it is not needed",
+				"sandbox", engine.SessionID, "key", key.String())
+			continue
+		}
 		if err := m.store.Insert(ctx, m.recordOf(engine, key)); err != nil && !errors.Is(err, backend.ErrExists) {
 			return err
 		}
 	}
 	return nil
+}
+
+// errForged means that the labels of a sandbox are not enough to use it.
+var errForged error = &textError{err: backend.ErrPermission,
+	text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
+
+// forged reports whether another user may have created a sandbox: it has no record, and its labels prove nothing.
+func (m *Manager) forged(ctx context.Context, id string) bool {
+	if !m.b.Capabilities().Forgeable {
+		return false
+	}
+	_, err := m.store.Get(ctx, id)
+	return err != nil
 }
 
 // has reports whether one of the manager's maps has an entry for a sandbox.

@@ -16,7 +16,8 @@ import (
 // driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
 // environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
-// A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
+// If labels can be forged (backend.Capabilities.Forgeable), a sandbox without a record in Options.Store causes
+// backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
 // unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost: a named one that the engine does
 // not have any more is a VanishedError.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
@@ -70,8 +71,11 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	rec, err := m.store.Get(ctx, engine.SessionID)
-	if err == nil {
+	switch {
+	case err == nil:
 		s.idle, s.policy, s.keepFresh = secondaryIdle(rec), rec.IdlePolicy, true
+	case m.forged(ctx, engine.SessionID):
+		return nil, errForged
 	}
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)

@@ -60,7 +60,8 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 //
 // A sandbox that another process left, because it died or as Detach does, is adopted with what is in it; created is
 // false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which
-// processes live is what Options.Store knows; without a common store only named sandboxes are found.
+// processes live is what Options.Store knows; without a common store only named sandboxes are found, and none if labels
+// can be forged (backend.Capabilities.Forgeable).
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	began := time.Now()

@@ -61,6 +61,11 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
 		}
 	}
+	for _, id := range plan.forged {
+		if err := m.removeEngine(ctx, id, true); err != nil {
+			m.log.WarnContext(ctx, "cannot remove a sandbox that has no record", "engine_id", id, "error", err)
+		}
+	}
 	for _, rec := range plan.reclaim {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -94,6 +99,7 @@ func untraced(ctx context.Context) context.Context {
 // sweepPlan is what a look at engine and store found to be done.
 type sweepPlan struct {
 	unrecorded []Record      // of sandboxes that the store does not know
+	forged     []string      // old sandboxes without a record whose labels may be forged, by id on the engine
 	reclaim    []reclaimable // what nobody has any more
 }
 
@@ -132,8 +138,13 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 			continue
 		}
 		there[engine.SessionID] = engine
-		if m.shared && !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
+		age := now.Sub(engine.Created)
+		switch {
+		case !m.shared || known[engine.SessionID] || age <= lifetimes.CreationGrace:
+		case !m.forged(ctx, engine.SessionID):
 			plan.unrecorded = append(plan.unrecorded, m.recordClaimed(ctx, engine, key))
+		case key.Namespace != NamespaceUser && age > lifetimes.Unrecorded: // if records were lost, named ones are for users to remove
+			plan.forged = append(plan.forged, engine.ID)
 		}
 	}
 	for _, rec := range recs {

@@ -10,8 +10,9 @@
 //
 // # Networks
 //
-// Both network modes are NetworkPolicies, which bind only if the cluster's network plugin enforces them. The driver cannot see
-// that, so Create fails with ErrUnsupported without Options.NetworkPolicyEnforced. Backend.TryNetwork tests it with pods.
+// Both network modes are NetworkPolicies, which bind only if the cluster's network plugin enforces them. The driver
+// cannot see that, so Create fails with ErrUnsupported without Options.NetworkPolicyEnforced. Backend.TryNetwork tests
+// it with pods.
 //
 // # Spans
 //
@@ -212,7 +213,8 @@ func newClients(config *rest.Config, h *http.Client, namespace string) (*clients
 		gentype.NewClient("namespaces", core, params, "", empty[corev1.Namespace], gentype.PrefersProtobuf[*corev1.Namespace]()),
 		gentype.NewClientWithList("pods", core, params, namespace, empty[corev1.Pod], empty[corev1.PodList], gentype.PrefersProtobuf[*corev1.Pod]()),
 		gentype.NewClient("persistentvolumeclaims", core, params, namespace, empty[corev1.PersistentVolumeClaim], gentype.PrefersProtobuf[*corev1.PersistentVolumeClaim]()),
-		gentype.NewClientWithList("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy], empty[networkingv1.NetworkPolicyList], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
+		gentype.NewClientWithList("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy],
+			empty[networkingv1.NetworkPolicyList], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
 	}, failed
 }
 
@@ -302,7 +304,7 @@ func (d *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory: true, CPU: true, Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
 		OCIRuntimes: d.opts.RuntimeClasses, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched,
-		Persistent: d.opts.StorageClass != "",
+		Persistent: d.opts.StorageClass != "", Forgeable: true,
 	}
 }
 

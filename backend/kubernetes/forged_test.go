@@ -1,0 +1,37 @@
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestForgedPod: users of the namespace can create a pod that looks like the sandbox of a key. It is not adopted for the
+// key, and connecting to it fails.
+func TestForgedPod(t *testing.T) {
+	t.Parallel()
+	key, spec := session.UserKey("bob"), newSpec()
+	spec.ID, spec.Key = "sbx_"+session.NewID(), key.String()
+	backendtest.Create(t, newBackend(t, nil), spec)
+	opts := &session.Options{Instance: instance, Store: session.NewMemoryStore(), ReapEvery: -1}
+	m, err := session.NewManager(newBackend(t, nil), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, created, err := m.Open(t.Context(), key, session.Request{Image: debianImage})
+	if err != nil || !created || s.ID() == spec.ID {
+		t.Errorf("Open: created %v, %v", created, err)
+	}
+	if _, err := m.Connect(t.Context(), spec.ID); !errors.Is(err, backend.ErrPermission) {
+		t.Errorf("Connect: %v, want ErrPermission", err)
+	}
+}
