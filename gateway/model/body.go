@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,13 +138,22 @@ var (
 	stored = []string{"previousresponseid", "conversation", "cachedcontent"}
 	// how many answers a request wants: the budget is for one
 	answers = []string{"n", "bestof", "candidatecount"}
-	// how long an answer may become
-	lengths = []string{"maxtokens", "maxcompletiontokens", "maxoutputtokens"}
 )
+
+// lengths are the fields that bound an answer, by dialect. Under a budget the first is set, and alone: providers of
+// chat completions ignore the other one, or refuse both together.
+var lengths = map[Dialect][]string{
+	Anthropic: {"max_tokens"}, OpenAIResponses: {"max_output_tokens"},
+	OpenAIChat: {"max_tokens", "max_completion_tokens"}, Gemini: {"maxOutputTokens"},
+}
+
+// unlimited is the longest answer under a budget if the request has no limit. Some models refuse larger numbers.
+const unlimited = 32_000
 
 // chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its own, of which
 // some search or call servers.
-var chatFields = slices.Concat(answers, lengths, searching, []string{
+var chatFields = slices.Concat(answers, searching, []string{
+	"maxtokens", "maxcompletiontokens",
 	"model", "messages", "stream", "streamoptions", "tools", "toolchoice", "paralleltoolcalls", "functions", "functioncall",
 	"temperature", "topp", "topk", "topa", "minp", "stop", "seed", "frequencypenalty", "presencepenalty", "repetitionpenalty", "lengthpenalty",
 	"logitbias", "logprobs", "toplogprobs", "responseformat", "prediction", "verbosity", "user", "safetyidentifier", "metadata",
@@ -159,19 +169,21 @@ type checked struct {
 	model   string
 	stream  bool
 	body    []byte
-	removed int   // tools
-	longest int64 // tokens that an answer may have; zero when the request does not say
-	short   bool  // because the budget leaves no more
-	left    func(model string) int64
+	removed int     // tools
+	input   int64   // tokens of the request, estimated
+	longest int64   // tokens that an answer may have; zero if neither the request nor a budget bounds it
+	cost    float64 // of both, in USD
+	short   bool    // because the budget leaves no more
+	left    func(*checked) int64
 }
 
-// check reads the body of a request against a grant, and shortens its answer to what the budget leaves for one of a model. An error
-// of it is always a *refusal.
-func check(r route, g Grant, raw []byte, left func(model string) int64) (*checked, error) {
+// check reads the body of a request against a grant, and shortens its answer to the rest of the budget. Its error is always a
+// *refusal.
+func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, error) {
 	if !utf8.Valid(raw) {
 		return nil, &refusal{status: http.StatusBadRequest, message: "the request is not UTF-8"}
 	}
-	c := &checked{model: r.model, left: left}
+	c := &checked{model: r.model, input: int64(len(raw)) / bytesPerToken, left: left}
 	o, err := c.walk(r, g, raw)
 	if inner := o.get("generatecontentrequest"); inner != nil && r.kind == count && err == nil { // Gemini counts a request in a request
 		var in object
@@ -204,7 +216,7 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 		}
 	}
 	o = c.dropFields(r.dialect, g.Web, o)
-	if o, err = c.checkAnswers(o); err != nil {
+	if o, err = c.checkAnswers(r, g, o); err != nil {
 		return nil, err
 	}
 	if o, err = c.checkTools(r.dialect, g.Web, o); err != nil {
@@ -247,23 +259,26 @@ func (c *checked) dropFields(d Dialect, web bool, o object) object {
 // leastAnswer is how many tokens an answer may have that is shortened: OpenAI takes no smaller number.
 const leastAnswer = 16
 
-// checkAnswers refuses requests for several answers, and shortens the one to what the budget leaves.
-func (c *checked) checkAnswers(o object) (object, error) {
-	if raw := o.get("generationconfig"); raw != nil {
-		config, err := parseObject(raw)
+// checkAnswers refuses requests for several answers, and bounds the one by the rest of the budget.
+func (c *checked) checkAnswers(r route, g Grant, o object) (object, error) {
+	if r.dialect != Gemini {
+		o, err := c.checkLengths(r, g, o)
 		if err != nil {
 			return nil, err
 		}
-		if config, err = c.checkLengths(config); err != nil {
+		return c.shortenThinking(o)
+	}
+	var config object
+	var err error
+	if raw := o.get("generationconfig"); raw != nil {
+		if config, err = parseObject(raw); err != nil {
 			return nil, err
 		}
-		o = o.set("generationConfig", config.bytes())
 	}
-	o, err := c.checkLengths(o)
-	if err != nil {
-		return nil, err
+	if config, err = c.checkLengths(r, g, config); err != nil || len(config) == 0 {
+		return o, err
 	}
-	return c.shortenThinking(o)
+	return o.set("generationConfig", config.bytes()), nil
 }
 
 // leastThinking is the smallest thinking budget that Anthropic takes, in tokens.
@@ -282,29 +297,36 @@ func (c *checked) shortenThinking(o object) (object, error) {
 	return o.set("thinking", thinking.set("budget_tokens", strconv.AppendInt(nil, n, 10)).bytes()), nil
 }
 
-// checkLengths does so with the fields of one object.
-func (c *checked) checkLengths(o object) (object, error) {
+// checkLengths does so with the object that has the fields.
+func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 	for _, name := range answers {
 		if raw := o.get(name); raw != nil && string(raw) != "1" {
 			return nil, forbid("one answer can be had for a request: leave %s out", name)
 		}
 	}
-	most := max(c.left(c.model), leastAnswer)
-	for i, f := range o {
-		if !slices.Contains(lengths, fold(f.name)) || string(f.value) == "null" {
-			continue
-		}
-		n, ok := whole(f.value)
-		if !ok {
-			return nil, fmt.Errorf("%.40q is no whole number", f.name)
-		}
-		if n > most {
-			n, c.short = most, true
-			o[i].value = strconv.AppendInt(nil, n, 10)
-		}
-		c.longest = max(c.longest, n)
+	names := slices.Clone(lengths[r.dialect])
+	if g.Provider == "openai" { // its newer models refuse max_tokens
+		slices.Reverse(names)
 	}
-	return o, nil
+	for _, name := range names {
+		if raw := o.get(fold(name)); raw != nil {
+			n, ok := whole(raw)
+			if !ok {
+				return nil, fmt.Errorf("%s must be a whole number", name)
+			}
+			c.longest = max(c.longest, n)
+		}
+	}
+	if r.kind != generate || g.Budget == (Budget{}) {
+		return o, nil
+	}
+	wanted := cmp.Or(c.longest, unlimited)
+	c.longest = min(wanted, max(c.left(c), leastAnswer))
+	c.short = c.longest < wanted
+	for _, name := range names[1:] {
+		o, _ = o.drop(fold(name))
+	}
+	return o.set(names[0], strconv.AppendInt(nil, c.longest, 10)), nil
 }
 
 // whole returns a whole number, which Gemini takes as a string, too.

@@ -197,9 +197,11 @@ func TestCheckShortens(t *testing.T) {
 		{a, `{"model":"small","max_tokens":999}`, `{"model":"small","max_tokens":999}`, http.StatusOK},
 		{a, `{"model":"small","max_tokens":32000,"thinking":{"type":"enabled","budget_tokens":999}}`, `{"model":"small","max_tokens":1000,"thinking":{"type":"enabled","budget_tokens":999}}`, http.StatusOK},
 		{a, `{"model":"small","max_tokens":32000,"thinking":{"type":"enabled","budget_tokens":1000}}`, "", http.StatusForbidden},
-		{c, `{"model":"small","max_completion_tokens":1e5,"max_tokens":null}`, `{"model":"small","max_completion_tokens":1000,"max_tokens":null}`, http.StatusOK},
+		{c, `{"model":"small","max_completion_tokens":1e5,"max_tokens":null}`, `{"model":"small","max_tokens":1000}`, http.StatusOK},
+		{c, `{"model":"small","max_output_tokens":1}`, `{"model":"small","max_tokens":1000}`, http.StatusOK}, // no field of this dialect
 		{r, `{"model":"small","max_output_tokens":5000}`, `{"model":"small","max_output_tokens":1000}`, http.StatusOK},
-		{r, `{"model":"small","input":"x"}`, `{"model":"small","input":"x"}`, http.StatusOK},
+		{r, `{"model":"small","input":"x"}`, `{"model":"small","input":"x","max_output_tokens":1000}`, http.StatusOK},
+		{g, `{"contents":[]}`, `{"contents":[],"generationConfig":{"maxOutputTokens":1000}}`, http.StatusOK},
 		{g, `{"generation_config":{"maxOutputTokens":"65536","x":1}}`, `{"generationConfig":{"maxOutputTokens":1000,"x":1}}`, http.StatusOK},
 	} {
 		out, _, status := model.Check(tt.d, paths()[tt.d], grant, []byte(tt.in))
@@ -216,6 +218,12 @@ func TestCheckShortens(t *testing.T) {
 	grant.Budget.OutputTokens = 1 // OpenAI takes no number below 16
 	if out, _, _ := model.Check(r, paths()[r], grant, []byte(`{"model":"small","max_output_tokens":5000}`)); string(out) != `{"model":"small","max_output_tokens":16}` {
 		t.Errorf("%s", out)
+	}
+	grant.Provider, grant.Budget.OutputTokens = "openai", 1_000_000 // its models refuse max_tokens, and numbers far beyond their own
+	for _, in := range []string{`{"model":"small","max_tokens":32000}`, `{"model":"small"}`} {
+		if out, _, _ := model.Check(c, paths()[c], grant, []byte(in)); string(out) != `{"model":"small","max_completion_tokens":32000}` {
+			t.Errorf("%s", out)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ func Check(d Dialect, path string, g Grant, body []byte) (out []byte, removed, s
 	if g.Budget.OutputTokens > 0 {
 		left = g.Budget.OutputTokens
 	}
-	c, err := check(r, g, body, func(string) int64 { return left })
+	c, err := check(r, g, body, func(*checked) int64 { return left })
 	var f *refusal
 	if errors.As(err, &f) {
 		return nil, 0, f.status

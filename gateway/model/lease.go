@@ -3,9 +3,9 @@ package model
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +22,8 @@ const defaultConcurrent = 8
 // What requests of a lease share.
 const (
 	slotWait   = 5 * time.Minute // how long a request waits for others, which may take as long as a model does
-	bodiesSize = 2 * maxBody     // of all that are under way together: the host has them in memory
+	bodiesSize = 2 * maxBody     // of all requests with a client, and again of all without: the host has them in memory
+	maxGone    = 16              // requests without a client; more are canceled
 )
 
 // Grant is what a lease is for.
@@ -39,8 +40,10 @@ type Grant struct {
 	Span       trace.SpanContext
 }
 
-// Budget is what a lease may use. Zero is no bound. It is checked before each request, whose own limit of the answer is lowered to
-// what is left; those under way at once, and those without a limit, may pass it.
+// Budget bounds the use of a lease. A field that is zero bounds nothing. A request reserves its input, estimated by its size, and
+// its longest answer until its usage is known. The limit of the answer is set to the rest of the budget if that is
+// less. If a request does not fit together with running requests, it is refused. A request that runs alone may pass the
+// budget by its input.
 type Budget struct {
 	USD          float64
 	OutputTokens int64
@@ -68,15 +71,16 @@ type Lease struct {
 	ctx   context.Context // ends with Close
 	end   context.CancelFunc
 	slots *semaphore.Weighted // one a request
+	gone  *semaphore.Weighted // the same for requests without a client
 	sizes *semaphore.Weighted // of their bodies, in bytes
 	spent chan struct{}
 
 	mu       sync.Mutex // guards the fields below
 	span     trace.SpanContext
 	usage    Usage
-	closed   bool
+	running  []*checked     // requests that ask a model, with their reservations
 	over     bool           // spent is closed
-	requests sync.WaitGroup // added to with mu held, while not closed
+	requests sync.WaitGroup // added to with mu held, while ctx lasts
 }
 
 // Issue makes a lease. It must be closed. A budget in USD needs the prices of all models.
@@ -105,28 +109,26 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	var key [16]byte
 	_, _ = rand.Read(key[:]) // never fails, by its documentation
 	l := &Lease{p: p, key: "wc-" + hex.EncodeToString(key[:]), grant: g, span: g.Span, spent: make(chan struct{}),
-		slots: semaphore.NewWeighted(int64(g.MaxConcurrent)), sizes: semaphore.NewWeighted(bodiesSize)}
+		slots: semaphore.NewWeighted(int64(g.MaxConcurrent)), sizes: semaphore.NewWeighted(bodiesSize),
+		gone: semaphore.NewWeighted(bodiesSize)}
 	l.usage.CostKnown = known
 	l.ctx, l.end = context.WithCancel(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leases[l] = true
+	p.leases[l.key] = l
 	return l, nil
 }
 
-// find returns the lease of one of some keys in a sandbox, nil when there is none. How long it takes says nothing of a key.
+// find returns the lease that one of some keys belongs to in a sandbox, nil if no key does.
 func (p *Proxy) find(sandbox string, keys []string) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var found *Lease
-	for l := range p.leases {
-		for _, key := range keys {
-			if subtle.ConstantTimeCompare([]byte(l.key), []byte(key)) == 1 && (l.grant.SandboxID == "" || l.grant.SandboxID == sandbox) {
-				found = l
-			}
+	for _, key := range keys {
+		if l := p.leases[key]; l != nil && (l.grant.SandboxID == "" || l.grant.SandboxID == sandbox) {
+			return l
 		}
 	}
-	return found
+	return nil
 }
 
 // Key returns what code inside has in the place of the provider's key.
@@ -158,12 +160,11 @@ func (l *Lease) Spent() <-chan struct{} { return l.spent }
 // Close ends the lease and its requests, and waits for them. Idempotent.
 func (l *Lease) Close() error {
 	l.p.mu.Lock()
-	delete(l.p.leases, l)
+	delete(l.p.leases, l.key)
 	l.p.mu.Unlock()
 	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
 	l.end()
+	l.mu.Unlock()
 	l.requests.Wait()
 	return nil
 }
@@ -172,7 +173,7 @@ func (l *Lease) Close() error {
 func (l *Lease) begin() (end func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.ctx.Err() != nil {
 		return nil, false
 	}
 	l.requests.Add(1)
@@ -191,83 +192,105 @@ func (l *Lease) slot(ctx context.Context, size int64) (release func(), ok bool) 
 		l.slots.Release(1)
 		return nil, false
 	}
-	return func() { l.sizes.Release(size); l.slots.Release(1) }, true
+	return sync.OnceFunc(func() { l.sizes.Release(size); l.slots.Release(1) }), true
 }
 
-// overBudget returns what of the budget is used up, empty when nothing is.
+// overBudget returns what of the budget is used up, empty when nothing is. The caller holds mu.
 func (l *Lease) overBudget() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var what string
 	switch b := l.grant.Budget; {
 	case b.USD > 0 && l.usage.CostUSD >= b.USD:
-		what = fmt.Sprintf("%.4g USD", b.USD)
+		return fmt.Sprintf("%.4g USD", b.USD)
 	case b.OutputTokens > 0 && l.usage.OutputTokens >= b.OutputTokens:
-		what = fmt.Sprintf("%d output tokens", b.OutputTokens)
+		return fmt.Sprintf("%d output tokens", b.OutputTokens)
 	}
-	return what
+	return ""
 }
 
-// left returns how many tokens of output the budget leaves for an answer of a model.
-func (l *Lease) left(model string) int64 {
-	price, _ := l.p.o.Prices.of(l.grant.Provider, model)
+// left returns how many tokens of output the budget leaves for an answer.
+func (l *Lease) left(c *checked) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leftLocked(c)
+}
+
+// leftLocked subtracts the reservations of running requests. If there are any, the request's own input must fit. A request that
+// runs alone may pass the budget by it, because the estimate is too high for images and cached input.
+func (l *Lease) leftLocked(c *checked) int64 {
+	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
+	b := l.grant.Budget
+	output, usd := b.OutputTokens-l.usage.OutputTokens, b.USD-l.usage.CostUSD
+	for _, other := range l.running {
+		output -= other.longest
+		usd -= other.cost
+	}
+	if len(l.running) > 0 {
+		usd -= price.cost(tokens{input: c.input})
+	}
 	if price.Long != nil {
 		price.Output = max(price.Output, price.Long.Output)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	left := int64(maxTokens)
-	if b := l.grant.Budget.OutputTokens; b > 0 {
-		left = min(left, b-l.usage.OutputTokens)
+	if b.OutputTokens > 0 {
+		left = min(left, output)
 	}
-	if b := l.grant.Budget.USD; b > 0 && price.Output > 0 {
-		left = min(left, int64((b-l.usage.CostUSD)/price.Output*1e6))
+	if b.USD > 0 {
+		left = min(left, int64(min(usd*1e6/max(price.Output, 1e-6), maxTokens)))
 	}
 	return left
 }
 
+// reserve counts a request that is passed on. If it asks a model, its cost is set aside until settle.
+func (l *Lease) reserve(c *checked, asks bool) error {
+	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if what := l.overBudget(); what != "" {
+		return &refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run is used up: " + what}
+	}
+	if asks {
+		if len(l.running) > 0 && c.longest > l.leftLocked(c) {
+			return &refusal{status: http.StatusForbidden, spent: true,
+				message: "running requests have reserved the budget of this run: retry after they end"}
+		}
+		c.cost = price.cost(tokens{input: c.input, output: c.longest})
+		l.running = append(l.running, c)
+	}
+	l.usage.Requests++
+	l.usage.ToolsRemoved += int64(c.removed)
+	return nil
+}
+
 // refused counts a request that was not passed on, because the budget is spent or for another reason, and returns how many there
-// were.
+// were. The budget is not spent while running requests may return a part of their reservations.
 func (l *Lease) refused(spent bool) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.usage.Refused++
-	if spent {
-		l.exhaustLocked()
+	if spent && (len(l.running) == 0 || l.overBudget() != "") {
+		l.exhaust()
 	}
 	return l.usage.Refused
 }
 
-// exhaust says that the budget was not enough.
+// exhaust says that the budget was not enough. The caller holds mu.
 func (l *Lease) exhaust() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.exhaustLocked()
-}
-
-func (l *Lease) exhaustLocked() {
 	if !l.over {
 		l.over = true
 		close(l.spent)
 	}
 }
 
-// passed counts a request that is passed on.
-func (l *Lease) passed(toolsRemoved int) {
+// settle replaces the reservation of a request by its usage, and returns the cost. A second call does nothing.
+func (l *Lease) settle(c *checked, t tokens, estimated bool) float64 {
+	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
+	cost := price.cost(t)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.usage.Requests++
-	l.usage.ToolsRemoved += int64(toolsRemoved)
-}
-
-// spend adds what an answer used, and returns what it cost.
-func (l *Lease) spend(model string, t tokens, estimated bool) float64 {
-	cost := 0.0
-	if price, ok := l.p.o.Prices.of(l.grant.Provider, model); ok {
-		cost = price.cost(t)
+	i := slices.Index(l.running, c)
+	if i < 0 {
+		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.running = slices.Delete(l.running, i, i+1)
 	l.usage.InputTokens += t.input
 	l.usage.OutputTokens += t.output
 	l.usage.CacheReadTokens += t.cacheRead
@@ -276,6 +299,9 @@ func (l *Lease) spend(model string, t tokens, estimated bool) float64 {
 	l.usage.CostUSD += cost
 	if estimated {
 		l.usage.Estimated++
+	}
+	if c.short && t.output >= c.longest { // the budget ended it, not the model
+		l.exhaust()
 	}
 	return cost
 }

@@ -254,15 +254,15 @@ func (t tokens) atLeastZero() tokens {
 // bytesPerToken is less than what text has in any of its forms on the wire, so that an estimate is rather too high.
 const bytesPerToken = 4
 
-// total returns what the answer used. One that does not say so is estimated by sizes, that of the request included, or taken to
-// be as long as the request lets it become: what was thought before it broke off is not seen.
-func (m *meter) total(request, longest int64) (t tokens, estimated bool) {
+// total returns the usage of the answer. If the answer has none, its size or the limit of the request is taken, the larger
+// one: a model may have thought unseen before the answer broke off.
+func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	if m.final {
 		return m.used, false
 	}
 	t = m.used
 	if t.input == 0 {
-		t.input = request / bytesPerToken
+		t.input = input
 	}
 	t.output = max(t.output, m.bytes/bytesPerToken, longest)
 	return t, true

@@ -53,14 +53,14 @@ type Proxy struct {
 	providers map[string]Provider
 	o         Options
 
-	mu       sync.Mutex // guards the fields below
-	leases   map[*Lease]bool
+	mu       sync.Mutex           // guards the fields below
+	leases   map[string]*Lease    // by key
 	attached map[string]*attached // by id of the sandbox
 }
 
 // New returns a proxy for providers.
 func New(providers []Provider, opts *Options) (*Proxy, error) {
-	p := &Proxy{providers: map[string]Provider{}, leases: map[*Lease]bool{}, attached: map[string]*attached{}}
+	p := &Proxy{providers: map[string]Provider{}, leases: map[string]*Lease{}, attached: map[string]*attached{}}
 	if opts != nil {
 		p.o = *opts
 	}

@@ -315,6 +315,136 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Requests that together may pass the budget are refused. Budget that a request did not use is left to the next.
+func TestBudgetIsReserved(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		provider, path, body string
+		budget               model.Budget
+	}{
+		"input":  {"anthropic", "/v1/messages", `{"model":"small","max_tokens":9,"system":"` + strings.Repeat("x", 60_000) + `"}`, model.Budget{USD: .02}},
+		"output": {"openai", "/v1/responses", `{"model":"small","input":"x"}`, model.Budget{OutputTokens: 100}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			first, gate := make(chan struct{}), make(chan struct{})
+			rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1) == 1 {
+					close(first)
+					<-gate
+				}
+				fmt.Fprint(w, `{"usage":{"input_tokens":10,"output_tokens":5}}`)
+			}))
+			l := rig.issue(model.Grant{Provider: tt.provider, Budget: tt.budget})
+			ask := func() int { return rig.do(rig.request("POST", "/"+tt.provider+tt.path, l.Key(), tt.body)).status }
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if got := ask(); got != 200 {
+					t.Errorf("the first: %d", got)
+				}
+			})
+			<-first
+			for range 7 {
+				if got := ask(); got != 403 {
+					t.Errorf("during the first: %d", got)
+				}
+			}
+			close(gate)
+			wg.Wait()
+			if got := ask(); got != 200 {
+				t.Errorf("after the first: %d", got)
+			}
+			select {
+			case <-l.Spent():
+				t.Error("the budget is spent")
+			default:
+			}
+			if u := l.Usage(); u.Requests != 2 || u.Refused != 7 || u.InputTokens != 20 || u.OutputTokens != 10 || u.Estimated != 0 {
+				t.Errorf("%+v", u)
+			}
+		})
+	}
+}
+
+// A client that hangs up frees its slot at once, and not the budget: its answer is counted as long as it may become.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	asked, canceled := make(chan struct{}), make(chan struct{}, 100)
+	rig := newRigOn(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // the proxy sends all of it
+		asked <- struct{}{}
+		<-r.Context().Done()
+		canceled <- struct{}{}
+	}))
+	leave := func(l *model.Lease) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if res, err := http.DefaultTransport.RoundTrip(rig.request("POST", "/openai/v1/responses", l.Key(), `{"model":"small","input":"x"}`).WithContext(ctx)); err == nil {
+				res.Body.Close()
+				t.Error("an answer")
+			}
+		})
+		<-asked
+		cancel()
+		wg.Wait()
+	}
+	l := rig.issue(model.Grant{Provider: "openai", MaxConcurrent: 1, Budget: model.Budget{OutputTokens: 100}})
+	leave(l)
+	for method, want := range map[string]int{"GET /openai/v1/models": 200, "POST /openai/v1/responses": 403} {
+		method, path, _ := strings.Cut(method, " ")
+		if got := rig.do(rig.request(method, path, l.Key(), `{"model":"small","input":"x"}`)).status; got != want {
+			t.Errorf("%s %s after hanging up: %d, want %d", method, path, got, want)
+		}
+	}
+	must(t, l.Close())
+	<-canceled
+	if u := l.Usage(); u.Estimated != 1 || u.InputTokens != 7 || u.OutputTokens != 100 {
+		t.Errorf("%+v", u)
+	}
+	l = rig.issue(model.Grant{Provider: "openai", MaxConcurrent: 1})
+	for range 40 {
+		leave(l)
+	}
+	for range 40 - 16 { // the others are read on
+		<-canceled
+	}
+}
+
+// A request that the provider has taken counts although no answer came, one that it refused does not.
+func TestUnansweredRequests(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		provider http.HandlerFunc // nil for none
+		status   int
+		counted  int64
+	}{
+		"reset": {func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			panic(http.ErrAbortHandler)
+		}, 502, 1},
+		"compressed": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, 502, 1},
+		"page":       {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/html") }, 502, 0},
+		"overloaded": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(529) }, 529, 0},
+		"elsewhere":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(302) }, 502, 0},
+		"down":       {nil, 502, 0},
+	} {
+		rig := newRigOn(t, tt.provider)
+		if tt.provider == nil {
+			rig.beyond.Close()
+		}
+		l := rig.issue(model.Grant{Provider: "anthropic", Budget: model.Budget{OutputTokens: 100}})
+		got := rig.do(dialects()[model.Anthropic].request(rig, l.Key(), "x", false))
+		if u := l.Usage(); got.status != tt.status || u.Requests != 1 || u.Estimated != tt.counted || u.OutputTokens != 9*tt.counted || u.InputTokens > 0 != (tt.counted > 0) {
+			t.Errorf("%s: %d, %+v", name, got.status, u)
+		}
+	}
+}
+
 // What the provider says of its key stays on the host, and its failures come as such.
 func TestProviderFails(t *testing.T) {
 	t.Parallel()
@@ -362,7 +492,7 @@ func TestProviderFails(t *testing.T) {
 			t.Errorf("%d: %d %v %s", tt.status, got.status, got.header, got.body)
 		}
 	}
-	if u := l.Usage(); u.Estimated != 1 { // the last
+	if u := l.Usage(); u.Estimated != 2 { // the compressed one, and the last
 		t.Errorf("failures used %+v", u)
 	}
 	if log := rig.log.String(); !strings.Contains(log, "account 42 has no key [key]") || strings.Contains(log, realKey) {

@@ -28,6 +28,7 @@ type rig struct {
 	t      *testing.T
 	proxy  *model.Proxy
 	inside *httptest.Server
+	beyond *httptest.Server // the model server
 	mock   *llmmock.Server
 	spans  *tracetest.InMemoryExporter
 	log    *buffertest.Buffer
@@ -47,13 +48,12 @@ func newRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) 
 
 func newRigOn(t *testing.T, upstream http.Handler) *rig {
 	t.Helper()
-	r := &rig{t: t, spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}}
-	server := httptest.NewServer(upstream)
-	t.Cleanup(server.Close)
+	r := &rig{t: t, beyond: httptest.NewServer(upstream), spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}}
+	t.Cleanup(r.beyond.Close)
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
 	provider := func(name, path, header, scheme string, dialects ...model.Dialect) model.Provider {
-		u, err := url.Parse(server.URL + path)
+		u, err := url.Parse(r.beyond.URL + path)
 		must(t, err)
 		return model.Provider{Name: name, Dialects: dialects, Base: u, Auth: func(h http.Header) error { h.Set(header, scheme+realKey); return nil }}
 	}

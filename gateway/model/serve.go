@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -61,6 +63,7 @@ type exchange struct {
 	span     trace.Span
 	began    time.Time
 	key      http.Header // of the provider
+	accepted atomic.Bool // the provider has the whole request, and has not refused it
 }
 
 // serve answers a request. An error is a *refusal that is to be the answer.
@@ -104,9 +107,6 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many requests of this run at once"})
 	}
 	defer release()
-	if what := x.l.overBudget(); what != "" {
-		return x.refuse(&refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run is used up: " + what})
-	}
 	x.checked = &checked{}
 	if x.kind != list {
 		raw, err := x.readBody(w, rc)
@@ -124,10 +124,13 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 			return x.refuse(&refusal{status: http.StatusBadGateway, message: "the operator's key for " + x.provider.Name + " cannot be had"})
 		}
 	}
+	if err := x.l.reserve(x.checked, x.kind == generate); err != nil {
+		return x.refuse(err)
+	}
 	x.startSpan(x.checked.model)
 	defer x.span.End()
-	x.l.passed(x.removed)
-	ctx, cancel := x.lingering()
+	defer x.l.settle(x.checked, tokens{}, false) // unless it was
+	ctx, cancel := x.lingering(release)
 	defer cancel()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        x.rewrite,
@@ -194,27 +197,27 @@ func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) 
 	return raw, nil
 }
 
-// lingering returns the context of the request to the provider. It ends with the lease, and some time after whoever asked is gone.
-func (x *exchange) lingering() (context.Context, context.CancelFunc) {
+// lingering returns the context of the request to the provider. It ends with the lease, and some time after the client has hung
+// up, whose slot is released at once. If too many requests have no client, it ends as soon as the client does.
+func (x *exchange) lingering(release func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
+		x.accepted.Store(i.Err == nil)
+	}})
 	stop := context.AfterFunc(x.l.ctx, cancel)
-	var mu sync.Mutex // guards timer
-	var timer *time.Timer
+	weight := int64(len(x.body)) + bodiesSize/maxGone
 	gone := context.AfterFunc(x.r.Context(), func() {
-		mu.Lock()
-		defer mu.Unlock()
-		timer = time.AfterFunc(goneTime, cancel)
-	})
-	return ctx, func() {
-		cancel()
-		stop()
-		gone()
-		mu.Lock()
-		defer mu.Unlock()
-		if timer != nil {
-			timer.Stop()
+		if x.l.gone.TryAcquire(weight) {
+			release()
+			select {
+			case <-ctx.Done():
+			case <-time.After(goneTime):
+			}
+			x.l.gone.Release(weight)
 		}
-	}
+		cancel()
+	})
+	return ctx, func() { cancel(); stop(); gone() }
 }
 
 // rewrite makes the request to the provider.
@@ -241,6 +244,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 // answer has the provider's answer metered, and without what is not the sandbox's business.
 func (x *exchange) answer(res *http.Response) error {
 	x.span.SetAttributes(semconv.HTTPStatus.Int(res.StatusCode))
+	x.accepted.Store(res.StatusCode/100 == 2 && mediaType(res) != "text/html")
 	switch {
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		x.logAnswer(res)
@@ -294,11 +298,8 @@ func (x *exchange) meter(res *http.Response) {
 	res.Body = &metered{ReadCloser: res.Body, m: m,
 		first: sync.OnceFunc(func() { x.span.SetAttributes(telemetry.KeyFirstByte.Int64(time.Since(x.began).Milliseconds())) }),
 		done: func() {
-			used, estimated := m.total(int64(len(x.body)), x.longest)
-			cost := x.l.spend(x.checked.model, used, estimated)
-			if x.short && used.output >= x.longest { // the budget ended it, not the model
-				x.l.exhaust()
-			}
+			used, estimated := m.total(x.input, x.longest)
+			cost := x.l.settle(x.checked, used, estimated)
 			x.span.SetAttributes(semconv.InputTokens.Int64(used.input), semconv.OutputTokens.Int64(used.output),
 				semconv.CachedTokens.Int64(used.cacheRead), semconv.ThinkingTokens.Int64(used.reasoning), telemetry.KeyCost.Float64(cost))
 		}}
@@ -315,8 +316,8 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
 		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", err)
-		if x.kind == generate && errors.Is(err, context.Canceled) { // nobody waited any more; it may have thought for long
-			x.l.spend(x.checked.model, tokens{input: int64(len(x.body)) / bytesPerToken, output: x.longest}, true)
+		if x.accepted.Load() { // and may have thought for long
+			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)
 		}
 		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " cannot be reached, or does not answer as it should"}
 	}
