@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,11 +231,34 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 			}
 		}
 	}
+	if r.dialect == OpenAIResponses {
+		if err := checkItems(o.get("input")); err != nil {
+			return nil, err
+		}
+	}
 	if r.dialect == OpenAIChat && c.stream {
 		o, err = withUsage(o)
 	}
 	return o, err
 }
+
+// checkItems refuses items of a request that only name a stored item by its id.
+func checkItems(input json.RawMessage) error {
+	var items []json.RawMessage
+	_ = json.Unmarshal(input, &items) // else it is a text
+	for _, item := range items {
+		o, err := parseObject(item)
+		if err != nil {
+			return fmt.Errorf("an item: %w", err)
+		}
+		if o.get("id") != nil && o.get("type") == nil && o.get("role") == nil {
+			return errStored
+		}
+	}
+	return nil
+}
+
+var errStored = forbid("content that the provider has stored is not allowed here: send all of it")
 
 // forbid returns a refusal of what a request wants.
 func forbid(format string, args ...any) error {
@@ -527,12 +551,20 @@ func (w walker) checkText(name, above, value string) error {
 	switch {
 	case !w.web && fetched(name, above, value):
 		return forbid("content from a URL is not allowed here: send the bytes")
-	case name == "fileid" && value != "", name == "type" && value == "item_reference":
-		return forbid("content that lies at the provider cannot be had here: send all of it")
+	case name == "fileid" && value != "", name == "type" && value == "item_reference",
+		name == "fileuri" && fetched(name, above, value) && atProvider(value):
+		return errStored
 	case name == "type" && above == "tools" && !runsInside(OpenAIResponses, value) && !(w.web && searches(value)):
 		return forbid("tool type %.40q is not allowed here", value)
 	}
 	return nil
+}
+
+// atProvider reports whether a URI leads to a store of Gemini's provider: to a file by its name or URL, or to a bucket.
+func atProvider(uri string) bool {
+	u, err := url.Parse(strings.TrimSpace(uri))
+	return err != nil || u.Scheme != "https" && u.Scheme != "http" ||
+		strings.HasSuffix(strings.TrimRight(strings.ToLower(u.Hostname()), "."), "googleapis.com")
 }
 
 // fetched reports whether a string makes the provider fetch something.

@@ -105,6 +105,8 @@ func TestCheckRefuses(t *testing.T) {
 		{r, `{"model":"small","input":"x","previousResponseId":"resp_1"}`, no},
 		{r, `{"model":"small","input":"x","conversation":{"id":"conv_1"}}`, no},
 		{r, `{"model":"small","input":[{"type":"item_reference","id":"msg_1"}]}`, no},
+		{r, `{"model":"small","input":[{"role":"user","content":"x"},{"id":"msg_1","type":null}]}`, no}, // a reference by default
+		{r, `{"model":"small","input":["msg_1"]}`, bad},
 		{r, `{"model":"small","input":[{"content":[{"type":"input_file","file_id":"file-1"}]}]}`, no},
 		{a, `{"model":"small","messages":[{"content":[{"type":"document","source":{"type":"file","file_id":"file_1"}}]}]}`, no},
 		{g, `{"contents":[],"cachedContent":"cachedContents/x"}`, no},
@@ -167,6 +169,7 @@ func TestCheckWeb(t *testing.T) {
 		{r, `{"model":"small","input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]}`, "", 0},
 		{c, `{"model":"small","web_search_options":{},"enable_search":true,"plugins":[{"id":"web"}],"search_parameters":{}}`, `{"model":"small","web_search_options":{},"enable_search":true,"search_parameters":{}}`, 1},
 		{g, `{"tools":[{"google_search":{}},{"urlContext":{}},{"codeExecution":{}},{"fileSearch":{}}]}`, `{"tools":[{"google_search":{}},{"urlContext":{}}]}`, 2},
+		{g, `{"contents":[{"parts":[{"fileData":{"fileUri":"https://youtu.be/x"}}]}]}`, "", 0},
 	} {
 		if tt.out == "" {
 			tt.out = tt.in
@@ -178,6 +181,11 @@ func TestCheckWeb(t *testing.T) {
 	}
 	if _, _, status := model.Check(r, paths()[r], grant, []byte(`{"model":"small","input":[{"type":"additional_tools","tools":[{"type":"mcp"}]}]}`)); status != http.StatusForbidden {
 		t.Errorf("a server among further tools: %d", status)
+	}
+	for _, uri := range []string{"https://GenerativeLanguage.googleapis.com./v1beta/files/x", "files/x", "gs://bucket/x"} {
+		if _, _, status := model.Check(g, paths()[g], grant, []byte(`{"contents":[{"parts":[{"file_data":{"file_uri":"`+uri+`"}}]}]}`)); status != http.StatusForbidden {
+			t.Errorf("%s, which the provider has: %d", uri, status)
+		}
 	}
 	if _, _, status := model.Check(a, paths()[a], grant, []byte(`{"model":"large"}`)); status != http.StatusForbidden {
 		t.Errorf("another model: %d", status)
