@@ -155,6 +155,7 @@ func TestRules(t *testing.T) {
 		{"a proxy in a tunnel", tunnelled("good.example:80", get("http://good.example/")), " 400 ", "", ""},
 		{"a tunnel in a tunnel", tunnelled("good.example:80", connect("good.example:443")), " 400 ", "", ""},
 		{"HTTP on port 443", tunnelled("good.example:443", inner("good.example")), "\x15\x03\x03\x00\x02\x02\x31", "1.1.1.1:443", "tls: required"},
+		{"a request to port 443", get("http://good.example:443/"), "error=tls_protocol_error", "", "tls: required"},
 		{"half a ClientHello", tunnelled("good.example:443", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"), "\x15\x03\x03", "1.1.1.1:443", "tls: no ClientHello"},
 		{"a port that is named", tunnelled("git.example:22", inner("whatever")), "GET whatever /x ", "1.1.1.2:22", ""},
 		{"SOCKS5", "\x05\x01\x00\x05\x01\x00\x03\x0cgood.example\x00\x50", "", "", ""},

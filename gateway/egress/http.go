@@ -135,11 +135,15 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 		return
 	}
 	a := d.begin(r.Context(), to)
+	m, refused := d.match(to)
 	var host *metered
 	var err error
-	if fixed != nil && to != *fixed {
+	switch {
+	case fixed != nil && to != *fixed:
 		err = refuse(kindDenied, "http: Host", "A request must name the host that the tunnel leads to.", "the tunnel leads to %s, not to %s", fixed, to)
-	} else {
+	case to.port == 443 && !m.Named && refused == nil:
+		err = withoutTLS(to)
+	default:
 		host, err = a.open(r.Context())
 	}
 	if err != nil {

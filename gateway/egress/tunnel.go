@@ -94,7 +94,7 @@ func (d *door) check(c *client, to target, named bool) ([]byte, error) {
 	}
 	if first[0] != recordHandshake {
 		if !named {
-			return nil, refuse(kindTLS, "tls: required", "Speak TLS on port 443.", "%s may not be reached without TLS", to)
+			return nil, withoutTLS(to)
 		}
 		return nil, nil
 	}
@@ -102,6 +102,10 @@ func (d *door) check(c *client, to target, named bool) ([]byte, error) {
 	defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // a connection that is closed is noticed by Read
 	name, read, err := serverName(c)
 	return read, sniRule(to, name, err)
+}
+
+func withoutTLS(to target) *refusal {
+	return refuse(kindTLS, "tls: required", "Speak TLS on port 443.", "%s may not be reached without TLS", to)
 }
 
 // sniRule refuses a ClientHello that does not name the host that the client asked for. An address has no name.
