@@ -142,7 +142,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	_, model, _ := strings.Cut(req.Model, "/")
 	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
-	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a.name)
+	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a)
 	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	w := &watcher{onTool: o.OnTool}
 	x := &execution{agent: a.name, file: a.doc.File, model: req.Model, turns: o.MaxTurns, watch: w}
@@ -224,7 +224,7 @@ type opening struct {
 
 type (
 	openingKey struct{} // holds the *opening of an agent's run
-	agentKey   struct{} // holds the name of the agent that runs
+	agentKey   struct{} // holds the *Agent that runs
 )
 
 // noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.

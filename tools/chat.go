@@ -98,7 +98,7 @@ func (b *binding) chatIn(ctx context.Context) error {
 		return err
 	}
 	id := chatID(ctx)
-	if _, within := ctx.Value(agentKey{}).(string); within || id != "" && ctx.Value(chatKey{}) == id {
+	if _, within := ctx.Value(agentKey{}).(*Agent); within || id != "" && ctx.Value(chatKey{}) == id {
 		return nil
 	}
 	if b.chat = id; id != "" && b.isolated != "" {

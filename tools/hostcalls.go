@@ -30,11 +30,13 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	case t.hosts == nil:
 		return nil, fmt.Errorf("tools: %w: host_tools name tools of the host, and there are none: set Plugin.HostTools, or name a file with --host-tools", backend.ErrInvalid)
 	}
-	agent, _ := ctx.Value(agentKey{}).(string)
-	set, err := t.hosts.Set(ctx, hosttools.Grant{
-		Rules: *cfg.HostTools, Approver: hosttools.ApproverFromContext(ctx),
-		Caller: hosttools.Caller{Run: run.ID, Agent: agent},
-	})
+	g := hosttools.Grant{
+		Rules: *cfg.HostTools, Approver: hosttools.ApproverFromContext(ctx), Caller: hosttools.Caller{Run: run.ID},
+	}
+	if a, ok := ctx.Value(agentKey{}).(*Agent); ok {
+		g.Caller.Agent, g.File = a.name, a.doc.File
+	}
+	set, err := t.hosts.Set(ctx, g)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}

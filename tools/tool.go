@@ -81,8 +81,8 @@ func describeTool(ctx context.Context) {
 	if run, ok := session.RunFromContext(ctx); ok {
 		span.SetAttributes(semconv.ConversationID.String(run.ID))
 	}
-	if name, ok := ctx.Value(agentKey{}).(string); ok {
-		span.SetAttributes(telemetry.Text(semconv.AgentName, name))
+	if a, ok := ctx.Value(agentKey{}).(*Agent); ok {
+		span.SetAttributes(telemetry.Text(semconv.AgentName, a.name))
 	}
 }
 

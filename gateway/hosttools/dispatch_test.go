@@ -126,7 +126,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// In a run of a workflow the sets of an agent count together, also in a workflow that it runs; those of another do not.
+// In a run of a workflow the sets of an agent count together, even in a workflow that it runs. Another agent counts apart, and
+// so does a file of the same name elsewhere.
 func TestQuotasOfAWorkflow(t *testing.T) {
 	t.Parallel()
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", MaxCalls: 2, When: `run.workflow != "inner" || run.step == "s"`}}}
@@ -134,13 +135,13 @@ func TestQuotasOfAWorkflow(t *testing.T) {
 	ctx := hosttools.WithWorkflow(t.Context(), "outer")
 	inner := hosttools.WithWorkflow(ctx, "inner")
 	for i, tt := range []struct {
-		ctx         context.Context
-		agent, want string
+		ctx               context.Context
+		agent, file, want string
 	}{
-		{inner, "a", "permission_denied"}, {ctx, "a", ""}, {hosttools.WithStep(inner, "s", 1), "a", ""}, {ctx, "a", "quota_exceeded"},
-		{ctx, "b", ""}, {t.Context(), "a", ""},
+		{inner, "a", "x/a.prompt", "permission_denied"}, {ctx, "a", "x/a.prompt", ""}, {hosttools.WithStep(inner, "s", 1), "a", "x/a.prompt", ""},
+		{ctx, "a", "x/a.prompt", "quota_exceeded"}, {ctx, "a", "y/a.prompt", ""}, {ctx, "b", "", ""}, {t.Context(), "a", "x/a.prompt", ""},
 	} {
-		s, err := r.Set(tt.ctx, hosttools.Grant{Rules: rules, Caller: hosttools.Caller{Agent: tt.agent}})
+		s, err := r.Set(tt.ctx, hosttools.Grant{Rules: rules, Caller: hosttools.Caller{Agent: tt.agent}, File: tt.file})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package hosttools
 
 import (
+	"cmp"
 	"context"
 	"sync"
 )
@@ -13,7 +14,7 @@ type workflowRun struct {
 
 type tallies struct {
 	mu     sync.Mutex // guards what follows
-	byName map[string]*tally
+	byFile map[string]*tally
 }
 
 // tally is what the code of an agent did in a run: quotas hold for it and approvals last as long.
@@ -44,7 +45,7 @@ type step struct {
 // WithWorkflow makes ctx that of a run of a workflow: conditions know the workflow's id, and the calls and approvals of an
 // agent's code count in all its steps together.
 func WithWorkflow(ctx context.Context, id string) context.Context {
-	agents := &tallies{byName: map[string]*tally{}}
+	agents := &tallies{byFile: map[string]*tally{}}
 	if outer, ok := ctx.Value(workflowKey{}).(workflowRun); ok {
 		agents = outer.agents
 	}
@@ -62,20 +63,21 @@ func StepFromContext(ctx context.Context) (path string, visit int) {
 	return s.path, s.visit
 }
 
-// within completes a caller by the workflow that ctx belongs to and returns the agent's tally there, a new one outside.
-func within(ctx context.Context, c *Caller) *tally {
+// within completes the caller of a grant by the workflow of ctx and returns the agent's tally there, a new one outside.
+func within(ctx context.Context, g *Grant) *tally {
 	w, ok := ctx.Value(workflowKey{}).(workflowRun)
 	if !ok {
 		return newTally()
 	}
-	c.Workflow = w.id
-	c.Step, _ = StepFromContext(ctx)
+	g.Caller.Workflow = w.id
+	g.Caller.Step, _ = StepFromContext(ctx)
+	file := cmp.Or(g.File, g.Caller.Agent)
 	w.agents.mu.Lock()
 	defer w.agents.mu.Unlock()
-	t := w.agents.byName[c.Agent]
+	t := w.agents.byFile[file]
 	if t == nil {
 		t = newTally()
-		w.agents.byName[c.Agent] = t
+		w.agents.byFile[file] = t
 	}
 	return t
 }

@@ -34,6 +34,7 @@ import (
 type Grant struct {
 	Rules    Rules
 	Caller   Caller   // Run and Agent; Workflow and Step are those of the context
+	File     string   // of the agent, which tells agents of one name apart; if empty, the name does
 	Approver Approver // nil: what needs an approval is refused
 }
 
@@ -136,7 +137,7 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 		load: newLoad(limits), reading: make(chan struct{}, 1), slots: make(chan struct{}, limits.Concurrent),
 		rate: rate.NewLimiter(rate.Limit(limits.PerSecond), int(limits.PerSecond)),
 	}
-	s.tally = within(ctx, &s.grant.Caller)
+	s.tally = within(ctx, &s.grant)
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	env := toolrule.Env()
 	for _, e := range granted {
