@@ -120,6 +120,8 @@ func archive(t testing.TB, list ...tar.Header) []byte {
 	return b.Bytes()
 }
 
+const maxFiles = 8
+
 // extracted returns what an archive leaves in a directory, and checks that it leaves nothing beside it.
 func extracted(t testing.TB, data []byte, most int64) (names []string, err error) {
 	t.Helper()
@@ -129,7 +131,7 @@ func extracted(t testing.TB, data []byte, most int64) (names []string, err error
 	root, err := os.OpenRoot(dir)
 	must(t, err)
 	defer root.Close()
-	err = extract(root, bytes.NewReader(data), most)
+	err = extract(root, bytes.NewReader(data), most, maxFiles)
 	var bytes int64
 	must(t, filepath.WalkDir(outer, func(path string, d fs.DirEntry, err error) error {
 		must(t, err)
@@ -175,6 +177,9 @@ func TestExtract(t *testing.T) {
 		"hard link to no": {[]tar.Header{link(tar.TypeLink, "b", "a")}, "", false},
 		"special":         {[]tar.Header{link(tar.TypeFifo, "f", ""), link(tar.TypeChar, "c", ""), link(tar.TypeSymlink, "s", "x")}, "", true},
 		"twice":           {[]tar.Header{file("a"), file("a")}, "a", false},
+		"too deep":        {[]tar.Header{file("a"), file("b/c/d/e/f/g/h/i")}, "a", false},
+		"deep":            {[]tar.Header{{Name: "b", Typeflag: tar.TypeDir}, {Name: "b/c", Typeflag: tar.TypeDir}, file("b/c/d/e"), file("b/c/d/f")}, "b b/c b/c/d b/c/d/e b/c/d/f", true},
+		"too long":        {[]tar.Header{file(strings.Repeat("d/", 2048) + "f")}, "", false},
 		"too large":       {[]tar.Header{file("a"), file("b"), file("c")}, "a b", false},
 	} {
 		names, err := extracted(t, archive(t, tc.list...), 10)

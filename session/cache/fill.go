@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -19,7 +20,8 @@ import (
 const (
 	fillDir    = backend.Workdir + "/.cache/fill" // what a cache is filled in
 	hadDir     = session.CacheDir + "-had"        // where that sandbox finds what the cache had
-	maxEntries = 1 << 19                          // of a cache
+	maxEntries = 1 << 19                          // of a cache, directories included
+	maxPath    = 4096                             // bytes of a name with its directories, as the kernel takes it
 )
 
 // FillOptions say how a cache is filled.
@@ -146,7 +148,7 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 	r, w := io.Pipe()
 	extracted := make(chan error, 1)
 	go func() { // ends with the stream, or breaks it off
-		err := extract(root, r, v.MaxBytes)
+		err := extract(root, r, v.MaxBytes, maxEntries)
 		r.CloseWithError(err)
 		extracted <- err
 	}()
@@ -174,8 +176,9 @@ func readable(root *os.Root) error {
 	})
 }
 
-// extract writes the files and directories of an archive that nobody vouches for below root, and nothing else.
-func extract(root *os.Root, r io.Reader, most int64) error {
+// extract writes the files and directories of an untrusted archive below root, and nothing else: at most that many bytes and
+// entries.
+func extract(root *os.Root, r io.Reader, most, files int64) error {
 	var entries, bytes int64
 	in := tar.NewReader(r)
 	for {
@@ -188,8 +191,15 @@ func extract(root *os.Root, r io.Reader, most int64) error {
 			return err
 		}
 		name := filepath.Clean(filepath.FromSlash(h.Name))
-		if entries++; entries > maxEntries {
-			return fmt.Errorf("more than %d files: %w", maxEntries, backend.ErrTooLarge)
+		if len(name) >= maxPath {
+			return fmt.Errorf("a name has more than %d bytes: %w", maxPath, backend.ErrTooLarge)
+		}
+		entries++
+		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // its directories are made, too
+			entries += int64(strings.Count(name, "/"))
+		}
+		if entries > files {
+			return fmt.Errorf("more than %d files: %w", files, backend.ErrTooLarge)
 		}
 		if !filepath.IsLocal(name) {
 			return fmt.Errorf("a name leads outside: %w", backend.ErrPermission)
