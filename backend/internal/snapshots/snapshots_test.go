@@ -3,11 +3,14 @@
 package snapshots_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -201,6 +204,44 @@ func tree(t *testing.T, dir string, files ...string) {
 	}
 }
 
+// TestManyHardLinks: the paths that a copy has to remember are bounded.
+func TestManyHardLinks(t *testing.T) {
+	t.Parallel()
+	src := t.TempDir()
+	tree(t, src, "x")
+	must(t, os.Link(filepath.Join(src, "x"), filepath.Join(src, "y")))
+	must(t, snapshots.Mirror(t.Context(), src, t.TempDir(), 0, snapshots.MaxLinked-100, func() {}))
+	err := snapshots.Mirror(t.Context(), src, t.TempDir(), 0, snapshots.MaxLinked, func() {})
+	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), "hard links") {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+}
+
+// TestShiftedACL: the users and groups that an access control list names move with the owners of files.
+func TestShiftedACL(t *testing.T) {
+	t.Parallel()
+	const attr, nobody, shift = "system.posix_acl_access", 1<<32 - 1, 65_536
+	list := func(block uint32) []byte {
+		b := binary.LittleEndian.AppendUint32(nil, 2)
+		// The owner, a user, the owner's group, a group, the mask, others.
+		for _, e := range [][2]uint32{{1, nobody}, {2, block + 1}, {4, nobody}, {8, block + 2}, {16, nobody}, {32, nobody}} {
+			b = binary.LittleEndian.AppendUint32(b, 4<<16|e[0])
+			b = binary.LittleEndian.AppendUint32(b, e[1])
+		}
+		return b
+	}
+	src, dst := disk(t, 4<<20), disk(t, 4<<20)
+	tree(t, src, "x")
+	must(t, unix.Setxattr(filepath.Join(src, "x"), attr, list(100_000), 0))
+	must(t, snapshots.Mirror(t.Context(), src, dst, shift, 0, func() {}))
+	got := make([]byte, 100)
+	n, err := unix.Getxattr(filepath.Join(dst, "x"), attr, got)
+	must(t, err)
+	if want := list(100_000 + shift); !bytes.Equal(got[:n], want) {
+		t.Errorf("%x, want %x", got[:n], want)
+	}
+}
+
 // TestLinksInTheWay: a command that runs while files are put back leads nobody out of the workspace.
 func TestLinksInTheWay(t *testing.T) {
 	t.Parallel()
@@ -211,7 +252,7 @@ func TestLinksInTheWay(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(src, "e"), 0o700))
 	must(t, os.Link(filepath.Join(src, "d/x"), filepath.Join(src, "e/x")))
 	replaced := false
-	must(t, snapshots.Mirror(t.Context(), src, dst, func() {
+	must(t, snapshots.Mirror(t.Context(), src, dst, 0, 0, func() {
 		for _, d := range []string{"d", "e"} { // whichever was first
 			at := filepath.Join(dst, d)
 			if _, err := os.Stat(filepath.Join(at, "x")); err != nil || replaced {

@@ -52,6 +52,7 @@ type mirror struct {
 
 	noClone atomic.Bool // the file system cannot share blocks
 	links   map[inode]string
+	linked  int              // bytes that links takes
 	modes   map[inode]uint32 // of directories that enter made usable
 }
 
@@ -116,7 +117,10 @@ func (m *mirror) dir(src int, l *level) error {
 		if err != nil {
 			return errors.Join(err, files.Wait())
 		}
-		switch first, ok := m.first(l, name, st); {
+		first, ok, err := m.first(l, name, st)
+		switch {
+		case err != nil:
+			return errors.Join(err, files.Wait())
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 			dirs = append(dirs, name)
 		case ok:
@@ -495,15 +499,28 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 }
 
 // first returns the name, in the target, of a file of several names that was met before under another one, and remembers it otherwise.
-func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool) {
+func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok bool, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink < 2 {
-		return "", false
+		return "", false, nil
 	}
 	id := inodeOf(st)
 	if path, ok = m.links[id]; !ok && len(l.path)+len(name) < unix.PathMax {
-		m.links[id] = l.path + name
+		err = m.remember(id, l.path+name)
 	}
-	return path, ok
+	return path, ok, err
+}
+
+// maxLinked bounds the memory for files with several names. Commands choose their number and the length of their paths.
+const maxLinked = 256 << 20
+
+// remember notes the first path of a file with several names.
+func (m *mirror) remember(id inode, path string) error {
+	if m.linked += 64 + len(path); m.linked > maxLinked { // an entry of the map, and its text
+		return fmt.Errorf("the workspace has hard links whose paths need more than %d MiB: remove some: %w",
+			maxLinked>>20, backend.ErrTooLarge)
+	}
+	m.links[id] = path
+	return nil
 }
 
 // link makes a name of a file that the target has under the first.
@@ -641,7 +658,7 @@ func (m *mirror) describe(src file, dst int) error {
 			return err
 		}
 	}
-	if err := copyXattrs(src.fd, dst); err != nil { // before the mode, which may forbid it
+	if err := m.copyXattrs(src.fd, dst); err != nil { // before the mode, which may forbid it
 		return err
 	}
 	if err := unix.Fchmod(dst, m.mode(src, dst)); err != nil {
@@ -800,7 +817,7 @@ func changedBefore(st *unix.Stat_t, t time.Time) bool {
 }
 
 // copyXattrs copies the extended attributes that programs of the sandbox can set.
-func copyXattrs(src, dst int) error {
+func (m *mirror) copyXattrs(src, dst int) error {
 	n, err := unix.Flistxattr(src, nil)
 	if err != nil || n == 0 {
 		return ignoreUnsupported(err)
@@ -810,12 +827,15 @@ func copyXattrs(src, dst int) error {
 		return ignoreUnsupported(err)
 	}
 	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
-		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") || name == markName() || name == keptMode {
+		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, aclPrefix) || name == markName() || name == keptMode {
 			continue
 		}
 		value := make([]byte, 64<<10)
 		size, err := unix.Fgetxattr(src, name, value)
 		if err == nil {
+			if strings.HasPrefix(name, aclPrefix) {
+				m.shiftACL(value[:size])
+			}
 			err = unix.Fsetxattr(dst, name, value[:size], 0)
 		}
 		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EACCES) { // of a file that its owner may not read
@@ -823,6 +843,20 @@ func copyXattrs(src, dst int) error {
 		}
 	}
 	return nil
+}
+
+// aclPrefix begins the names of the attributes with access control lists.
+const aclPrefix = "system.posix_acl_"
+
+// shiftACL moves the users and groups that a list names: entries of tag, rights and id come after a version.
+func (m *mirror) shiftACL(list []byte) {
+	const user, group, size = 2, 8, 8
+	for at := 4; at+size <= len(list); at += size {
+		if tag := binary.LittleEndian.Uint16(list[at:]); tag == user || tag == group {
+			id := m.shifted(binary.LittleEndian.Uint32(list[at+4:]))
+			binary.LittleEndian.PutUint32(list[at+4:], uint32(id)) //nolint:gosec // an id of the other block
+		}
+	}
 }
 
 func ignoreUnsupported(err error) error {
@@ -871,7 +905,9 @@ func (m *mirror) reown(dir int, depth int) error {
 			if _, done := m.links[id]; done {
 				continue
 			}
-			m.links[id] = name
+			if err := m.remember(id, ""); err != nil {
+				return err
+			}
 		}
 		if err := m.own(dir, name, st); err != nil {
 			return err
