@@ -161,6 +161,9 @@ func (c *Config) narrow(s setting, project *file, set entry) error {
 		return &yamlnode.Problem{File: project.shown, Line: set.line, Column: set.column, Message: s.key + " " + why,
 			Hint: "this file was found in the working directory, whoever wrote it; --config " + project.shown + " takes it as your own"}
 	}
+	if limit, ok := set.value.(int64); ok && c.values[at].Value == limit {
+		return nil // to ask for the default would set it aside, or be refused
+	}
 	v := Value{Key: s.key, Value: set.value, Origin: project.place(set)}
 	if _, isList := set.value.([]string); isList && c.values[at].Origin != Default {
 		c.values = slices.Insert(c.values, at+1, v)

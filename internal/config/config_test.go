@@ -290,8 +290,16 @@ func TestProjectLoosensNothing(t *testing.T) {
 		t.Error("an image without a list of the operator's was taken")
 	}
 
+	c, err := newMachine(t, users, "limits: {workspace_mb: 500, memory_mb: 1024, pids: 255}").load("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := c.Limits(); l.WorkspaceBytes != 0 || l.MemoryBytes != 1<<30 || l.PIDs != 255 {
+		t.Errorf("limits %+v", l)
+	}
+
 	// A second list narrows the first and never replaces it, whatever it says.
-	c, err := newMachine(t, users, "allow_images: ['python:3.*', '**.example.com/x', 'evil.example/*']").load("", nil)
+	c, err = newMachine(t, users, "allow_images: ['python:3.*', '**.example.com/x', 'evil.example/*']").load("", nil)
 	if err == nil {
 		t.Errorf("a malformed pattern was taken: %v", c.Values())
 	}
