@@ -24,9 +24,8 @@ const maxToolArgs = 16 << 20
 type toolLanguage string
 
 const (
-	asPython     toolLanguage = "py"
-	asTypeScript toolLanguage = "ts"
-	asJSON       toolLanguage = "json"
+	asPython toolLanguage = "py"
+	asJSON   toolLanguage = "json"
 )
 
 // toolsOptions are what the tools commands share.
@@ -45,10 +44,10 @@ func newToolsCmd(a *app) *cobra.Command {
 	as := asPython
 	show := verb(&cobra.Command{
 		Use: "show SERVER.TOOL", Short: "Show what a tool takes and returns", Args: cobra.ExactArgs(1),
-		Example: "  workcell tools show orders.lookup --as ts --host-tools host-tools.yaml",
+		Example: "  workcell tools show orders.lookup --as json --host-tools host-tools.yaml",
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
 	})
-	show.Flags().Var(oneOf(&as, asPython, asTypeScript, asJSON), "as", "language of the declaration")
+	show.Flags().Var(oneOf(&as, asPython, asJSON), "as", "language of the declaration")
 	return group(&cobra.Command{
 		Use: "tools", Short: "Look at the tools of the host that code in sandboxes may call",
 		Long: `Look at the tools of the host that code in sandboxes may call. The servers are those of the file of --host-tools; what
@@ -171,7 +170,7 @@ func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) e
 			return err
 		}
 		d := declare.Tool{Server: t.Server, Name: t.Name, Title: t.Title, Description: t.Description, Input: t.Input, Output: t.Output}
-		write := map[toolLanguage]func(declare.Tool) string{asPython: declare.Python, asTypeScript: declare.TypeScript, asJSON: declare.JSON}[as]
+		write := map[toolLanguage]func(declare.Tool) string{asPython: declare.Python, asJSON: declare.JSON}[as]
 		_, err = fmt.Fprintln(o.stdout, strings.TrimRight(write(d), "\n"))
 		return err
 	})

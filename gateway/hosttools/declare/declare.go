@@ -1,5 +1,5 @@
-// Package declare writes down for code inside a sandbox what tools of the host take and return: stubs for Python and
-// TypeScript, the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
+// Package declare writes down for code inside a sandbox what tools of the host take and return: stubs for Python,
+// the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
 //
 // Definitions come from strangers. Whatever they hold, the text is bounded and parses, and what has no place in a language
 // is any.
@@ -24,7 +24,7 @@ type Tool struct {
 // maxText bounds each declaration.
 const maxText = 128 << 10
 
-// Files returns the declarations of tools by file name: INDEX.md, and below python, ts and json a file for each tool.
+// Files returns the declarations of tools by file name: INDEX.md, and below python and json a file for each tool.
 func Files(tools []Tool) map[string]string {
 	tools = slices.Clone(tools)
 	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.fullName(), b.fullName()) })
@@ -32,7 +32,6 @@ func Files(tools []Tool) map[string]string {
 	for _, t := range tools {
 		name := fileName(t.Server) + "/" + fileName(t.Name)
 		files["python/tools/"+name+".pyi"] = Python(t)
-		files["ts/"+name+".d.ts"] = TypeScript(t)
 		files["json/"+name+".json"] = JSON(t)
 	}
 	return files
@@ -59,7 +58,7 @@ func letterOrDigit(r rune) bool {
 	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// identifier returns a name as both languages take it, which is no keyword. Code inside finds the tool by it.
+// identifier returns a name as Python takes it, which is no keyword. Code inside finds the tool by it.
 func identifier(name string, keywords map[string]bool) string {
 	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
 	switch {

@@ -176,7 +176,7 @@ func pythonLiteral(v any) string {
 	return literal(v)
 }
 
-// literal returns a value as both languages write it.
+// literal returns a text or number.
 func literal(v any) string {
 	if n, ok := v.(number); ok {
 		return string(n)

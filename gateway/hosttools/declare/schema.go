@@ -35,7 +35,7 @@ const (
 	namedKind // a type of the document
 )
 
-// typ is a type that both languages have.
+// typ is a type that a declaration can write.
 type typ struct {
 	kind    kind
 	literal any // string, bool or number
