@@ -16,8 +16,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/net/netutil"
-
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 )
 
 // PathMCP is where ServeHTTP serves MCP.
@@ -138,9 +136,8 @@ type httpHandler struct {
 	limiter   *limiter
 	owned     http.Handler // of requests that passed the cheap checks: asks for a token where one is needed
 	sessions  *mcp.Server
-	legacy    http.Handler      // up to 2025-11-25, with sessions
-	stateless http.Handler      // from 2026-07-28 on
-	shared    *replica.Sessions // of all servers; nil where each has its own
+	legacy    http.Handler // up to 2025-11-25, with sessions
+	stateless http.Handler // from 2026-07-28 on
 }
 
 func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
@@ -165,7 +162,6 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 		})
 	}
 	h.legacy = handlerOf(h.sessions, false)
-	h.shared = s.shareSessions(h.sessions, o)
 	h.stateless = handlerOf(s.build(s.byOwner, transportTCP), true)
 	return h, nil
 }
@@ -260,8 +256,6 @@ func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
 		h.post(w, r, client)
 	case r.Header.Get(headerVersion) >= firstStateless:
 		h.stateless.ServeHTTP(w, r)
-	case h.shared != nil && r.Header.Get(headerSession) != "":
-		h.shared.Serve(w, r, client, false, nil)
 	default:
 		if r.Method == http.MethodDelete {
 			h.server.endSession(client, r.Header.Get(headerSession))

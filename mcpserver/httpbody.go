@@ -46,9 +46,7 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		return
 	}
 	req, isCall := msg.(*jsonrpc.Request)
-	inSession := r.Header.Get(headerSession) != ""
-	begins := isCall && req.Method == methodInitialize && !inSession
-	if begins && h.shared == nil {
+	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
 		place, no := h.limiter.reserve(client)
 		if no != nil {
 			no.write(w)
@@ -59,14 +57,9 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	switch {
-	case version >= firstStateless || isCall && namesVersion(req):
+	if version >= firstStateless || isCall && namesVersion(req) {
 		h.stateless.ServeHTTP(w, r)
-	case h.shared != nil && begins:
-		h.shared.Begin(w, r, client, req.Params)
-	case h.shared != nil && inSession:
-		h.shared.Serve(w, r, client, isCall && req.IsCall(), body)
-	default:
+	} else {
 		h.legacy.ServeHTTP(w, r)
 	}
 }

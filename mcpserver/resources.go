@@ -59,7 +59,7 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 	if sc.handles && !sc.named {
 		return res, nil
 	}
-	all, _, err := s.all(ctx, sc)
+	all, _, err := s.all(ctx, sc, "")
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	list, err := s.lookup(ctx, sc, id)
+	list, _, err := s.lookup(ctx, sc, id)
 	if err != nil || len(list) != 1 {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}

@@ -109,7 +109,7 @@ func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *m
 }
 
 // serveHTTP serves s over HTTP until the end of the test and returns its URL.
-func serveHTTP(t testing.TB, s *mcpserver.Server) string {
+func serveHTTP(t testing.TB, s *mcpserver.Server, tokens ...mcpserver.Token) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -117,7 +117,7 @@ func serveHTTP(t testing.TB, s *mcpserver.Server) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- s.ServeHTTP(ctx, l, nil) }()
+	go func() { served <- s.ServeHTTP(ctx, l, &mcpserver.HTTPOptions{Tokens: tokens}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {

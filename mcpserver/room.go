@@ -27,7 +27,7 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 		if stats, err := idle.Stats(ctx); err == nil && stats.Running > 0 {
 			continue
 		}
-		if s.opts.Replicas != nil && idle.UsedElsewhere(ctx) {
+		if s.opts.Shared && idle.UsedElsewhere(ctx) {
 			continue
 		}
 		if err := s.manager.CloseSession(ctx, idle.Key(), session.CloseOptions{}); err != nil {

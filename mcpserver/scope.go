@@ -2,10 +2,13 @@ package mcpserver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +16,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -44,8 +46,18 @@ type scope struct {
 	tasks map[string]*taskSession
 }
 
-// shared reports whether other servers have to do with the scope, too.
+// shared reports whether other servers use the sandboxes of the scope as well.
 func (sc *scope) shared() bool { return sc.run.Namespace == session.NamespaceReplica }
+
+// sharedRun returns a run that every server derives from the same text.
+func sharedRun(text string) session.Run {
+	sum := sha256.Sum256([]byte(text))
+	id := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
+	return session.Run{Namespace: session.NamespaceReplica, ID: "run_" + strings.ToLower(id)}
+}
+
+// sharedTask returns the run of a session of execute_task in a scope that is shared.
+func (sc *scope) sharedTask(id string) session.Run { return sharedRun(sc.run.ID + "/" + id) }
 
 // newScope makes a scope; nothing is opened yet. s.mu must be held.
 func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*scope, error) {
@@ -88,10 +100,14 @@ func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 // closeRun closes the sandboxes of a run.
 func (s *Server) closeRun(ctx context.Context, run session.Run) error {
 	err := s.manager.CloseScope(ctx, run.Scope())
+	s.onClose(run)
+	return err
+}
+
+func (s *Server) onClose(run session.Run) {
 	if s.opts.OnClose != nil {
 		s.opts.OnClose(run)
 	}
-	return err
 }
 
 // always returns a resolver of one scope: that of a single client.
@@ -151,8 +167,8 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 		return sc, nil
 	}
 	run := newRun(session.NamespaceMCP)
-	if s.opts.Replicas != nil {
-		run = session.Run{Namespace: session.NamespaceReplica, ID: replica.OwnerRun(owner)}
+	if s.opts.Shared {
+		run = sharedRun("requests of " + owner)
 	}
 	sc, err := s.newScope(run, owner, true, owner != localOwner)
 	if err != nil {
@@ -190,12 +206,12 @@ func (s *Server) sweep(now time.Time) {
 	s.mu.Unlock()
 	for _, sc := range scopes {
 		sc.calls.Forget()
-		if sc.shared() {
-			s.keepTasks(sc)
-			continue
-		}
 		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
+			if sc.shared() { // its sandboxes end when they were idle at every server
+				s.onClose(t.run)
+				continue
+			}
 			ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
 			s.logClose(t.run, s.closeRun(ctx, t.run))
 			cancel()

@@ -18,7 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -57,9 +56,9 @@ type Options struct {
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// Replicas is what several servers share so that each serves the HTTP clients of all; their manager must have
-	// session.Options.Join. Close leaves those clients' sandboxes to the others. Nil: every server has clients of its own.
-	Replicas replica.Registry
+	// Shared: other servers with the same tokens serve the same HTTP clients from revision 2026-07-28 on. The managers of all of them
+	// must have session.Options.Join. Close leaves the sandboxes of those clients to the others.
+	Shared bool
 	// Version is sent to clients. Empty is "dev".
 	Version string
 	// Logger is for operators. Nil discards.
@@ -91,7 +90,6 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
-	shared *replica.Sessions             // of HTTP sessions that all servers know; nil without them
 	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
 }
 

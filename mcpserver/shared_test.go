@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -17,18 +16,15 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
-	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
 	"github.com/workcell-dev/workcell/session"
 )
 
-// connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request, answers
-// included, comes to another server than the one before.
-func connectByTurns(t *testing.T, version string, opts *mcp.ClientOptions, options func(*session.Manager) *mcpserver.Options) *mcp.ClientSession {
+// connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request comes to
+// another server than the one before.
+func connectByTurns(t *testing.T, tokens []mcpserver.Token, options func(*session.Manager) *mcpserver.Options) *mcp.ClientSession {
 	t.Helper()
-	database, store, instance := pgtest.Database(t), session.NewMemoryStore(), session.NewID()
+	store, instance := session.NewMemoryStore(), session.NewID()
 	engine, err := memory.New(nil) // what is shown here is no engine's
 	if err != nil {
 		t.Fatal(err)
@@ -41,11 +37,6 @@ func connectByTurns(t *testing.T, version string, opts *mcp.ClientOptions, optio
 	})
 	var hosts []string
 	for range 2 {
-		registry, err := pgregistry.Open(t.Context(), database)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(registry.Close)
 		m, err := session.NewManager(engine, &session.Options{Instance: instance, Store: store, Join: true})
 		if err != nil {
 			t.Fatal(err)
@@ -56,8 +47,8 @@ func connectByTurns(t *testing.T, version string, opts *mcp.ClientOptions, optio
 			}
 		})
 		o := options(m)
-		o.Replicas = registry
-		u, err := url.Parse(serveHTTP(t, newServer(t, m, o)))
+		o.Shared = true
+		u, err := url.Parse(serveHTTP(t, newServer(t, m, o), tokens...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,14 +61,17 @@ func connectByTurns(t *testing.T, version string, opts *mcp.ClientOptions, optio
 			r = r.Clone(r.Context())
 			r.URL.Host = hosts[int(turn.Add(1))%len(hosts)]
 			r.Host = r.URL.Host
+			for _, token := range tokens {
+				r.Header.Set("Authorization", "Bearer "+token.Secret)
+			}
 			return http.DefaultTransport.RoundTrip(r)
 		})},
 	}
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cs.Close() }) // ends the session, if its wire has them
+	t.Cleanup(func() { _ = cs.Close() })
 	return cs
 }
 
@@ -105,68 +99,48 @@ func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (
 	}
 }
 
-// Sessions of execute_task are the same at every server: their sandboxes, their files, and their end.
+// Sessions of execute_task have the same sandboxes and files at every server. Each ends one, whose name may be used again where names
+// are safe.
 func TestSharedTasks(t *testing.T) {
 	t.Parallel()
-	cs := connectByTurns(t, "2025-11-25", nil, func(m *session.Manager) *mcpserver.Options {
-		return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(m)}
-	})
-	for i := range 3 {
-		res := must(t, cs, "execute_task", map[string]any{"task": "note", "input": fmt.Sprint(i), "session_id": "work"})
-		if want := "012"[:i+1]; res.text("text") != want {
-			t.Errorf("task %d: %q, want %q", i, res.text("text"), want)
+	for owner, tokens := range map[string][]mcpserver.Token{"": nil, "alice": {{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}}} {
+		cs := connectByTurns(t, tokens, func(m *session.Manager) *mcpserver.Options {
+			return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(m)}
+		})
+		id := "new"
+		if owner != "" {
+			id = "work"
 		}
-	}
-	for range 2 {
-		res := must(t, cs, "get_files", map[string]any{"session_id": "work", "format": "zip"})
-		raw, err := base64.StdEncoding.DecodeString(res.text("zip_b64"))
-		if err != nil {
-			t.Fatal(err)
+		for i := range 3 {
+			res := must(t, cs, "execute_task", map[string]any{"task": "note", "input": fmt.Sprint(i), "session_id": id})
+			if want := "012"[:i+1]; res.text("text") != want {
+				t.Errorf("%q: task %d: %q, want %q", owner, i, res.text("text"), want)
+			}
+			id = res.text("session_id")
 		}
-		z, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
-		if err != nil || len(z.File) != 1 || z.File[0].Name != "log" {
-			t.Errorf("files: %+v, %v", z, err)
+		for range 2 {
+			res := must(t, cs, "get_files", map[string]any{"session_id": id, "format": "zip"})
+			raw, err := base64.StdEncoding.DecodeString(res.text("zip_b64"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			z, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
+			if err != nil || len(z.File) != 1 || z.File[0].Name != "log" {
+				t.Errorf("%q: files: %+v, %v", owner, z, err)
+			}
+			if code, _ := do(t, cs, "get_files", map[string]any{"session_id": id, "format": "patch"}).failure(); code != "unavailable" {
+				t.Errorf("%q: a patch of what began somewhere: %s", owner, code)
+			}
 		}
-		if code, _ := do(t, cs, "get_files", map[string]any{"session_id": "work", "format": "patch"}).failure(); code != "unavailable" {
-			t.Errorf("a patch of what began somewhere: %s", code)
-		}
-	}
-	must(t, cs, "cleanup_session", map[string]any{"session_id": "work"})
-	for range 2 {
-		if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
-			t.Errorf("after its end: %s", code)
-		}
-	}
-	if res := must(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": "work"}); res.text("text") != "x" {
-		t.Errorf("the same name again has %q", res.text("text"))
-	}
-}
-
-// A question goes to the client of a call, and the answer, which comes to another server, to who asked.
-func TestSharedApproval(t *testing.T) {
-	t.Parallel()
-	asked := 0
-	cs := connectByTurns(t, "2025-11-25", &mcp.ClientOptions{
-		ElicitationHandler: func(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			asked++
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"allow": strings.Contains(req.Params.Message, "good")}}, nil
-		},
-	}, func(*session.Manager) *mcpserver.Options {
-		return &mcpserver.Options{
-			Tasks: []mcpserver.Task{{Name: "desk", Kind: "agent"}},
-			RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
-				by := hosttools.ApproverFromContext(ctx)
-				if by == nil {
-					return mcpserver.TaskResult{Text: "nobody"}, nil
-				}
-				d, err := by.Approve(ctx, hosttools.ApprovalRequest{Server: "orders", Tool: req.Text, Args: []byte(`{}`), Caller: hosttools.Caller{Agent: "desk"}})
-				return mcpserver.TaskResult{Text: fmt.Sprint(d.Allow)}, err
-			},
-		}
-	})
-	for i, tool := range []string{"good", "bad", "good", "bad"} {
-		if got := do(t, cs, "execute_task", map[string]any{"task": "desk", "input": tool}).text("text"); got != fmt.Sprint(tool == "good") || asked != i+1 {
-			t.Errorf("%s: %s, asked %d times", tool, got, asked)
+		for range 2 {
+			must(t, cs, "cleanup_session", map[string]any{"session_id": id})
+			again := do(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": id})
+			if code, _ := again.failure(); owner == "" && code != "not_found" || owner != "" && again.text("text") != "x" {
+				t.Errorf("%q: the same id again: %s, %q", owner, code, again.text("text"))
+			}
+			if owner == "" {
+				break
+			}
 		}
 	}
 }

@@ -150,7 +150,7 @@ var errTaskTime = errors.New("the guard policy's time for a task has passed")
 
 // taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
-	fresh := newRun(sc.run.Namespace)
+	fresh, given := newRun(sc.run.Namespace), id == newSession || sc.named
 	switch {
 	case id == "":
 		return fresh, "", func() {
@@ -164,14 +164,19 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
 	}
 	if sc.shared() {
-		return s.sharedTask(ctx, sc, id, fresh)
+		fresh = sc.sharedTask(id)
+		list, err := s.manager.Join(ctx, fresh.Scope())
+		if err != nil {
+			return run, "", nil, err
+		}
+		given = given || len(list) > 0 // by another server
 	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	t := sc.tasks[id]
 	switch {
 	case t != nil:
-	case id != fresh.ID && !sc.named:
+	case !given:
 		return run, "", nil, errNoTask()
 	case len(sc.tasks) >= maxTaskSessions:
 		return run, "", nil, errManyTasks()
@@ -216,17 +221,14 @@ func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
 }
 
 // taskRuns returns the runs of the scope's sessions by session id.
-func (s *Server) taskRuns(ctx context.Context, sc *scope) (map[string]session.Run, error) {
-	if sc.shared() {
-		return s.sharedTasks(ctx, sc)
-	}
+func (sc *scope) taskRuns() map[string]session.Run {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	runs := make(map[string]session.Run, len(sc.tasks))
 	for id, t := range sc.tasks {
 		runs[id] = t.run
 	}
-	return runs, nil
+	return runs
 }
 
 // found is a sandbox and the session it belongs to, if any.
@@ -235,10 +237,18 @@ type found struct {
 	sessionID string
 }
 
-// all returns every sandbox of a scope.
-func (s *Server) all(ctx context.Context, sc *scope) (list []found, runs map[string]session.Run, err error) {
-	if runs, err = s.taskRuns(ctx, sc); err != nil {
-		return nil, nil, err
+// all returns every sandbox of a scope, with those of a session that only another server has served, if id names it. runs are those
+// of its sessions.
+func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
+	runs = sc.taskRuns()
+	_, known := runs[id]
+	if sc.shared() && !known && validSessionID(id) {
+		runs[id] = sc.sharedTask(id)
+		defer func() {
+			if !slices.ContainsFunc(list, func(f found) bool { return f.sessionID == id }) {
+				delete(runs, id)
+			}
+		}()
 	}
 	for _, id := range append([]string{""}, slices.Sorted(maps.Keys(runs))...) {
 		run := sc.run
@@ -256,27 +266,26 @@ func (s *Server) all(ctx context.Context, sc *scope) (list []found, runs map[str
 	return list, runs, nil
 }
 
-// lookup returns the sandboxes that an id means: those of a session of execute_task, or one. An id that the caller may not
+// lookup returns the sandboxes that an id means: those of a session of execute_task, whose run it returns, or one. An id that the caller may not
 // know of is answered like one that never existed.
-func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
-	all, runs, err := s.all(ctx, sc)
+func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found, run *session.Run, err error) {
+	all, runs, err := s.all(ctx, sc, id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	_, isSession := runs[id]
-	list := slices.DeleteFunc(all, func(f found) bool { return f.sessionID != id && f.session.ID() != id })
-	if isSession && sc.shared() {
-		_, err = s.opts.Replicas.Use(ctx, sc.taskID(id), sc.owner)
+	if r, ok := runs[id]; ok {
+		run = &r
 	}
-	if id != "" && (isSession || len(list) > 0) {
-		return list, err
+	list = slices.DeleteFunc(all, func(f found) bool { return f.sessionID != id && f.session.ID() != id })
+	if id != "" && (run != nil || len(list) > 0) {
+		return list, run, nil
 	}
 	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
+		return nil, nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
 			"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
 	}
-	return []found{{session: one}}, err
+	return []found{{session: one}}, nil, err
 }
 
 // errIDNeeded is the answer to a call that must name its session or sandbox.
@@ -290,11 +299,11 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	var err error
 	switch {
 	case id != "":
-		list, err = s.lookup(ctx, sc, id)
+		list, _, err = s.lookup(ctx, sc, id)
 	case sc.handles:
 		err = errIDNeeded()
 	default:
-		list, _, err = s.all(ctx, sc)
+		list, _, err = s.all(ctx, sc, "")
 	}
 	if err != nil {
 		return nil, err
@@ -316,25 +325,25 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 }
 
 func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionInput) (cleanupSessionOutput, error) {
-	list, err := s.lookup(ctx, c.scope, in.SessionID)
+	list, run, err := s.lookup(ctx, c.scope, in.SessionID)
 	if err != nil {
 		return cleanupSessionOutput{}, err
 	}
-	runs, err := s.taskRuns(ctx, c.scope)
-	if err != nil {
-		return cleanupSessionOutput{}, err
-	}
-	run, isSession := runs[in.SessionID]
-	if isSession {
-		s.endSharedTask(ctx, c.scope, in.SessionID)
-		err = s.closeRun(ctx, run)
-	} else {
-		err = s.manager.CloseSession(ctx, list[0].session.Key(), session.CloseOptions{})
+	if run != nil && !c.scope.shared() {
+		err = s.closeRun(ctx, *run)
+	} else { // a name that every server derives a run from may be used again
+		for _, f := range list {
+			err = errors.Join(err, s.manager.CloseSession(ctx, f.session.Key(), session.CloseOptions{}))
+		}
 	}
 	if err != nil {
 		return cleanupSessionOutput{}, err
 	}
-	c.scope.takeTasks(func(t *taskSession) bool { return isSession && t.run == run })
+	for _, t := range c.scope.takeTasks(func(t *taskSession) bool { return run != nil && t.run == *run }) {
+		if c.scope.shared() {
+			s.onClose(t.run)
+		}
+	}
 	return cleanupSessionOutput{OK: true, Removed: len(list)}, nil
 }
 
@@ -343,11 +352,11 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInpu
 	var err error
 	switch {
 	case in.SessionID != "":
-		list, err = s.lookup(ctx, c.scope, in.SessionID)
+		list, _, err = s.lookup(ctx, c.scope, in.SessionID)
 	case c.scope.handles && !c.scope.named:
 		err = errIDNeeded()
 	default:
-		list, _, err = s.all(ctx, c.scope)
+		list, _, err = s.all(ctx, c.scope, "")
 	}
 	if err != nil {
 		return sessionStatusOutput{}, err

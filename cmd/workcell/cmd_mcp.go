@@ -127,11 +127,14 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	defer func() { err = endTools(err) }()
 	a.poolOf = &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()}
-	replicas, endReplicas, err := o.shareClients(ctx, a)
+	place, err := a.state()
 	if err != nil {
 		return err
 	}
-	defer endReplicas()
+	// Servers with the same database share their clients, whose sandboxes the others still need when one of them ends.
+	if a.join = place.URL != "" && o.transport == transportHTTP; a.join && !o.exitGiven {
+		o.onExit = onExitKeep
+	}
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -156,14 +159,15 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 			// The policy bounds it.
 			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(a.Defaults.ExecTimeout)},
 		},
-		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun, IdleTimeout: o.idle, Replicas: replicas, Version: buildVersion(), Logger: a.logger(),
+		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun,
+		IdleTimeout: o.idle, Shared: a.join, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {
 		return err
 	}
-	closeServer := srv.Close
-	if o.onExit == onExitKeep {
+	closeServer := srv.Close // leaves what is shared
+	if o.onExit == onExitKeep && o.exitGiven {
 		closeServer = srv.Detach
 	}
 	defer func() { err = errors.Join(err, closeServer(context.WithoutCancel(ctx))) }()

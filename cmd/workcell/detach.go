@@ -24,8 +24,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/parcel"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/internal/scripted"
-	"github.com/workcell-dev/workcell/mcpserver/pgregistry"
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -381,24 +379,6 @@ func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 			return err
 		}
 	}
-}
-
-// shareClients has servers on HTTP with the same database serve the clients of each other; nil for all others. What a client has
-// stays then when one of them ends, unless the flags say otherwise.
-func (o *mcpOptions) shareClients(ctx context.Context, a *app) (all replica.Registry, end func(), err error) {
-	place, err := a.state()
-	if err != nil || place.URL == "" || o.transport != transportHTTP {
-		return nil, func() {}, err
-	}
-	if !o.exitGiven {
-		o.onExit = onExitKeep
-	}
-	a.join = true
-	r, err := pgregistry.Open(ctx, place.URL)
-	if err != nil {
-		return nil, nil, err
-	}
-	return r, r.Close, nil
 }
 
 // readAgent is agentFiles.known for a file that is known.

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/runfiles"
-	"github.com/workcell-dev/workcell/mcpserver/replica"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -46,8 +45,4 @@ func (*app) showLog(_ context.Context, r runstore.Run, _ bool) (runstore.Run, er
 
 func (*app) cancelElsewhere(context.Context, runstore.Store, string, time.Duration, error) error {
 	return errNoQueue
-}
-
-func (*mcpOptions) shareClients(context.Context, *app) (replica.Registry, func(), error) {
-	return nil, func() {}, nil
 }
