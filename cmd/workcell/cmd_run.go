@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -131,11 +132,24 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 	if err != nil {
 		return err
 	}
+	place, err := h.state()
+	if err != nil {
+		return err
+	}
+	var began sync.Once // the first event is of the run, later ones may be of workflows that it runs inside
 	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
 		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
 		Results: string(kept), OnKept: h.onKept,
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
+			began.Do(func() {
+				if ev.Kind != workflow.EventRunStarted || place.URL == "" {
+					return
+				}
+				if err := kept.KeepNote(ev.RunID, note); err != nil {
+					h.p.Line("run %s cannot be resumed: %v", ev.RunID, err)
+				}
+			})
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				h.keepTrace(ev.RunID)
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
@@ -155,6 +169,7 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 	if res.Unfinished != nil {
 		return errors.Join(runError(err), h.leave(ctx, session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}, "workcell runs resume "+res.RunID))
 	}
+	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
 		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -194,6 +196,41 @@ func readNote(r runstore.Run) (n runNote, err error) {
 	return n, nil
 }
 
+// checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the database
+// gets no say in those.
+func (a *app) checkNote(r runstore.Run, n runNote) error {
+	place, err := a.state()
+	if err != nil || place.URL == "" || n.Detached { // only what came with a detached run counts
+		return err
+	}
+	kept, err := a.runFiles()
+	if err != nil {
+		return err
+	}
+	again := "or end it with `workcell runs cancel " + r.ID + "` and pass the flags to a new `workcell run`"
+	own, err := kept.Note(r.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(exitFailed, fmt.Errorf("run %s did not begin with the state directory of this command, and only the database says with which files", r.ID),
+			"resume it on the machine and with the --state-dir that it began with, "+again)
+	}
+	if err != nil || own == r.Note {
+		return err
+	}
+	var here, there map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(own), &here), json.Unmarshal([]byte(r.Note), &there)); err != nil {
+		return err
+	}
+	keys := slices.Sorted(maps.Keys(here))
+	for key := range there {
+		if _, ok := here[key]; !ok {
+			keys = append(keys, key)
+		}
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
+	return fail(exitFailed, fmt.Errorf("the database changed how run %s was started: %s", r.ID, strings.Join(keys, ", ")),
+		"correct the run's note in the database, "+again)
+}
+
 // interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
 func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote, error) {
 	switch state, err := runState(ctx, j, r); {
@@ -219,6 +256,10 @@ func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
 func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
 	if n.Detached {
+		if has := engines.NameOf(m.Backend()); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
+			return fail(exitInvalid, fmt.Errorf("the run asks for the backend %s, and this machine has %s", n.Backend, has),
+				"name it for this machine: WORKCELL_BACKEND="+n.Backend)
+		}
 		return a.checkRecords(ctx, a.engine, run)
 	}
 	if a.engine == n.Engine {
@@ -255,6 +296,9 @@ With --detach the run is put into the queue, with its files as they are here, an
 				return err
 			}
 			n, err := interrupted(ctx, j, r)
+			if err == nil {
+				err = a.checkNote(r, n)
+			}
 			if err != nil {
 				return err
 			}
@@ -276,6 +320,9 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 	if err != nil {
 		return err
 	}
+	if err := a.checkNote(r, n); err != nil {
+		return err
+	}
 	wf, agents, done, err := a.loadRun(ctx, r, &n)
 	if err != nil {
 		return fail(exitInvalid, err, "the file must be as it was when the run began; `workcell runs cancel "+r.ID+"` ends it")
@@ -285,7 +332,11 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
-	a.resumeWith(n.runFlags)
+	flags := n.runFlags
+	if n.Detached {
+		flags.Backend = "" // this machine chooses
+	}
+	a.resumeWith(flags)
 	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(ctx, a, h.m, r.ID); err != nil {
 			return err
@@ -435,7 +486,7 @@ func cancelDead(ctx context.Context, a *app, j runstore.Store, r runstore.Run) e
 	if err != nil {
 		return err
 	}
-	a.resumeWith(n.runFlags)
+	a.resumeWith(runFlags{Backend: n.Backend})
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		if err := n.checkEngine(ctx, a, m, r.ID); err != nil {
 			return err

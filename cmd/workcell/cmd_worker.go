@@ -170,10 +170,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	defer clear()
 	b.Model, b.Prices, b.onKept = n.Model, n.Prices, b.keepIn(w.q)
 	return b.hosting(ctx, w.tel, agents, true, func(ctx context.Context, h *host) error {
-		if has := engines.NameOf(h.m.Backend()); n.Backend != "" && n.Backend != has {
-			return fail(exitInvalid, fmt.Errorf("the run asks for the backend %s, and this worker has %s", n.Backend, has), "start a worker with --backend "+n.Backend)
-		}
-		if err := h.checkRecords(ctx, h.engine, r.ID); err != nil {
+		if err := n.checkEngine(ctx, h.app, h.m, r.ID); err != nil {
 			return err
 		}
 		lost := checkSandboxes(ctx, h.m, r.ID)

@@ -275,8 +275,8 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// A writer of the database must not name files of this machine: only the parcel counts.
-	n.Prices, n.Workspace = files.Prices, ""
+	// A writer of the database must not name files of this machine: only the parcel counts, and flags that name none.
+	n.runFlags = runFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {

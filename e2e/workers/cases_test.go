@@ -241,11 +241,17 @@ steps:
 `))
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "it is out of the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
+	query(t, here.url, noteOf(id, `jsonb_set(note::jsonb, '{host_tools}', '"/none"')::text`)) // which is nothing to this machine
 	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.code != 1 {
 		t.Errorf("exit code %d\n%s", res.code, res.stderr)
 	}
 	here.ok(t, "runs", "cancel", id)
 	here.gone(t, id)
+}
+
+// noteOf is a statement that sets the note of a run to an expression, and returns it.
+func noteOf(id, to string) string {
+	return fmt.Sprintf(`UPDATE workcell.run SET note = %s WHERE id = '%s' RETURNING note`, to, id)
 }
 
 // TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in a worker with
@@ -265,6 +271,20 @@ func TestHandedToWorkers(t *testing.T) {
 	p.kill()
 	must(t, os.WriteFile(filepath.Join(project, "given"), []byte("changed meanwhile\n"), 0o600))
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
+	// Only the machine that started the run resumes it, and only as it was started.
+	note := query(t, here.url, noteOf(id, "note"))
+	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "did not begin with the state directory") {
+		t.Errorf("on another machine: exit code %d\n%s", res.code, res.stderr)
+	}
+	for _, key := range []string{"host_tools", "out", "workspace", "workflow", "backend"} {
+		query(t, here.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"/x"')::text`, key)))
+		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
+			if res := here.run(t, args...); res.code != 1 || !strings.Contains(res.stderr, "was started: "+key+"\n") {
+				t.Errorf("%s: exit code %d\n%s", key, res.code, res.stderr)
+			}
+		}
+		query(t, here.url, noteOf(id, "$note$"+note+"$note$"))
+	}
 	there.worker(t)
 	here.ok(t, "runs", "resume", id, "--detach")
 	if log := here.ok(t, "runs", "logs", id, "--follow"); !strings.Contains(log, "goes on") || !strings.Contains(log, "done before") {
@@ -369,7 +389,7 @@ func TestHostileDatabase(t *testing.T) {
 	look := file(t, "look.yaml", "id: look\nsandbox: {runtime: bash}\noutputs: [found]\nsteps: [{id: look, type: exec, command: 'ls -A . > found'}]\n")
 	note := func(key, value string) string {
 		id := here.ok(t, "run", "--detach", look)
-		query(t, here.url, fmt.Sprintf(`UPDATE workcell.run SET note = jsonb_set(note::jsonb, '{%s}', '"%s"')::text WHERE id = '%s' RETURNING id`, key, value, id))
+		query(t, here.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"%s"')::text`, key, value)))
 		return id
 	}
 	reads, escapes, parses := note("workspace", canary), note("backend", "docker"), note("model", "scripted/"+filepath.Join(canary, "canary"))
@@ -378,7 +398,7 @@ func TestHostileDatabase(t *testing.T) {
 	if got := here.ok(t, "runs", "get", reads, "found", "-"); got != "found" {
 		t.Errorf("the sandbox has %q", got)
 	}
-	for id, want := range map[string]string{escapes: "asks for the backend docker, and this worker has local", parses: "came without the script"} {
+	for id, want := range map[string]string{escapes: "asks for the backend docker, and this machine has local", parses: "came without the script"} {
 		eventually(t, "the log says "+want, func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), want) })
 		here.ok(t, "runs", "cancel", id)
 	}

@@ -26,6 +26,7 @@ const (
 	baseFile    = "base.zip" // the workspace as it was; only while the run is under way or interrupted
 	madeFile    = "made.zip" // what the run made
 	fetchedFile = "fetched"  // there when madeFile is another machine's
+	noteFile    = "note"     // how the run was started; only while the run is under way or interrupted
 	needsDir    = "needs"    // with unnamed behind it: what the run needs, on a machine that it did not begin on
 	unnamed     = "-*"       // behind the name of a file that is being written
 	aboutName   = "about.json"
@@ -58,6 +59,17 @@ func (d Dir) Fetched(run string) error {
 	return os.WriteFile(d.of(run, fetchedFile), nil, 0o600)
 }
 
+// KeepNote keeps how a run was started on this machine, so that a writer of the database cannot change that.
+func (d Dir) KeepNote(run, note string) error {
+	return errors.Join(os.MkdirAll(d.of(run), 0o700), os.WriteFile(d.of(run, noteFile), []byte(note), 0o600))
+}
+
+// Note returns what KeepNote kept; fs.ErrNotExist for a run that began elsewhere, or has ended.
+func (d Dir) Note(run string) (string, error) {
+	note, err := os.ReadFile(d.of(run, noteFile))
+	return string(note), err
+}
+
 // Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of processes
 // that were killed go with RemoveBegun.
 func (d Dir) Needs(run string) (string, error) {
@@ -71,7 +83,11 @@ func (d Dir) Needs(run string) (string, error) {
 func (d Dir) Of(run string) string { return d.of(run) }
 
 func (d Dir) of(run string, name ...string) string {
-	return filepath.Join(append([]string{string(d), filepath.Base(run)}, name...)...)
+	id := filepath.Base(run)
+	if id == "." || !filepath.IsLocal(id) { // a database may have any id
+		id = "_"
+	}
+	return filepath.Join(append([]string{string(d), id}, name...)...)
 }
 
 // about describes what the archive holds. Contents of changes are entries named by their index.
@@ -287,8 +303,8 @@ func (d Dir) Runs() ([]string, error) {
 	return ids, err
 }
 
-// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began, or what
-// killed processes wrote half.
+// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began, their note, or
+// what killed processes wrote half.
 func (d Dir) Begun() ([]string, error) {
 	files, err := d.begun("*")
 	for i, file := range files {
@@ -299,7 +315,7 @@ func (d Dir) Begun() ([]string, error) {
 }
 
 func (d Dir) begun(run string) (files []string, err error) {
-	for _, pattern := range []string{baseFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
+	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
 		found, globErr := filepath.Glob(filepath.Join(string(d), run, pattern))
 		files, err = append(files, found...), errors.Join(err, globErr)
 	}

@@ -96,6 +96,9 @@ func TestPrune(t *testing.T) {
 			must(t, os.Chtimes(filepath.Join(string(d), run), old, old))
 		}
 	}
+	for _, hostile := range []string{"", "/", ".", "..", "run/.."} {
+		must(t, d.Remove(hostile))
+	}
 	must(t, d.Prune(old.Add(time.Minute), func(run string) bool { return run == "known" }))
 	ids, err := d.Runs()
 	must(t, err)
