@@ -53,6 +53,7 @@ type Owner struct {
 
 	trusted time.Duration             // how long after a renewal it takes itself to live; its lease is longer
 	renewed atomic.Pointer[time.Time] // when the latest renewal that worked was asked for
+	expiry  *time.Timer               // calls lost when that was too long ago
 }
 
 // Join makes a new owner, which is renewed until Leave is called.
@@ -61,32 +62,40 @@ func (db *DB) Join(ctx context.Context) (*Owner, error) { return db.join(ctx, Le
 func (db *DB) join(ctx context.Context, lease, every time.Duration) (*Owner, error) {
 	o := &Owner{ID: strings.ToLower(rand.Text()), db: db, done: make(chan struct{}), lost: make(chan struct{}), trusted: lease - every}
 	o.lose = sync.OnceFunc(func() { close(o.lost) })
-	o.noteRenewal(time.Now())
 	own, err := db.alone(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o.own = own
+	var asked time.Time
 	if err := own.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
+		asked = time.Now()
 		if _, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE `+late); err != nil {
 			return err
 		}
-		_, err := q.Exec(ctx, `INSERT INTO workcell.owner (id, lease) VALUES ($1, $2) ON CONFLICT DO NOTHING`, o.ID, lease)
+		_, err := q.Exec(ctx, `INSERT INTO workcell.owner (id, lease) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET renewed = clock_timestamp()`, o.ID, lease)
 		return err
 	}); err != nil {
 		own.Close()
 		return nil, err
 	}
+	o.renewed.Store(&asked)
+	o.expiry = time.AfterFunc(o.trusted-time.Since(asked), func() {
+		if o.Overdue() {
+			db.cutOff.Store(true)
+			o.lose()
+		}
+	})
 	renewing, end := context.WithCancel(context.WithoutCancel(ctx)) // it lives for longer than the call
 	o.end = end
 	go o.renew(renewing, every)
 	return o, nil
 }
 
-// renew renews the owner until it is ended or dead. A renewal that fails is tried again with the next one; before the lease is over
-// that only the owner may not hear of, it is lost.
+// renew renews the owner until it is ended or dead. A renewal that fails is tried again with the next one.
 func (o *Owner) renew(ctx context.Context, every time.Duration) {
 	defer close(o.done)
+	defer o.expiry.Stop()
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -98,14 +107,12 @@ func (o *Owner) renew(ctx context.Context, every time.Duration) {
 		asked := time.Now()
 		switch there, err := o.renewOnce(ctx, every); {
 		case err == nil && there:
-			o.noteRenewal(asked)
+			o.renewed.Store(&asked)
+			o.expiry.Reset(o.trusted - time.Since(asked))
 			o.db.cutOff.Store(false)
 		case err == nil:
 			o.lose()
 			return
-		case o.Overdue():
-			o.db.cutOff.Store(true)
-			o.lose()
 		}
 	}
 }
@@ -118,11 +125,9 @@ func (o *Owner) renewOnce(ctx context.Context, within time.Duration) (there bool
 	return n > 0, err
 }
 
-func (o *Owner) noteRenewal(asked time.Time) { o.renewed.Store(&asked) }
-
 // Overdue reports whether nothing was heard of the server for so long that this owner may be dead before what it begins now is done.
 // It measures time that has passed; what this machine takes for the time of day does not matter.
-func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) > o.trusted }
+func (o *Owner) Overdue() bool { return time.Since(*o.renewed.Load()) >= o.trusted }
 
 // Lost is closed when the owner learns that it was taken for dead, and, a little before it may be, when it does not reach the
 // server. What others then may go on with must end. It may turn out later that nobody asked, and that the owner lives.

@@ -134,6 +134,20 @@ func TestOwnerDies(t *testing.T) {
 	must(t, renewed.Leave())
 }
 
+// TestOwnerLostInTime: an owner that was not renewed is lost when its time is over, although no renewal has failed yet.
+func TestOwnerLostInTime(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Database(t))
+	owner, err := db.JoinFor(t.Context(), time.Hour+50*time.Millisecond, time.Hour)
+	must(t, err)
+	select {
+	case <-owner.Lost():
+	case <-time.After(time.Minute):
+		t.Error("it still takes itself to live")
+	}
+	must(t, owner.Leave())
+}
+
 // TestClaim: a name is one process's at a time, and free again when its connection is gone.
 func TestClaim(t *testing.T) {
 	t.Parallel()
