@@ -34,6 +34,8 @@ const (
 	manifest = "parcel.json"
 	// maxBytes is how large all files of a parcel may be that is extracted: a database may be wrong about it.
 	maxBytes = 1 << 30
+	// maxEntries is how many files and directories that may be.
+	maxEntries = 100_000
 )
 
 // Write packs files. Links among the skills are packed as what they lead to, if that is a file in the agent's directory.
@@ -160,6 +162,13 @@ func Extract(file, dir string) (f Files, err error) {
 		return f, err
 	}
 	defer z.Close() // only read from
+	entries := 0
+	for _, e := range z.File {
+		entries += 1 + strings.Count(e.Name, "/")
+	}
+	if entries > maxEntries {
+		return f, fmt.Errorf("the parcel of a run has more than %d files and directories", maxEntries)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return f, err
 	}

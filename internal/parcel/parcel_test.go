@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -116,7 +117,12 @@ func TestLinksOut(t *testing.T) {
 // TestStrangeParcels: what is no parcel, or leads out of its directory, is refused.
 func TestStrangeParcels(t *testing.T) {
 	t.Parallel()
+	many := map[string]string{"parcel.json": "{}"}
+	for i := range 100_000 {
+		many[strconv.Itoa(i)] = ""
+	}
 	for name, files := range map[string]map[string]string{
+		"too many":      many,
 		"nothing in it": {},
 		"a way out":     {"../out": "x", "parcel.json": "{}"},
 		"names outside": {"parcel.json": `{"workflow": "../../etc/passwd"}`},

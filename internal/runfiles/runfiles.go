@@ -33,6 +33,9 @@ const (
 	outputsDir  = "outputs/"
 )
 
+// maxBytes is how large an archive may be that is unpacked: outputs and both sides of a patch have at most 256 MiB each.
+const maxBytes = 1 << 30
+
 // Dir is the directory that holds those of all runs.
 type Dir string
 
@@ -189,7 +192,12 @@ func (d Dir) Open(run string) (*Archive, error) {
 		return nil, err
 	}
 	ar := &Archive{z: z, entries: map[string]*zip.File{}}
+	left := uint64(maxBytes)
 	for _, f := range z.File {
+		if f.UncompressedSize64 > left { // which no entry exceeds when it is read
+			return nil, errors.Join(fmt.Errorf("%s holds more than %d bytes", d.of(run, madeFile), maxBytes), z.Close())
+		}
+		left -= f.UncompressedSize64
 		ar.entries[f.Name] = f
 	}
 	e, err := ar.entry(aboutName)

@@ -1,10 +1,12 @@
 package runfiles_test
 
 import (
+	"archive/zip"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +73,27 @@ func TestSaveAndOpen(t *testing.T) {
 		if st, err := os.Stat(filepath.Join(string(d), name)); err != nil || st.Mode() != want {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
 		}
+	}
+}
+
+// TestTooMuchKept: a small archive that unpacks to very much, as a database may have one, is not opened.
+func TestTooMuchKept(t *testing.T) {
+	t.Parallel()
+	d := runfiles.Dir(t.TempDir())
+	must(t, d.Fetched("run_1"))
+	f, err := os.Create(d.Made("run_1"))
+	must(t, err)
+	z := zip.NewWriter(f)
+	for _, name := range []string{"outputs/a", "outputs/b"} {
+		_, err := z.CreateRaw(&zip.FileHeader{Name: name, UncompressedSize64: 1 << 29})
+		must(t, err)
+	}
+	about, err := z.Create("about.json")
+	must(t, err)
+	_, err = about.Write([]byte("{}"))
+	must(t, errors.Join(err, z.Close(), f.Close()))
+	if _, err := d.Open("run_1"); err == nil || !strings.Contains(err.Error(), "holds more than") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -94,7 +94,7 @@ func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
 	if err := s.take(ctx, maxWorkspaceFiles, maxWorkspaceBytes); err != nil {
 		return err
 	}
-	archive, err := zip.OpenReader(s.file)
+	archive, err := s.open()
 	if err != nil {
 		return err
 	}
@@ -109,6 +109,23 @@ func (s *Snapshot) copyTo(ctx context.Context, dst destination) error {
 		}
 		return nil
 	})
+}
+
+// open opens the file, which may be another machine's.
+func (s *Snapshot) open() (*zip.ReadCloser, error) {
+	archive, err := zip.OpenReader(s.file)
+	if err != nil {
+		return nil, err
+	}
+	left := uint64(maxWorkspaceBytes)
+	for _, f := range archive.File {
+		if f.UncompressedSize64 > left || len(archive.File) > maxWorkspaceFiles {
+			err := fmt.Errorf("%w: the copy of the workspace has more than %d files or %d bytes", backend.ErrTooLarge, maxWorkspaceFiles, maxWorkspaceBytes)
+			return nil, errors.Join(err, archive.Close())
+		}
+		left -= f.UncompressedSize64
+	}
+	return archive, nil
 }
 
 func entryOf(f *zip.File) entry {
@@ -244,7 +261,7 @@ func (s *Snapshot) Diff(ctx context.Context, box *session.Session) (*patch.Patch
 
 // tree returns the files of the snapshot.
 func (s *Snapshot) tree() (patch.Tree, error) {
-	archive, err := zip.OpenReader(s.file)
+	archive, err := s.open()
 	if err != nil {
 		return nil, err
 	}

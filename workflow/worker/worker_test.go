@@ -336,6 +336,12 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
 		}
 	}
+	replaces := writerFunc(func(p []byte) (int, error) { // as by a process that brings home the run meanwhile
+		return len(p), q.Put(t.Context(), "run_1", "f", strings.NewReader(strings.Repeat("y", 3<<20)))
+	})
+	if err := q.Get(t.Context(), "run_1", "f", replaces); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Errorf("a file that is replaced while it is read: %v", err)
+	}
 	if err := q.Put(t.Context(), "run_1", "f", failing{}); !errors.Is(err, errFailing) {
 		t.Errorf("%v, want errFailing", err)
 	}
@@ -354,6 +360,10 @@ func TestFiles(t *testing.T) {
 }
 
 var errFailing = errors.New("cannot be read")
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 type failing struct{}
 
