@@ -268,7 +268,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	awaitPool(t, first, 3)
 	cancel()
 	eventually(t, "it is given up", func() bool { return record(t, opts.Store, claimed).State == session.RecordClosed })
-	must(t, opts.Store.Update(t.Context(), rec))
+	must(t, errors.Join(opts.Store.Delete(t.Context(), claimed), opts.Store.Insert(t.Context(), rec)))
 	first.Die()
 	second.Reap(t.Context())
 	if e.count() != 0 || record(t, opts.Store, claimed).State != session.RecordClosed {

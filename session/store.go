@@ -90,8 +90,9 @@ type Store interface {
 	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key on the
 	// same engine, so that two processes cannot both make the sandbox of one key.
 	Insert(ctx context.Context, rec Record) error
-	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none, backend.ErrExists when rec is
-	// live and another live record holds the key on the same engine.
+	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none. A live rec must fail with
+	// backend.ErrExists when the record is closed or lost, because its update is late, and when another live record holds the key
+	// on the same engine.
 	Update(ctx context.Context, rec Record) error
 	// Take must pass the record of owner from to owner to and return it as it is then; backend.ErrNotFound
 	// when there is none, backend.ErrExists when it does not belong to from. Of several that take a record at once, one

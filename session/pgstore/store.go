@@ -224,9 +224,13 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 		return err
 	}
 	tag, err := tx.Exec(ctx, `UPDATE workcell.session SET engine = $2, key = $3, state = $4, owner = $5, record = $6,
-	env = CASE WHEN $4 IN ('closed', 'lost') THEN '{}' ELSE env END WHERE id = $1`, args...)
+	env = CASE WHEN $4 IN ('closed', 'lost') THEN '{}' ELSE env END
+	WHERE id = $1 AND ($4 NOT IN ('creating', 'ready') OR state NOT IN ('closed', 'lost'))`, args...)
 	if err == nil && tag.RowsAffected() == 0 {
-		return noRecord(rec.ID)
+		if _, err := scan(rec.ID, tx.QueryRow(ctx, recordOf, rec.ID)); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 	}
 	return err
 }

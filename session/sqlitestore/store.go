@@ -144,14 +144,13 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
-	raw, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	n, err := s.f.Exec(ctx, `UPDATE session SET record = ? WHERE id = ?`, string(raw), rec.ID)
-	if err == nil && n == 0 {
-		err = noRecord(rec.ID)
-	}
+	_, err := s.change(ctx, rec.ID, func(there *session.Record) error {
+		if rec.State.Live() && (there.State == session.RecordClosed || there.State == session.RecordLost) {
+			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
+		}
+		*there = rec
+		return nil
+	})
 	return conflict(rec, err)
 }
 

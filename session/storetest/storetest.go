@@ -140,9 +140,21 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 		if err := s.Delete(t.Context(), second.ID); err != nil {
 			t.Fatalf("Delete: %v", err)
 		}
-		if err := s.Update(t.Context(), first); err != nil {
-			t.Fatalf("Update after the other is gone: %v", err)
+		if state == session.RecordRemoving {
+			if err := s.Update(t.Context(), first); err != nil {
+				t.Fatalf("Update after the other is gone: %v", err)
+			}
+			continue
 		}
+		late := s.Update(t.Context(), first) // of a process that has not heard of the end
+		wantError(t, "Update of what has ended to "+string(first.State), late, backend.ErrExists)
+		if got, err := s.Get(t.Context(), first.ID); err != nil || got.State != state {
+			t.Errorf("after a late update: %+v, %v", got, err)
+		}
+		if err := s.Delete(t.Context(), first.ID); err != nil {
+			t.Fatalf("Delete: %v", err)
+		}
+		mustInsert(t, s, first)
 	}
 	dead, elsewhere := record(3), record(4)
 	dead.Key, dead.State = first.Key, session.RecordClosed
