@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"path/filepath"
@@ -33,10 +34,10 @@ type Conflict struct {
 // Apply makes the changes in the directory dir. A file that differs from what
 // it was when the patch was made is never overwritten: texts are merged where
 // the two changes are apart, and everything else is a conflict and left alone.
-// Nothing outside of dir, nothing through a symbolic link and nothing below a
-// directory named .git is ever written. Each file is replaced as a whole. The
-// path of dir must not contain a link either, because its target may have
-// changed since the copy.
+// Nothing outside of dir, nothing through a symbolic link and nothing in a Git
+// repository, below a directory named .git or without one, is ever written.
+// Each file is replaced as a whole. The path of dir must not contain a link
+// either, because its target may have changed since the copy.
 //
 // The error is for what keeps the patch from being applied further; what was
 // made until then stays and is in the result.
@@ -47,7 +48,13 @@ func (p *Patch) Apply(dir string) (Result, error) {
 		return result, err
 	}
 	defer root.Close()
-	a := &applier{root: root}
+	a := newApplier(root, func(yield func(string) bool) {
+		for _, c := range p.Changes {
+			if c.New != nil && !yield(c.Path) {
+				return
+			}
+		}
+	})
 	// Deletions first: a directory may become a file and the other way round.
 	// Links last: where they lead depends on everything else.
 	changes := slices.Clone(p.Changes)
@@ -125,7 +132,41 @@ type conflictError string
 
 func (e conflictError) Error() string { return string(e) }
 
-type applier struct{ root *os.Root }
+type applier struct {
+	root  *os.Root
+	parts map[string]bool // paths of gitParts that will be there, as gitPath has them
+	repos map[string]bool // directories, and whether they are or become repositories
+}
+
+// gitParts are the names by which Git knows a directory for a repository.
+var gitParts = []string{"head", "commondir", "objects", "refs"}
+
+// newApplier returns an applier that is about to make files and links.
+func newApplier(root *os.Root, files iter.Seq[string]) *applier {
+	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}}
+	for name := range files {
+		for at := name; at != "." && at != "/"; at = path.Dir(at) {
+			if folded := gitPath(at); slices.Contains(gitParts, path.Base(folded)) {
+				a.parts[folded] = true
+			}
+		}
+	}
+	return a
+}
+
+// isRepository reports whether Git takes a directory for a bare repository, or will: its configuration names programs.
+func (a *applier) isRepository(dir string) bool {
+	is, known := a.repos[dir]
+	if !known {
+		has := func(name string) bool {
+			_, err := a.root.Lstat(filepath.FromSlash(path.Join(dir, name)))
+			return err == nil || a.parts[gitPath(path.Join(dir, name))]
+		}
+		is = has("HEAD") && (has("commondir") || has("objects") && has("refs"))
+		a.repos[dir] = is
+	}
+	return is
+}
 
 // step is a change that can be made, with what is at its paths: nil is nothing.
 type step struct {
@@ -255,6 +296,11 @@ func (a *applier) check(name string) error {
 	if slices.ContainsFunc(parts, isGitDir) {
 		return conflictError("nothing is written below .git: what lies there can run on this machine")
 	}
+	for i := range parts {
+		if a.isRepository(path.Join(append([]string{"."}, parts[:i]...)...)) {
+			return conflictError("nothing is written in a Git repository: what lies there can run on this machine")
+		}
+	}
 	for i := 1; i < len(parts); i++ {
 		dir := path.Join(parts[:i]...)
 		info, err := a.root.Lstat(filepath.FromSlash(dir))
@@ -270,9 +316,24 @@ func (a *applier) check(name string) error {
 	return nil
 }
 
-// isGitDir reports whether some file system takes name for .git: those of
-// Windows and macOS ignore case, trailing dots, spaces, streams and characters of no width.
+// gitPath returns a path as gitName has its names.
+func gitPath(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = gitName(part)
+	}
+	return strings.Join(parts, "/")
+}
+
+// isGitDir reports whether some file system takes name for .git.
 func isGitDir(name string) bool {
+	name = gitName(name)
+	return name == ".git" || name == "git~1"
+}
+
+// gitName returns a name as some file systems have it: those of Windows and macOS ignore case, trailing dots, spaces, streams and
+// characters of no width.
+func gitName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
 			return -1
@@ -280,8 +341,7 @@ func isGitDir(name string) bool {
 		return r
 	}, name)
 	name, _, _ = strings.Cut(name, ":")
-	name = strings.ToLower(strings.TrimRight(name, ". "))
-	return name == ".git" || name == "git~1"
+	return strings.ToLower(strings.TrimRight(name, ". "))
 }
 
 // read returns what is at name: nil is nothing.

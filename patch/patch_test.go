@@ -286,6 +286,36 @@ func TestApplyStaysInside(t *testing.T) {
 	}
 }
 
+// TestRepositories: a directory is or becomes a repository by its files, whatever its name: Git would run what they name. Nothing is
+// written there, in whichever order it comes, and what only looks alike is.
+func TestRepositories(t *testing.T) {
+	t.Parallel()
+	mine := Tree{"bare/HEAD": file("ref: refs/heads/main\n"), "bare/objects/x": file(""), "bare/refs/x": file(""), "half/objects/x": file(""), "half/refs/x": file("")}
+	for name, test := range map[string]struct {
+		files   []string
+		refused int
+	}{
+		"a new one":           {[]string{"r/HEAD", "r/config", "r/objects/x", "r/refs/x", "beside"}, 4},
+		"of other letters":    {[]string{"d/r/head", "d/R/Objects./x", "D/r/REFS/x", "d/f"}, 3},
+		"with another's":      {[]string{"w/HEAD", "w/commondir", "w/config"}, 3},
+		"the directory":       {[]string{"HEAD", "objects/x", "refs/x", "f"}, 4},
+		"the last of it":      {[]string{"half/HEAD", "half/f"}, 2},
+		"one that is there":   {[]string{"bare/config", "bare/hooks/pre-commit"}, 2},
+		"what only resembles": {[]string{"r/HEAD", "r/objects/x", "s/refs/x", "HEAD", "config"}, 0},
+	} {
+		p, tree := &Patch{}, Tree{}
+		for _, f := range test.files {
+			tree[f] = file("x")
+			p.Changes = append(p.Changes, Change{From: f, Path: f, New: new(file("x"))})
+		}
+		applied, err := p.Apply(put(t, mine))
+		written, writeErr := tree.Write(put(t, mine), nil, false)
+		if err != nil || writeErr != nil || len(applied.Conflicts) != test.refused || len(written.Conflicts) != test.refused {
+			t.Errorf("%s: applied %v, %v; written %v, %v", name, applied, err, written, writeErr)
+		}
+	}
+}
+
 // TestManyLines: what a sandbox fills with lines, or with noise, costs no more memory than its bytes. It is not merged.
 func TestManyLines(t *testing.T) { // not beside others: it counts what the process allocates
 	lines := bytes.Repeat([]byte("\n"), 100<<20)

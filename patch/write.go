@@ -26,7 +26,7 @@ func Stamp(dir string, names []string) Stamps {
 
 // Write puts the files of the tree into the directory dir, which is made when
 // there is none. It keeps to the rules of [Patch.Apply]: nothing outside of
-// dir, through a link or below .git, each file as a whole. A file that is
+// dir, through a link or in a Git repository, each file as a whole. A file that is
 // there with another content is replaced only when it is still as before has
 // it, or when force is true; else it is a conflict.
 func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
@@ -39,7 +39,7 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 		return result, err
 	}
 	defer root.Close()
-	a := &applier{root}
+	a := newApplier(root, maps.Keys(t))
 	var links []pendingLink
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		e := t[name]
