@@ -64,6 +64,10 @@ type Invocation struct {
 	Env   map[string]string
 	Stdin []byte
 	Files []File // written before the call
+	// Safe are the flags of Argv that keep a repository's settings out. Other command lines of the CLI need them as well.
+	Safe []string
+	// Meta, if not nil, is the _meta of a session that the CLI opens by the Agent Client Protocol.
+	Meta map[string]any
 	// Keep are what the CLI needs of its home to resume a session, relative to it; all else is removed before a call.
 	Keep []string
 	// Late: the first event comes with the first answer of the model, so that only Options.Stall bounds the wait for it.

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/session"
@@ -55,7 +57,7 @@ func (r *run) stateFile() string {
 
 // resume sets which session the task goes on with, or the id of a new one.
 func (r *run) resume(ctx context.Context) error {
-	r.t.NewID = newID()
+	r.t.NewID = uuid.NewString()
 	if r.t.ResumeID == "" && (r.o.Resume == ResumeStep || r.o.Resume == ResumeSession) {
 		b, _, err := r.s.ReadFileBytes(ctx, r.stateFile(), session.ReadFileOptions{Limit: maxState})
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -137,30 +139,26 @@ func (r *run) write(ctx context.Context, f File) error {
 
 // prune removes what is below dir but keep, paths relative to it. Links are removed.
 func prune(ctx context.Context, s *session.Session, dir string, keep []string) error {
-	if len(keep) == 0 {
-		_, err := s.RemoveFile(ctx, dir, true)
-		return ignoreMissing(err)
+	list, err := session.FileList{}, error(nil)
+	if len(keep) > 0 {
+		list, err = s.ListFiles(ctx, dir, session.ListFilesOptions{Limit: session.MaxListEntries})
 	}
-	list, err := s.ListFiles(ctx, dir, session.ListFilesOptions{Limit: session.MaxListEntries})
-	if err != nil || list.Truncated {
-		_, gone := s.RemoveFile(ctx, dir, true)
-		return ignoreMissing(gone)
+	if len(keep) == 0 || err != nil || list.Truncated {
+		if _, err = s.RemoveFile(ctx, dir, true); errors.Is(err, backend.ErrNotFound) {
+			return nil
+		}
+		return err
 	}
 	for _, e := range list.Entries {
 		name := path.Base(e.Path)
 		inside, all := below(keep, name)
-		switch {
-		case e.Type == session.TypeDir && all:
+		if all && (e.Type == session.TypeDir || e.Type == session.TypeFile) {
 			continue
-		case e.Type == session.TypeDir && len(inside) > 0:
-			err = prune(ctx, s, path.Join(dir, name), inside)
-		case e.Type == session.TypeFile && all:
-			continue
-		default:
-			_, err = s.RemoveFile(ctx, path.Join(dir, name), true)
-			err = ignoreMissing(err)
 		}
-		if err != nil {
+		if e.Type != session.TypeDir {
+			inside = nil
+		}
+		if err := prune(ctx, s, path.Join(dir, name), inside); err != nil {
 			return err
 		}
 	}
@@ -180,13 +178,6 @@ func below(keep []string, name string) (inside []string, all bool) {
 		}
 	}
 	return inside, all
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 // before runs the hooks before the CLI.

@@ -64,9 +64,13 @@ func image(name string) string {
 // speakers are the CLIs that speak the Agent Client Protocol, by the one driver for it.
 func speakers() []agent {
 	return []agent{
-		{speaker{acp.Driver{Argv: []string{"opencode", "acp"}, Settings: opencode.Driver{}}, "opencode"}, image("opencode"), "anthropic/claude-sonnet-4-5"},
-		{speaker{acp.Driver{Argv: []string{"gemini", "--acp", "-m", "{model}"}, Settings: gemini.Driver{}}, "gemini"}, image("gemini"), "gemini-2.5-pro"},
+		{speak("opencode", "acp"), image("opencode"), "anthropic/claude-sonnet-4-5"},
+		{speak("gemini", "--acp", "-m", "{model}"), image("gemini"), "gemini-2.5-pro"},
 	}
+}
+
+func speak(argv ...string) speaker {
+	return speaker{known.Of("acp", argv, "").Driver.(acp.Driver), argv[0]}
 }
 
 // speaker is called by the name of its CLI, as which the tests know what it asks for.

@@ -12,6 +12,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
+	"github.com/workcell-dev/workcell/executor/claude"
+	"github.com/workcell-dev/workcell/executor/codex"
+	"github.com/workcell-dev/workcell/executor/gemini"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
 	"github.com/workcell-dev/workcell/executor/opencode"
 	"github.com/workcell-dev/workcell/session"
@@ -25,15 +28,46 @@ func TestPrepare(t *testing.T) {
 	drivertest.Prepared(t, driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
-// TestSettings: an agent whose driver knows its settings has its environment and files, and nothing of its command line.
+// TestSettings verifies that an agent with a driver gets what keeps the settings of a repository out: its environment, its files, the safe
+// flags, and the _meta of its session. The system prompt is among them, the host's MCP server is not.
 func TestSettings(t *testing.T) {
-	d := acp.Driver{Argv: []string{"opencode", "acp"}, Settings: opencode.Driver{}}
-	inv, err := d.Prepare(executor.Task{Prompt: "x", Model: "anthropic/m", System: "terse"}, drivertest.Inside())
-	if err != nil || strings.Join(inv.Argv, " ") != "opencode acp" || inv.Env["OPENCODE_CONFIG_CONTENT"] == "" || len(inv.Files) != 1 || inv.Stdin != nil {
-		t.Errorf("%+v, %v", inv, err)
-	}
-	if strings.Contains(inv.Env["OPENCODE_CONFIG_CONTENT"], "workcell-guest") {
-		t.Error("the server is configured twice")
+	for _, test := range []struct {
+		d    executor.Driver
+		want []string // in the command line, the environment, the files, or the request for a session
+	}{
+		{claude.Driver{}, []string{`"settingSources":["user"],"strictMcpConfig":true`, `"systemPrompt":{"append":"terse"}`, "CLAUDE_CONFIG_DIR=/"}},
+		{codex.Driver{}, []string{"agent acp\n", "CODEX_HOME=/", `trust_level = "untrusted"`, `developer_instructions = "terse"`, `model = "anthropic/m"`}},
+		{gemini.Driver{}, []string{"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", `"ignoreLocalEnv":true`, "GEMINI.md=terse"}},
+		{opencode.Driver{}, []string{
+			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=delete", "system.md=terse",
+		}},
+	} {
+		d := acp.Driver{Argv: []string{"agent", "acp"}, Settings: test.d}
+		inv, err := d.Prepare(executor.Task{Prompt: "x", Model: "anthropic/m", System: "terse"}, drivertest.Inside())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(inv.Argv, " ") + "\n"
+		for name, value := range inv.Env {
+			got += name + "=" + value + "\n"
+		}
+		for _, f := range inv.Files {
+			got += f.Path + "=" + string(f.Data) + "\n"
+		}
+		if strings.Contains(got, "workcell-guest") {
+			t.Errorf("%s: the server is configured twice", test.d.Name())
+		}
+		var said bytes.Buffer
+		inv.Talk(&said).Line([]byte(hello))
+		got += said.String()
+		for _, want := range append(test.want, "WORKCELL_MODEL=anthropic/m") {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s lacks %s:\n%s", test.d.Name(), want, got)
+			}
+		}
+		if _, trusted := inv.Env["GEMINI_CLI_TRUST_WORKSPACE"]; trusted || inv.Stdin != nil {
+			t.Errorf("%s: %v, %q", test.d.Name(), inv.Env, inv.Stdin)
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ type parser struct {
 	prompt, workdir string
 	resume          string // the session to go on with
 	mcp             []string
+	meta            map[string]any // of the session
 	web, deny       bool
 
 	asked   int    // the request that waits for its answer
@@ -156,6 +157,9 @@ func (p *parser) open(answer json.RawMessage) error {
 		servers = append(servers, object{"name": executor.Server, "command": p.mcp[0], "args": p.mcp[1:], "env": []object{}})
 	}
 	params, method := object{"cwd": p.workdir, "mcpServers": servers}, "session/new"
+	if p.meta != nil {
+		params["_meta"] = p.meta
+	}
 	if p.resume != "" {
 		params["sessionId"] = p.resume
 		if method = c.opener(); method == "" {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"regexp"
+	"strings"
 	"sync"
 
 	"github.com/workcell-dev/workcell/executor"
@@ -30,14 +32,14 @@ type Agent struct {
 func Of(command string, argv []string, events string) Agent {
 	switch command {
 	case "acp":
-		// The settings of these two do not stand on the command line, which is all that tells them apart.
 		a := Agent{}
 		if len(argv) > 0 {
 			a = named(path.Base(argv[0]))
 		}
 		d := acp.Driver{Argv: argv}
-		if a.Name == "gemini" || a.Name == "opencode" {
-			d.Settings = a.Driver
+		if m := speaks.FindStringSubmatch(strings.Join(argv, "\n")); m != nil {
+			settings := named(m[1] + m[2])
+			d.Settings, a.WholeModel = settings.Driver, settings.WholeModel
 		}
 		a.Driver = d
 		return a
@@ -46,6 +48,11 @@ func Of(command string, argv []string, events string) Agent {
 	}
 	return named(command)
 }
+
+// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, such as
+// "npx -y @google/gemini-cli@0.61.0 --acp".
+var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
+	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
 
 // named returns a coding agent that is known by name.
 func named(name string) Agent {

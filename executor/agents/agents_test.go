@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/executor/acp"
@@ -33,6 +34,25 @@ func TestOf(t *testing.T) {
 		}
 		if d, ok := a.Driver.(custom.Driver); ok && (d.Like != nil) != test.like {
 			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	for line, want := range map[string]string{
+		"opencode acp":                      "opencode",
+		"env A=b opencode acp":              "opencode",
+		"npx -y @google/gemini-cli@1 --acp": "gemini",
+		"npm exec -- opencode-ai acp":       "opencode",
+		"node --no-warnings /usr/lib/node_modules/@google/gemini-cli/bundle/index.js --acp": "gemini",
+		"bun /opt/gemini.js":                          "gemini",
+		"npx @agentclientprotocol/claude-agent-acp@1": "claude",
+		"/opt/bin/claude-code-acp":                    "claude",
+		"codex-acp":                                   "codex",
+		"node agent.js --provider gemini":             "",
+		"/opt/gemini/agent":                           "",
+		"claude --acp":                                "",
+	} {
+		d := agents.Of("acp", strings.Fields(line), "").Driver.(acp.Driver)
+		if got := d.Settings; (got == nil) != (want == "") || got != nil && got.Name() != want {
+			t.Errorf("%s: settings of %v, want %q", line, got, want)
 		}
 	}
 	if a := agents.Of("nobody", nil, ""); a.Driver != nil {

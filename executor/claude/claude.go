@@ -34,7 +34,14 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if !ok {
 		return executor.Invocation{}, fmt.Errorf("%w: claude needs a model that speaks %s", backend.ErrUnsupported, executor.Anthropic)
 	}
-	inv := executor.Invocation{Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"}}
+	inv := executor.Invocation{
+		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"},
+		// What the flags below are to claude, to the program that speaks for it.
+		Meta: map[string]any{
+			"claudeCode":   map[string]any{"options": map[string]any{"settingSources": []string{"user"}, "strictMcpConfig": true}},
+			"systemPrompt": map[string]any{"append": t.System},
+		},
+	}
 	mcp := path.Join(in.Home, "mcp.json")
 	argv := []string{
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--dangerously-skip-permissions",
@@ -70,15 +77,8 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if err != nil {
 		return executor.Invocation{}, err
 	}
-	inv.Argv, inv.Env = append(argv, more...), environment(model, in)
-	if t.Model != "" { // also for what it asks a smaller model otherwise, which it may not have
-		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
-	}
-	return inv, nil
-}
-
-func environment(model executor.Endpoint, in executor.Inside) map[string]string {
-	env := map[string]string{
+	inv.Argv = append(argv, more...)
+	inv.Env = map[string]string{
 		"HOME": in.Home, "CLAUDE_CONFIG_DIR": path.Join(in.Home, ".claude"),
 		"ANTHROPIC_BASE_URL": model.BaseURL, "ANTHROPIC_API_KEY": model.Key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
@@ -87,9 +87,12 @@ func environment(model executor.Endpoint, in executor.Inside) map[string]string 
 		"MCP_TOOL_TIMEOUT": "1200000",
 	}
 	if in.Root {
-		env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
+		inv.Env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
 	}
-	return env
+	if t.Model != "" { // also for what it asks a smaller model otherwise, which it may not have
+		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"], inv.Env["ANTHROPIC_MODEL"] = t.Model, t.Model, t.Model
+	}
+	return inv, nil
 }
 
 // arguments returns the flags of Task.Args.

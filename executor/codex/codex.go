@@ -68,6 +68,9 @@ func configuration(t executor.Task, in executor.Inside, model executor.Endpoint)
 	var b bytes.Buffer
 	set := func(key string, value any) { fmt.Fprintf(&b, "%s = %s\n", key, toml(value)) }
 	set("model_provider", "workcell")
+	if t.Model != "" {
+		set("model", t.Model)
+	}
 	set("check_for_update_on_startup", false)
 	if !t.Web {
 		set("web_search", "disabled")

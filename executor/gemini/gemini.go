@@ -1,14 +1,11 @@
 // Package gemini calls Google's Gemini CLI.
-//
-// The CLI lets the settings of a repository, .gemini/settings.json, stand over those of its user. The images of Workcell have
-// /etc/gemini-cli/settings.json, which stands over both, so that the repository's have no effect that matters. In another image
-// they can run commands, inside the sandbox.
 package gemini
 
 import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -36,18 +33,24 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if !ok {
 		return executor.Invocation{}, fmt.Errorf("%w: gemini needs a model that speaks %s", backend.ErrUnsupported, executor.Gemini)
 	}
+	prompt := executor.WithSchema(t.Prompt, t.Schema)
+	if strings.HasPrefix(prompt, "/") { // else it may name a command of the repository, which can run a shell
+		prompt = "\n" + prompt
+	}
 	inv := executor.Invocation{
-		// No extension, and no server but ours, whoever configures one.
-		Argv:  []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo", "-e", "none", "--allowed-mcp-server-names", executor.Server},
-		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
+		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
+		// The CLI starts MCP servers only in a trusted folder, and reads settings and .env of a trusted folder. --skip-trust trusts the
+		// folder after both were read, which GEMINI_CLI_TRUST_WORKSPACE does before.
+		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
+		Stdin: []byte(prompt),
 		Files: []executor.File{{Path: path.Join(in.Home, ".gemini/settings.json"), Data: settings(t, in)}},
 		Keep:  []string{".gemini/tmp", ".gemini/projects.json"},
 		Env: map[string]string{
 			"HOME": in.Home, "GEMINI_CLI_HOME": in.Home, "GEMINI_API_KEY": model.Key, "GOOGLE_GEMINI_BASE_URL": model.BaseURL,
-			// Where it does not trust the workspace it starts no MCP server and asks before each tool.
-			"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_NO_RELAUNCH": "true",
+			"GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_NO_RELAUNCH": "true",
 		},
 	}
+	inv.Argv = append(inv.Argv, inv.Safe...)
 	if t.Model != "" {
 		inv.Argv = append(inv.Argv, "-m", t.Model)
 	}
@@ -63,8 +66,10 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 }
 
 func settings(t executor.Task, in executor.Inside) []byte {
-	servers := map[string]any{}
-	allowed := []string{}
+	servers, allowed, excluded := map[string]any{}, []string{}, []string{}
+	if !t.Web {
+		excluded = []string{"google_web_search", "web_fetch"}
+	}
 	if len(in.MCP) > 0 {
 		allowed = append(allowed, executor.Server)
 		// A call of a host tool may wait for an approval.
@@ -78,21 +83,14 @@ func settings(t executor.Task, in executor.Inside) []byte {
 		"privacy":     map[string]any{"usageStatisticsEnabled": false},
 		"telemetry":   map[string]any{"enabled": false},
 		"hooksConfig": map[string]any{"enabled": false},
-		"tools":       map[string]any{"exclude": web(t)},
+		"advanced":    map[string]any{"ignoreLocalEnv": true},
+		"tools":       map[string]any{"exclude": excluded},
 	}
 	if t.MaxTurns > 0 {
 		all["model"] = map[string]any{"maxSessionTurns": t.MaxTurns}
 	}
 	b, _ := json.Marshal(all) // plain data
 	return b
-}
-
-// web returns the tools of the web that the task does not permit.
-func web(t executor.Task) []string {
-	if t.Web {
-		return []string{}
-	}
-	return []string{"google_web_search", "web_fetch"}
 }
 
 // Outcome implements executor.Driver.

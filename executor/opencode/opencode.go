@@ -15,6 +15,14 @@ import (
 // Version is the version of the CLI that the driver is written for.
 const Version = "1.18.33"
 
+// guard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI: OpenCode imports the plugins of a
+// repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set. Programs that the CLI starts do not load the guard.
+const guard = `delete process.env.BUN_INSPECT_PRELOAD
+Bun.plugin({name: "workcell", setup(build) {
+	build.onLoad({filter: /^(?!\/\$bunfs\/)/}, ({path}) => { throw new Error(path + ": code of a workspace is not loaded") })
+}})
+`
+
 // Driver calls OpenCode. Its zero value is ready for use. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect,
 // every other provider OpenAI's chat completions. There are no Task.Args.
 type Driver struct{}
@@ -31,15 +39,27 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if err != nil {
 		return executor.Invocation{}, err
 	}
+	web, build, servers := "deny", map[string]any{}, map[string]any{}
+	if t.Web {
+		web = "allow"
+	}
+	if t.MaxTurns > 0 {
+		build["steps"] = t.MaxTurns
+	}
+	if len(in.MCP) > 0 { // a call of a host tool may wait for an approval
+		servers[executor.Server] = map[string]any{"type": "local", "command": in.MCP, "enabled": true, "timeout": 1_200_000}
+	}
 	config := map[string]any{
 		"autoupdate": false, "share": "disabled", "model": ref, "small_model": ref, "provider": provider,
 		"enabled_providers": []string{strings.SplitN(ref, "/", 2)[0]},
-		"permission":        permission(t),
-		"mcp":               mcp(in.MCP),
+		"permission":        map[string]any{"*": "allow", "webfetch": web, "websearch": web},
+		"mcp":               servers,
 		// Without a title of its own a session costs no request that it does not tell.
-		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build(t)},
+		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build},
 	}
+	guardFile := path.Join(in.Home, "guard.mjs")
 	inv := executor.Invocation{
+		Files: []executor.File{{Path: guardFile, Data: []byte(guard)}},
 		Argv:  []string{"opencode", "run", "--format", "json", "--thinking", "--auto", "-m", ref},
 		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
 		Keep:  []string{".local/share/opencode"},
@@ -61,6 +81,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		"XDG_STATE_HOME": path.Join(in.Home, ".local/state"), "XDG_CACHE_HOME": path.Join(in.Home, ".cache"),
 		"OPENCODE_CONFIG_CONTENT": string(text), "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+		"BUN_INSPECT_PRELOAD": guardFile,
 	}
 	return inv, nil
 }
@@ -86,32 +107,6 @@ func modelOf(t executor.Task, in executor.Inside) (string, map[string]any, error
 		"npm": npm, "name": id, "options": map[string]any{"baseURL": endpoint.BaseURL, "apiKey": endpoint.Key},
 		"models": map[string]any{name: map[string]any{}},
 	}}, nil
-}
-
-// permission allows everything inside, and of the web what the task does.
-func permission(t executor.Task) map[string]any {
-	web := "deny"
-	if t.Web {
-		web = "allow"
-	}
-	return map[string]any{"*": "allow", "webfetch": web, "websearch": web}
-}
-
-// build returns the settings of the agent that works.
-func build(t executor.Task) map[string]any {
-	if t.MaxTurns == 0 {
-		return map[string]any{}
-	}
-	return map[string]any{"steps": t.MaxTurns}
-}
-
-func mcp(command []string) map[string]any {
-	servers := map[string]any{}
-	if len(command) > 0 {
-		// A call of a host tool may wait for an approval.
-		servers[executor.Server] = map[string]any{"type": "local", "command": command, "enabled": true, "timeout": 1_200_000}
-	}
-	return servers
 }
 
 // Outcome implements executor.Driver.
