@@ -370,4 +370,3 @@ func (r *run) kill(ctx context.Context, cancel context.CancelFunc, id string, ov
 		}
 	}
 }
-
