@@ -21,8 +21,8 @@ import (
 type Driver struct {
 	// Argv is the command line, with the placeholders {model}, {workdir} and {home}.
 	Argv []string
-	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and what keeps the settings of
-	// a repository out.
+	// Settings, if not nil, is the driver of the CLI that speaks: the agent gets its environment, its files, and the protection
+	// from the files of a repository.
 	Settings executor.Driver
 }
 
@@ -47,13 +47,16 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	if err != nil {
 		return inv, err
 	}
-	inv.Argv, err = argv.Fill(slices.Concat(d.Argv, inv.Safe), map[string]string{argv.Model: t.Model, argv.Workdir: in.Workdir, argv.Home: in.Home})
+	inv.Argv, err = argv.Fill(slices.Concat(d.Argv, inv.Safe),
+		map[string]string{argv.Model: t.Model, argv.Workdir: in.Workdir, argv.Home: in.Home})
 	if err != nil {
 		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
 	}
 	prompt := executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema))
 	inv.Talk = func(stdin io.Writer) executor.Parser {
-		p := &parser{out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny}
+		p := &parser{
+			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,
+		}
 		p.begin()
 		return p
 	}
@@ -73,7 +76,8 @@ func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invo
 	native, err := d.Settings.Prepare(t, in)
 	env := executor.Environment(t, in)
 	maps.Copy(env, native.Env)
-	return executor.Invocation{Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Meta: native.Meta}, "", err
+	inv = executor.Invocation{Env: env, Files: native.Files, Keep: native.Keep, Safe: native.Safe, Meta: native.Meta}
+	return inv, "", err
 }
 
 // Outcome implements executor.Driver. The agent is ended when it said how its work ended, so that its exit code says nothing.

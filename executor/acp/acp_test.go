@@ -28,16 +28,22 @@ func TestPrepare(t *testing.T) {
 	drivertest.Prepared(t, driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
-// TestSettings verifies that an agent with a driver gets what keeps the settings of a repository out: its environment, its files, the safe
-// flags, and the _meta of its session. The system prompt is among them, the host's MCP server is not.
+// TestSettings verifies that an agent with a driver gets the protection from the files of a repository: its environment, its
+// files, the safe flags, and the _meta of its session. The system prompt is among them, the host's MCP server is not.
 func TestSettings(t *testing.T) {
 	for _, test := range []struct {
 		d    executor.Driver
 		want []string // in the command line, the environment, the files, or the request for a session
 	}{
-		{claude.Driver{}, []string{`"settingSources":["user"],"strictMcpConfig":true`, `"systemPrompt":{"append":"terse"}`, "CLAUDE_CONFIG_DIR=/"}},
-		{codex.Driver{}, []string{"agent acp\n", "CODEX_HOME=/", `trust_level = "untrusted"`, `developer_instructions = "terse"`, `model = "anthropic/m"`}},
-		{gemini.Driver{}, []string{"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", `"ignoreLocalEnv":true`, "GEMINI.md=terse"}},
+		{claude.Driver{}, []string{
+			`"settingSources":["user"],"strictMcpConfig":true`, `"systemPrompt":{"append":"terse"}`, "CLAUDE_CONFIG_DIR=/",
+		}},
+		{codex.Driver{}, []string{
+			"agent acp\n", "CODEX_HOME=/", `trust_level = "untrusted"`, `instructions = "terse"`, `model = "anthropic/m"`,
+		}},
+		{gemini.Driver{}, []string{
+			"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", `"ignoreLocalEnv":true`, "GEMINI.md=terse",
+		}},
 		{opencode.Driver{}, []string{
 			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=delete", "system.md=terse",
 		}},

@@ -49,7 +49,7 @@ func Of(command string, argv []string, events string) Agent {
 	return named(command)
 }
 
-// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, such as
+// speaks matches the command line, an argument per line, of a known agent that speaks the Agent Client Protocol, for example
 // "npx -y @google/gemini-cli@0.61.0 --acp".
 var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|deno|env|exec|dlx|x|run|-.*|[^/]+=.*)\n)*` +
 	`(?:.*/)?(?:(gemini|opencode)(?:-cli|-ai)?|(claude|codex)(?:-code|-agent)?-acp)(?:@.*|(?:/.*)?\.js)?(?:\n|$)`)
@@ -74,10 +74,7 @@ func named(name string) Agent {
 }
 
 // Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several at once.
-type Versions struct {
-	mu    sync.Mutex // guards asked
-	asked map[string]bool
-}
+type Versions struct{ asked sync.Map }
 
 // Differs returns what is to be said where a sandbox has another version of a coding agent than its driver was tried with, once for each
 // image. An agent's own image is named for its version, and is not asked, but where sandboxes have no images.
@@ -86,15 +83,7 @@ func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) str
 	if a.Name == "" || info.Image == a.Image && info.Backend != "local" {
 		return ""
 	}
-	key := a.Name + " " + info.Backend + " " + info.Image
-	v.mu.Lock()
-	known := v.asked[key]
-	if v.asked == nil {
-		v.asked = map[string]bool{}
-	}
-	v.asked[key] = true
-	v.mu.Unlock()
-	if known {
+	if _, known := v.asked.LoadOrStore(a.Name+" "+info.Backend+" "+info.Image, true); known {
 		return ""
 	}
 	got, err := executor.Version(ctx, s, a.Name)

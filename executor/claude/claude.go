@@ -38,8 +38,10 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"},
 		// What the flags below are to claude, to the program that speaks for it.
 		Meta: map[string]any{
-			"claudeCode":   map[string]any{"options": map[string]any{"settingSources": []string{"user"}, "strictMcpConfig": true}},
 			"systemPrompt": map[string]any{"append": t.System},
+			"claudeCode": map[string]any{
+				"options": map[string]any{"settingSources": []string{"user"}, "strictMcpConfig": true},
+			},
 		},
 	}
 	mcp := path.Join(in.Home, "mcp.json")
@@ -90,7 +92,8 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		inv.Env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
 	}
 	if t.Model != "" { // also for what it asks a smaller model otherwise, which it may not have
-		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"], inv.Env["ANTHROPIC_MODEL"] = t.Model, t.Model, t.Model
+		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
+		inv.Env["ANTHROPIC_MODEL"] = t.Model
 	}
 	return inv, nil
 }

@@ -39,8 +39,8 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	}
 	inv := executor.Invocation{
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
-		// The CLI starts MCP servers only in a trusted folder, and reads settings and .env of a trusted folder. --skip-trust trusts the
-		// folder after both were read, which GEMINI_CLI_TRUST_WORKSPACE does before.
+		// The CLI starts MCP servers in a trusted folder only, whose settings and .env it reads. --skip-trust trusts the folder
+		// after both were read, GEMINI_CLI_TRUST_WORKSPACE before.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(prompt),
 		Files: []executor.File{{Path: path.Join(in.Home, ".gemini/settings.json"), Data: settings(t, in)}},
