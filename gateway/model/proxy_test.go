@@ -500,6 +500,18 @@ func TestProviderFails(t *testing.T) {
 	}
 }
 
+// TestShortKey: a word that stands for a key, as servers without keys get it, is not removed from answers.
+func TestShortKey(t *testing.T) {
+	t.Parallel()
+	rig := newRig(t, nil)
+	ask := dialects()[model.Anthropic]
+	ask.provider = "keyless"
+	got := rig.do(ask.request(rig, rig.issue(model.Grant{Provider: "keyless"}).Key(), "x", false))
+	if got.status != 200 || got.said() != "it is as you say" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
 // Each part of a stream is there before the provider sends the next.
 func TestNothingIsHeldBack(t *testing.T) {
 	t.Parallel()

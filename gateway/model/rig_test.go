@@ -59,7 +59,10 @@ func newRigOn(t *testing.T, upstream http.Handler) *rig {
 	}
 	prices, err := model.ParsePrices([]byte("usd_per_million_tokens: {anthropic: {small: {input: 1, output: 10}}}"))
 	must(t, err)
+	keyless := provider("keyless", "", "", "", model.Anthropic)
+	keyless.Auth = func(h http.Header) error { h.Set("X-Api-Key", "x"); return nil }
 	r.proxy, err = model.New([]model.Provider{
+		keyless,
 		provider("anthropic", "", "X-Api-Key", "", model.Anthropic),
 		provider("openai", "/v1", "Authorization", "Bearer ", model.OpenAIResponses, model.OpenAIChat),
 		provider("googleai", "", "X-Goog-Api-Key", "", model.Gemini),

@@ -275,12 +275,18 @@ func (x *exchange) answer(res *http.Response) error {
 	return nil
 }
 
+// minKey is the shortest key that is removed from answers. Servers without keys get any word, such as "x" or "none", and removing
+// its letters would damage every answer.
+const minKey = 8
+
 // secrets returns the provider's key as a provider may quote it.
 func (x *exchange) secrets() sanitize.Secrets {
 	var words []string
 	for _, values := range x.key {
 		for _, v := range values {
-			words = append(words, strings.TrimPrefix(v, "Bearer "))
+			if v = strings.TrimPrefix(v, "Bearer "); len(v) >= minKey {
+				words = append(words, v)
+			}
 		}
 	}
 	return sanitize.NewSecrets("[key]", words...)
