@@ -126,8 +126,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// In a run of a workflow the sets of an agent count together, even in a workflow that it runs. Another agent counts apart, and
-// so does a file of the same name elsewhere.
+// In a run of a workflow the sets of an agent count together, even in a workflow that it runs. Another agent counts
+// apart, and so does a file of the same name elsewhere.
 func TestQuotasOfAWorkflow(t *testing.T) {
 	t.Parallel()
 	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.lookup", MaxCalls: 2, When: `run.workflow != "inner" || run.step == "s"`}}}

@@ -178,8 +178,8 @@ type checked struct {
 	left    func(*checked) int64
 }
 
-// check reads the body of a request against a grant, and shortens its answer to the rest of the budget. Its error is always a
-// *refusal.
+// check reads the body of a request against a grant, and shortens its answer to the rest of the budget. Its error is
+// always a *refusal.
 func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, error) {
 	if !utf8.Valid(raw) {
 		return nil, &refusal{status: http.StatusBadRequest, message: "the request is not UTF-8"}

@@ -40,10 +40,10 @@ type Grant struct {
 	Span       trace.SpanContext
 }
 
-// Budget bounds the use of a lease. A field that is zero bounds nothing. A request reserves its input, estimated by its size, and
-// its longest answer until its usage is known. The limit of the answer is set to the rest of the budget if that is
-// less. If a request does not fit together with running requests, it is refused. A request that runs alone may pass the
-// budget by its input.
+// Budget bounds the use of a lease. A field that is zero bounds nothing. A request reserves its input, estimated by
+// its size, and its longest answer until its usage is known. The limit of the answer is set to the rest of the budget
+// if that is less. If a request does not fit together with running requests, it is refused. A request that runs alone
+// may pass the budget by its input.
 type Budget struct {
 	USD          float64
 	OutputTokens int64
@@ -213,8 +213,8 @@ func (l *Lease) left(c *checked) int64 {
 	return l.leftLocked(c)
 }
 
-// leftLocked subtracts the reservations of running requests. If there are any, the request's own input must fit. A request that
-// runs alone may pass the budget by it, because the estimate is too high for images and cached input.
+// leftLocked subtracts the reservations of running requests. If there are any, the request's own input must fit. A
+// request that runs alone may pass the budget by it, because the estimate is too high for images and cached input.
 func (l *Lease) leftLocked(c *checked) int64 {
 	price, _ := l.p.o.Prices.of(l.grant.Provider, c.model)
 	b := l.grant.Budget

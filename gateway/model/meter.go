@@ -254,8 +254,8 @@ func (t tokens) atLeastZero() tokens {
 // bytesPerToken is less than what text has in any of its forms on the wire, so that an estimate is rather too high.
 const bytesPerToken = 4
 
-// total returns the usage of the answer. If the answer has none, its size or the limit of the request is taken, the larger
-// one: a model may have thought unseen before the answer broke off.
+// total returns the usage of the answer. If the answer has none, its size or the limit of the request is taken, the
+// larger one: a model may have thought unseen before the answer broke off.
 func (m *meter) total(input, longest int64) (t tokens, estimated bool) {
 	if m.final {
 		return m.used, false

@@ -197,8 +197,9 @@ func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) 
 	return raw, nil
 }
 
-// lingering returns the context of the request to the provider. It ends with the lease, and some time after the client has hung
-// up, whose slot is released at once. If too many requests have no client, it ends as soon as the client does.
+// lingering returns the context of the request to the provider. It ends with the lease, and some time after the
+// client has hung up, whose slot is released at once. If too many requests have no client, it ends as soon as the
+// client does.
 func (x *exchange) lingering(release func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(x.r.Context()))
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {

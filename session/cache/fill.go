@@ -176,8 +176,8 @@ func readable(root *os.Root) error {
 	})
 }
 
-// extract writes the files and directories of an untrusted archive below root, and nothing else: at most that many bytes and
-// entries.
+// extract writes the files and directories of an untrusted archive below root, and nothing else: at most that many
+// bytes and entries.
 func extract(root *os.Root, r io.Reader, most, files int64) error {
 	var entries, bytes int64
 	in := tar.NewReader(r)

@@ -230,8 +230,9 @@ func TestShiftedACL(t *testing.T) {
 		}
 		return b
 	}
-	src, dst := disk(t, 4<<20), disk(t, 4<<20)
+	src, dst := filepath.Join(disk(t, 4<<20), "src"), filepath.Join(disk(t, 4<<20), "dst")
 	tree(t, src, "x")
+	must(t, os.Mkdir(dst, 0o700))
 	must(t, unix.Setxattr(filepath.Join(src, "x"), attr, list(100_000), 0))
 	must(t, snapshots.Mirror(t.Context(), src, dst, shift, 0, func() {}))
 	got := make([]byte, 100)
