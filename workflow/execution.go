@@ -46,6 +46,9 @@ type execution struct {
 	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
+// handledKey marks the context of steps inside a step that has an answer to a failure: another attempt, or on_error.
+type handledKey struct{}
+
 // result is what a step returned.
 type result struct {
 	output any
@@ -146,6 +149,9 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
 		span.End()
 	}()
+	if ex.onError.kind != targetNone || attempt < ex.retry.attempts {
+		spanCtx = context.WithValue(spanCtx, handledKey{}, true)
+	}
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
 	return ex.perform(hosttools.WithStep(spanCtx, ex.path, ex.visit))
 }
@@ -241,6 +247,9 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
+		} else if ex.run.opts.Journal != nil && isOutage(err) && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil {
+			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
+			return 0, interruption(ctx)
 		}
 		e.Status, e.Error = StatusFailed, ex.failure(err)
 		err = nil

@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -105,6 +107,70 @@ steps:
 	}
 	if got := string(res.Outputs["log"].Content); got != "one\nthree\n" {
 		t.Errorf("the output is %q", got)
+	}
+}
+
+// TestOutage: an engine that does not answer or has no room interrupts the run, unless the file says how to go on. Nothing of it is recorded, and
+// the resumed run repeats the step.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	const (
+		step    = "{id: a, type: agent, agent: x}"
+		handled = "{id: b, type: end, output: handled}"
+	)
+	for name, test := range map[string]struct {
+		steps     string
+		err       error
+		interrupt bool
+		output    any
+	}{
+		"unavailable":          {step, backend.ErrUnavailable, true, "ok"},
+		"full":                 {step, backend.ErrCapacity, true, "ok"},
+		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},
+		"in a branch":          {"{id: p, type: parallel, branches: [{id: one, steps: [" + step + "]}, {id: two, steps: [{id: c, type: set, vars: {x: 1}}]}]}", backend.ErrUnavailable, true, map[string]any{"one": "ok", "two": map[string]any{"x": int64(1)}}},
+		"another attempt":      {"{id: a, type: agent, agent: x, retry: {max_attempts: 2, backoff: 0s}}", backend.ErrUnavailable, false, "ok"},
+		"handled":              {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrUnavailable, false, "handled"},
+		"handled outside":      {"{id: p, type: parallel, on_error: b, branches: [{id: one, steps: [" + step + "]}]}, " + handled, backend.ErrUnavailable, false, "handled"},
+		"the step's own fault": {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrImage, false, "handled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var calls atomic.Int64
+			fail := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+				if calls.Add(1) == 1 {
+					return workflow.AgentOutput{}, fmt.Errorf("the engine: %w", test.err)
+				}
+				return workflow.AgentOutput{Text: "ok"}, nil
+			})
+			wf, journal := parse(t, "id: w\nsteps: ["+test.steps+"]\n"), &cutJournal{room: -1}
+			engine := workflow.NewEngine(nil, fail, &workflow.Options{Journal: journal})
+			res, err := engine.Run(t.Context(), wf, nil)
+			if test.interrupt {
+				if !errors.Is(err, workflow.ErrInterrupted) || !errors.Is(res.Unfinished, test.err) {
+					t.Fatalf("%+v, %v", res, err)
+				}
+				entries := journal.entries(t)
+				for _, e := range entries {
+					if e.Error != nil {
+						t.Errorf("recorded is %+v", e)
+					}
+				}
+				res, err = engine.Resume(t.Context(), wf, entries)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.output, res.Output); diff != "" {
+				t.Errorf("output (-want +got)\n%s", diff)
+			}
+		})
+	}
+	fail := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+		return workflow.AgentOutput{}, backend.ErrUnavailable
+	})
+	res, err := workflow.NewEngine(nil, fail, nil).Run(t.Context(), parse(t, "id: w\nsteps: ["+step+"]\n"), nil)
+	if res.Outcome != workflow.Failed || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("without a journal: %+v, %v", res, err)
 	}
 }
 

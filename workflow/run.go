@@ -11,6 +11,7 @@ import (
 	"github.com/firebase/genkit/go/core"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
@@ -47,11 +48,12 @@ type run struct {
 	// conversations is how many bytes were recorded of the agents' conversations that are under way.
 	conversations atomic.Int64
 	stream        core.StreamCallback[Event]
-	workspace     *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
-	past          *past              // of a run that was interrupted; nil for a new one
-	trace         string             // traceparent of the run's span
-	checkpoint    *Checkpoint        // that the run goes back to; nil for none
-	behind        int64              // the last entry before that
+	workspace     *transfer.Snapshot      // what the run's sandboxes begin with; nil for nothing
+	interrupt     context.CancelCauseFunc // leaves the run to whoever resumes it
+	past          *past                   // of a run that was interrupted; nil for a new one
+	trace         string                  // traceparent of the run's span
+	checkpoint    *Checkpoint             // that the run goes back to; nil for none
+	behind        int64                   // the last entry before that
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
@@ -101,6 +103,8 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 
 // execute performs the run, closes its sandboxes whatever happened, and settles the result.
 func (r *run) execute(ctx context.Context) (any, error) {
+	ctx, r.interrupt = context.WithCancelCause(ctx)
+	defer r.interrupt(nil)
 	out, err := r.perform(ctx)
 	r.settle(ctx, out, err)
 	if err := r.result.failure(); err != nil {
@@ -188,7 +192,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case errors.Is(cause, errStepTimeout):
 		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, Final: true}
 	case errors.Is(cause, ErrInterrupted):
-		return interruption()
+		return interruption(ctx)
 	case errors.Is(cause, errSibling):
 		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, Final: true}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -200,14 +204,20 @@ func (r *run) stopped(ctx context.Context) *Error {
 // interrupted reports whether the run is to be left as it is, for whoever resumes it.
 func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrInterrupted) }
 
-func interruption() *Error {
-	return &Error{Code: codeInterrupted, Message: ErrInterrupted.Error(), Err: ErrInterrupted, Final: true}
+func interruption(ctx context.Context) *Error {
+	cause := context.Cause(ctx)
+	return &Error{Code: codeInterrupted, Message: cause.Error(), Err: cause, Final: true}
+}
+
+// isOutage reports whether a step failed because its engine does not answer or has no room, which will pass.
+func isOutage(err error) bool {
+	return errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity)
 }
 
 // settle closes the run's sandboxes and writes the result.
 func (r *run) settle(ctx context.Context, out any, err error) {
 	if interrupted(ctx) { // also one that was about to end: whoever resumes it ends it
-		r.result.Outcome, r.result.Error, r.result.Unfinished = Cancelled, interruption(), interruption()
+		r.result.Outcome, r.result.Error, r.result.Unfinished = Cancelled, interruption(ctx), interruption(ctx)
 		r.result.Steps, r.result.Duration = int(r.steps.Load()), time.Since(r.started)
 		return
 	}
@@ -285,7 +295,7 @@ func (r *run) record(ctx context.Context, e Entry) error {
 		return nil
 	}
 	if interrupted(ctx) { // what ends now ends because of that
-		return interruption()
+		return interruption(ctx)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
