@@ -52,7 +52,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	if err != nil {
 		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
 	}
-	prompt := executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema))
+	prompt := executor.Plain(executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema)))
 	inv.Talk = func(stdin io.Writer) executor.Parser {
 		p := &parser{
 			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,

@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 			"agent acp\n", "CODEX_HOME=/", `trust_level = "untrusted"`, `instructions = "terse"`, `model = "anthropic/m"`,
 		}},
 		{gemini.Driver{}, []string{
-			"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", `"ignoreLocalEnv":true`, "GEMINI.md=terse",
+			"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", "NODE_OPTIONS=--import=file:///", "guard.mjs=import", "GEMINI.md=terse",
 		}},
 		{opencode.Driver{}, []string{
 			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=delete", "system.md=terse",

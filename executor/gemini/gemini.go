@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -17,6 +16,19 @@ const Version = "0.61.0"
 
 // maxAttempts is how often the CLI asks a model that does not answer; by itself it does so for minutes.
 const maxAttempts = 3
+
+// guard is a module that Node loads first. It hides the files of a trusted folder that can configure the CLI, for which there is no
+// switch. Programs that start the CLI, and those that the CLI starts, see the files.
+const guard = `import fs from "node:fs"
+import {syncBuiltinESMExports} from "node:module"
+import path from "node:path"
+if (/gemini/.test(process.argv[1])) {
+	delete process.env.NODE_OPTIONS
+	const exists = fs.existsSync, hidden = [".env", ".gemini/.env", ".gemini/settings.json"].map((name) => path.resolve(name))
+	fs.existsSync = (name) => !hidden.includes(path.resolve(String(name))) && exists(name)
+	syncBuiltinESMExports()
+}
+`
 
 // Driver calls Gemini CLI. Its zero value is ready for use. There are no Task.Args.
 type Driver struct{}
@@ -33,21 +45,20 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if !ok {
 		return executor.Invocation{}, fmt.Errorf("%w: gemini needs a model that speaks %s", backend.ErrUnsupported, executor.Gemini)
 	}
-	prompt := executor.WithSchema(t.Prompt, t.Schema)
-	if strings.HasPrefix(prompt, "/") { // else it may name a command of the repository, which can run a shell
-		prompt = "\n" + prompt
-	}
+	guardFile := path.Join(in.Home, "guard.mjs")
 	inv := executor.Invocation{
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
-		// The CLI starts MCP servers in a trusted folder only, whose settings and .env it reads. --skip-trust trusts the folder
-		// after both were read, GEMINI_CLI_TRUST_WORKSPACE before.
+		// The CLI starts MCP servers in a trusted folder only. No extension, and no server but ours, whoever configures one.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
-		Stdin: []byte(prompt),
-		Files: []executor.File{{Path: path.Join(in.Home, ".gemini/settings.json"), Data: settings(t, in)}},
-		Keep:  []string{".gemini/tmp", ".gemini/projects.json"},
+		Stdin: []byte(executor.Plain(executor.WithSchema(t.Prompt, t.Schema))),
+		Files: []executor.File{
+			{Path: path.Join(in.Home, ".gemini/settings.json"), Data: settings(t, in)}, {Path: guardFile, Data: []byte(guard)},
+		},
+		Keep: []string{".gemini/tmp", ".gemini/projects.json"},
 		Env: map[string]string{
 			"HOME": in.Home, "GEMINI_CLI_HOME": in.Home, "GEMINI_API_KEY": model.Key, "GOOGLE_GEMINI_BASE_URL": model.BaseURL,
 			"GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_NO_RELAUNCH": "true",
+			"NODE_OPTIONS": "--import=file://" + guardFile,
 		},
 	}
 	inv.Argv = append(inv.Argv, inv.Safe...)
@@ -83,7 +94,6 @@ func settings(t executor.Task, in executor.Inside) []byte {
 		"privacy":     map[string]any{"usageStatisticsEnabled": false},
 		"telemetry":   map[string]any{"enabled": false},
 		"hooksConfig": map[string]any{"enabled": false},
-		"advanced":    map[string]any{"ignoreLocalEnv": true},
 		"tools":       map[string]any{"exclude": excluded},
 	}
 	if t.MaxTurns > 0 {

@@ -18,10 +18,12 @@ const Version = "1.18.33"
 // guard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI: OpenCode imports the
 // plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set. Programs that the CLI starts do
 // not load the guard.
-const guard = `delete process.env.BUN_INSPECT_PRELOAD
-Bun.plugin({name: "workcell", setup(build) {
-	build.onLoad({filter: /^(?!\/\$bunfs\/)/}, ({path}) => { throw new Error(path + ": code of a workspace is not loaded") })
-}})
+const guard = `if (process.argv[1].startsWith("/$bunfs/")) {
+	delete process.env.BUN_INSPECT_PRELOAD
+	Bun.plugin({name: "workcell", setup(build) {
+		build.onLoad({filter: /^(?!\/\$bunfs\/)/}, ({path}) => { throw new Error(path + ": not loaded from a workspace") })
+	}})
+}
 `
 
 // Driver calls OpenCode. Its zero value is ready for use. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect,
