@@ -38,14 +38,9 @@ func newPlaceholder() api.Action {
 	})
 }
 
-// agentOfExecutor returns the coding agent that an executor runs.
-func agentOfExecutor(cfg *frontmatter.Executor) agents.Agent {
-	return agents.Of(cfg.Command, cfg.Argv, cfg.Events)
-}
-
 // executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of its own.
 func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
-	a := agentOfExecutor(cfg)
+	a := agents.Of(cfg.Command, cfg.Argv, cfg.Events)
 	return cmp.Or(t.executorImages[cfg.Command], t.executorImages[a.Name], a.Image)
 }
 
@@ -94,7 +89,7 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 // runExecutor opens the sandbox, lets the coding agent reach its model and the host's tools, and runs it.
 func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
 	cfg := b.cfg.Executor
-	agent := agentOfExecutor(cfg)
+	agent := agents.Of(cfg.Command, cfg.Argv, cfg.Events)
 	task, err := taskOf(p.Request, agent.WholeModel, x.model)
 	if err != nil {
 		return nil, err
@@ -145,18 +140,11 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	x.result, x.metered = &res, asks.usage()
 	x.watch.did(res.Turns, x.metered)
 	if err == nil {
-		err = ended(&res)
+		if err = res.Err(); errors.Is(err, executor.ErrMaxTurns) {
+			err = fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)
+		}
 	}
 	return &res, err
-}
-
-// ended returns the error of a coding agent that ended without an answer.
-func ended(res *executor.Result) error {
-	err := res.Err()
-	if errors.Is(err, executor.ErrMaxTurns) {
-		return fmt.Errorf("%w: %w", ai.ErrMaxTurnsExceeded, err)
-	}
-	return err
 }
 
 // grantExecutor lets the coding agent call what its agent may of the host's tools.

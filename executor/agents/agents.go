@@ -32,14 +32,13 @@ type Agent struct {
 func Of(command string, argv []string, events string) Agent {
 	switch command {
 	case "acp":
-		a := Agent{}
-		if len(argv) > 0 {
-			a = named(path.Base(argv[0]))
-		}
-		d := acp.Driver{Argv: argv}
+		a, d := Agent{}, acp.Driver{Argv: argv}
 		if m := speaks.FindStringSubmatch(strings.Join(argv, "\n")); m != nil {
-			settings := named(m[1] + m[2])
-			d.Settings, a.WholeModel = settings.Driver, settings.WholeModel
+			a = named(m[1] + m[2])
+			d.Settings = a.Driver
+			if path.Base(argv[0]) != a.Name { // its image need not have this program
+				a = Agent{WholeModel: a.WholeModel}
+			}
 		}
 		a.Driver = d
 		return a

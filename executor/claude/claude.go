@@ -49,7 +49,12 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--dangerously-skip-permissions",
 		"--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
 	}
-	inv.Files = append(inv.Files, executor.File{Path: mcp, Data: mcpConfig(in.MCP)})
+	servers := map[string]any{}
+	if len(in.MCP) > 0 {
+		servers[executor.Server] = map[string]any{"command": in.MCP[0], "args": in.MCP[1:]}
+	}
+	config, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data
+	inv.Files = append(inv.Files, executor.File{Path: mcp, Data: config})
 	if t.ResumeID != "" {
 		argv = append(argv, "--resume", t.ResumeID)
 	} else {
@@ -114,15 +119,6 @@ func arguments(args map[string]string) ([]string, error) {
 		}
 	}
 	return argv, nil
-}
-
-func mcpConfig(command []string) []byte {
-	servers := map[string]any{}
-	if len(command) > 0 {
-		servers[executor.Server] = map[string]any{"command": command[0], "args": command[1:]}
-	}
-	b, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data
-	return b
 }
 
 // Outcome implements executor.Driver.
