@@ -19,8 +19,8 @@
 // name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be guessed, is the
 // handle. Sandboxes that are idle for 30 minutes are closed.
 //
-// With Options.Shared several servers over HTTP serve the clients of revision 2026-07-28 together: each of them works in the sandboxes
-// that another one opened. Sessions of older revisions belong to one server.
+// With Options.Shared several servers over HTTP serve the clients of revision 2026-07-28 together: each works in the
+// sandboxes that the others opened. Sessions of older revisions belong to one server.
 //
 // # Failures
 //

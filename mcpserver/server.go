@@ -56,8 +56,8 @@ type Options struct {
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// Shared: other servers with the same tokens serve the same HTTP clients from revision 2026-07-28 on. The managers of all of them
-	// must have session.Options.Join. Close leaves the sandboxes of those clients to the others.
+	// Shared: other servers with the same tokens serve the same HTTP clients from revision 2026-07-28 on. The managers
+	// of all of them must have session.Options.Join. Close leaves the sandboxes of those clients to the others.
 	Shared bool
 	// Version is sent to clients. Empty is "dev".
 	Version string

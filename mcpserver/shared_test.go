@@ -20,9 +20,11 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request comes to
-// another server than the one before.
-func connectByTurns(t *testing.T, tokens []mcpserver.Token, options func(*session.Manager) *mcpserver.Options) *mcp.ClientSession {
+// connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request
+// comes to another server than the one before.
+func connectByTurns(
+	t *testing.T, tokens []mcpserver.Token, options func(*session.Manager) *mcpserver.Options,
+) *mcp.ClientSession {
 	t.Helper()
 	store, instance := session.NewMemoryStore(), session.NewID()
 	engine, err := memory.New(nil) // what is shown here is no engine's
@@ -67,7 +69,8 @@ func connectByTurns(t *testing.T, tokens []mcpserver.Token, options func(*sessio
 			return http.DefaultTransport.RoundTrip(r)
 		})},
 	}
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	cs, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,11 +102,12 @@ func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (
 	}
 }
 
-// Sessions of execute_task have the same sandboxes and files at every server. Each ends one, whose name may be used again where names
-// are safe.
+// Sessions of execute_task have the same sandboxes and files at every server. Each ends one, whose name may be used
+// again where names are safe.
 func TestSharedTasks(t *testing.T) {
 	t.Parallel()
-	for owner, tokens := range map[string][]mcpserver.Token{"": nil, "alice": {{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}}} {
+	alice := mcpserver.Token{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}
+	for owner, tokens := range map[string][]mcpserver.Token{"": nil, "alice": {alice}} {
 		cs := connectByTurns(t, tokens, func(m *session.Manager) *mcpserver.Options {
 			return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(m)}
 		})
@@ -128,14 +132,16 @@ func TestSharedTasks(t *testing.T) {
 			if err != nil || len(z.File) != 1 || z.File[0].Name != "log" {
 				t.Errorf("%q: files: %+v, %v", owner, z, err)
 			}
-			if code, _ := do(t, cs, "get_files", map[string]any{"session_id": id, "format": "patch"}).failure(); code != "unavailable" {
+			patch := do(t, cs, "get_files", map[string]any{"session_id": id, "format": "patch"})
+			if code, _ := patch.failure(); code != "unavailable" {
 				t.Errorf("%q: a patch of what began somewhere: %s", owner, code)
 			}
 		}
 		for range 2 {
 			must(t, cs, "cleanup_session", map[string]any{"session_id": id})
 			again := do(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": id})
-			if code, _ := again.failure(); owner == "" && code != "not_found" || owner != "" && again.text("text") != "x" {
+			code, _ := again.failure()
+			if owner == "" && code != "not_found" || owner != "" && again.text("text") != "x" {
 				t.Errorf("%q: the same id again: %s, %q", owner, code, again.text("text"))
 			}
 			if owner == "" {

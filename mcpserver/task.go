@@ -237,8 +237,8 @@ type found struct {
 	sessionID string
 }
 
-// all returns every sandbox of a scope, with those of a session that only another server has served, if id names it. runs are those
-// of its sessions.
+// all returns every sandbox of a scope, with those of a session that only another server has served, if id names it.
+// runs are those of its sessions.
 func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
 	runs = sc.taskRuns()
 	_, known := runs[id]
@@ -266,8 +266,8 @@ func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, r
 	return list, runs, nil
 }
 
-// lookup returns the sandboxes that an id means: those of a session of execute_task, whose run it returns, or one. An id that the caller may not
-// know of is answered like one that never existed.
+// lookup returns the sandboxes that an id means: those of a session of execute_task, whose run it returns, or one. An
+// id that the caller may not know of is answered like one that never existed.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found, run *session.Run, err error) {
 	all, runs, err := s.all(ctx, sc, id)
 	if err != nil {

@@ -331,8 +331,8 @@ func isGitDir(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-// gitName returns a name as some file systems have it: those of Windows and macOS ignore case, trailing dots, spaces, streams and
-// characters of no width.
+// gitName returns a name as some file systems have it: those of Windows and macOS ignore case, trailing dots, spaces,
+// streams and characters of no width.
 func gitName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {

@@ -286,11 +286,14 @@ func TestApplyStaysInside(t *testing.T) {
 	}
 }
 
-// TestRepositories: a directory is or becomes a repository by its files, whatever its name: Git would run what they name. Nothing is
-// written there, in whichever order it comes, and what only looks alike is.
+// TestRepositories: a directory is or becomes a repository by its files, whatever its name: Git would run what they
+// name. Nothing is written there, in whichever order it comes, and what only looks alike is.
 func TestRepositories(t *testing.T) {
 	t.Parallel()
-	mine := Tree{"bare/HEAD": file("ref: refs/heads/main\n"), "bare/objects/x": file(""), "bare/refs/x": file(""), "half/objects/x": file(""), "half/refs/x": file("")}
+	mine := Tree{
+		"bare/HEAD": file("ref: refs/heads/main\n"), "bare/objects/x": file(""), "bare/refs/x": file(""),
+		"half/objects/x": file(""), "half/refs/x": file(""),
+	}
 	for name, test := range map[string]struct {
 		files   []string
 		refused int
@@ -310,7 +313,8 @@ func TestRepositories(t *testing.T) {
 		}
 		applied, err := p.Apply(put(t, mine))
 		written, writeErr := tree.Write(put(t, mine), nil, false)
-		if err != nil || writeErr != nil || len(applied.Conflicts) != test.refused || len(written.Conflicts) != test.refused {
+		refused := [2]int{len(applied.Conflicts), len(written.Conflicts)}
+		if err != nil || writeErr != nil || refused != [2]int{test.refused, test.refused} {
 			t.Errorf("%s: applied %v, %v; written %v, %v", name, applied, err, written, writeErr)
 		}
 	}

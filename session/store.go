@@ -91,8 +91,8 @@ type Store interface {
 	// same engine, so that two processes cannot both make the sandbox of one key.
 	Insert(ctx context.Context, rec Record) error
 	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none. A live rec must fail with
-	// backend.ErrExists when the record is closed or lost, because its update is late, and when another live record holds the key
-	// on the same engine.
+	// backend.ErrExists when the record is closed or lost, because its update is late, and when another live record
+	// holds the key on the same engine.
 	Update(ctx context.Context, rec Record) error
 	// Take must pass the record of owner from to owner to and return it as it is then; backend.ErrNotFound
 	// when there is none, backend.ErrExists when it does not belong to from. Of several that take a record at once, one

@@ -196,8 +196,8 @@ func readNote(r runstore.Run) (n runNote, err error) {
 	return n, nil
 }
 
-// checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the database
-// gets no say in those.
+// checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the
+// database gets no say in those.
 func (a *app) checkNote(r runstore.Run, n runNote) error {
 	place, err := a.state()
 	if err != nil || place.URL == "" || n.Detached { // only what came with a detached run counts
@@ -210,8 +210,8 @@ func (a *app) checkNote(r runstore.Run, n runNote) error {
 	again := "or end it with `workcell runs cancel " + r.ID + "` and pass the flags to a new `workcell run`"
 	own, err := kept.Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitFailed, fmt.Errorf("run %s did not begin with the state directory of this command, and only the database says with which files", r.ID),
-			"resume it on the machine and with the --state-dir that it began with, "+again)
+		return fail(exitFailed, fmt.Errorf("run %s did not begin with the state directory of this command", r.ID),
+			"the database gets no say in files and programs of a machine: resume it on the machine and with the --state-dir that it began with, "+again)
 	}
 	if err != nil || own == r.Note {
 		return err
@@ -227,8 +227,8 @@ func (a *app) checkNote(r runstore.Run, n runNote) error {
 		}
 	}
 	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
-	return fail(exitFailed, fmt.Errorf("the database changed how run %s was started: %s", r.ID, strings.Join(keys, ", ")),
-		"correct the run's note in the database, "+again)
+	err = fmt.Errorf("the database changed how run %s was started: %s", r.ID, strings.Join(keys, ", "))
+	return fail(exitFailed, err, "correct the run's note in the database, "+again)
 }
 
 // interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
@@ -257,8 +257,8 @@ func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.
 func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
 	if n.Detached {
 		if has := engines.NameOf(m.Backend()); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
-			return fail(exitInvalid, fmt.Errorf("the run asks for the backend %s, and this machine has %s", n.Backend, has),
-				"name it for this machine: WORKCELL_BACKEND="+n.Backend)
+			err := fmt.Errorf("the run asks for the backend %s, and this machine has %s", n.Backend, has)
+			return fail(exitInvalid, err, "name it for this machine: WORKCELL_BACKEND="+n.Backend)
 		}
 		return a.checkRecords(ctx, a.engine, run)
 	}

@@ -174,8 +174,8 @@ func args(sandbox string, more ...string) map[string]any {
 	return args
 }
 
-// The requests of a client come to each server in turn and find the same sandboxes, files and commands. Another owner finds none of
-// them.
+// The requests of a client come to each server in turn and find the same sandboxes, files and commands. Another owner
+// finds none of them.
 func TestReplicasShareSandboxes(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken, "bob "+bobToken))
@@ -183,11 +183,12 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	box := field(t, callTool(t, alice, "sandbox_open", nil), "sandbox_id")
 	callTool(t, alice, "sandbox_fs_write", args(box, "path", "note", "contents", "kept"))
 	for range r.servers {
-		if got := field(t, callTool(t, alice, "sandbox_exec", args(box, "command", "cat note")), "stdout"); got != "kept" {
+		read := callTool(t, alice, "sandbox_exec", args(box, "command", "cat note"))
+		if got := field(t, read, "stdout"); got != "kept" {
 			t.Errorf("the file has %q", got)
 		}
-		if res := callTool(t, bob, "sandbox_exec", args(box, "command", "true")); !strings.Contains(text(t, res), "not_found") {
-			t.Errorf("another's sandbox: %s", text(t, res))
+		if got := text(t, callTool(t, bob, "sandbox_exec", args(box, "command", "true"))); !strings.Contains(got, "not_found") {
+			t.Errorf("another's sandbox: %s", got)
 		}
 	}
 	start := args(box, "command", "read x; echo got $x; sleep 1000")
@@ -195,11 +196,13 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	exec := field(t, callTool(t, alice, "sandbox_exec", start), "exec_id")
 	callTool(t, alice, "sandbox_exec_write", map[string]any{"exec_id": exec, "text": "word\n"})
 	until(t, "one server reads what another wrote", func() bool {
-		return strings.Contains(text(t, callTool(t, alice, "sandbox_exec_read", map[string]any{"exec_id": exec})), "got word")
+		res := callTool(t, alice, "sandbox_exec_read", map[string]any{"exec_id": exec})
+		return strings.Contains(text(t, res), "got word")
 	})
 	callTool(t, alice, "sandbox_exec_kill", map[string]any{"exec_id": exec})
-	second := field(t, callTool(t, alice, "sandbox_open", map[string]any{"session_key": "second"}), "sandbox_id")
-	if got := field(t, callTool(t, alice, "sandbox_open", map[string]any{"session_key": "second"}), "sandbox_id"); got != second {
+	named := map[string]any{"session_key": "second"}
+	second := field(t, callTool(t, alice, "sandbox_open", named), "sandbox_id")
+	if got := field(t, callTool(t, alice, "sandbox_open", named), "sandbox_id"); got != second {
 		t.Errorf("one server opened %s, the next %s", second, got)
 	}
 	for _, id := range []string{second, box} {
@@ -210,8 +213,8 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	}
 }
 
-// A client works while each server is killed and started again: a call fails when its server is killed, and nothing else does. Files and
-// sandboxes are the same to the end, and then nothing is left.
+// A client works while each server is killed and started again: a call fails when its server is killed, and nothing
+// else does. Files and sandboxes are the same to the end, and then nothing is left.
 func TestReplicasKilled(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 3, "--token-file", tokenFile(t, "alice "+aliceToken))
@@ -228,8 +231,8 @@ func TestReplicasKilled(t *testing.T) {
 				return
 			default:
 			}
-			command := fmt.Sprintf("echo %d >> log; wc -l < log", n)
-			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_exec", Arguments: args(box, "command", command)})
+			call := args(box, "command", fmt.Sprintf("echo %d >> log; wc -l < log", n))
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_exec", Arguments: call})
 			switch {
 			case err != nil:
 				lost++

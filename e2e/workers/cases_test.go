@@ -241,7 +241,7 @@ steps:
 `))
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "it is out of the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
-	query(t, here.url, noteOf(id, `jsonb_set(note::jsonb, '{host_tools}', '"/none"')::text`)) // which is nothing to this machine
+	tampered(t, here, id, "host_tools", "/none") // which is nothing to this machine
 	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.code != 1 {
 		t.Errorf("exit code %d\n%s", res.code, res.stderr)
 	}
@@ -252,6 +252,12 @@ steps:
 // noteOf is a statement that sets the note of a run to an expression, and returns it.
 func noteOf(id, to string) string {
 	return fmt.Sprintf(`UPDATE workcell.run SET note = %s WHERE id = '%s' RETURNING note`, to, id)
+}
+
+// tampered sets a value in the note of a run.
+func tampered(t *testing.T, m *machine, id, key, value string) {
+	t.Helper()
+	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"%s"')::text`, key, value)))
 }
 
 // TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in a worker with
@@ -273,11 +279,11 @@ func TestHandedToWorkers(t *testing.T) {
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	// Only the machine that started the run resumes it, and only as it was started.
 	note := query(t, here.url, noteOf(id, "note"))
-	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "did not begin with the state directory") {
+	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "did not begin with the state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.code, res.stderr)
 	}
 	for _, key := range []string{"host_tools", "out", "workspace", "workflow", "backend"} {
-		query(t, here.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"/x"')::text`, key)))
+		tampered(t, here, id, key, "/x")
 		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
 			if res := here.run(t, args...); res.code != 1 || !strings.Contains(res.stderr, "was started: "+key+"\n") {
 				t.Errorf("%s: exit code %d\n%s", key, res.code, res.stderr)
@@ -389,7 +395,7 @@ func TestHostileDatabase(t *testing.T) {
 	look := file(t, "look.yaml", "id: look\nsandbox: {runtime: bash}\noutputs: [found]\nsteps: [{id: look, type: exec, command: 'ls -A . > found'}]\n")
 	note := func(key, value string) string {
 		id := here.ok(t, "run", "--detach", look)
-		query(t, here.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"%s"')::text`, key, value)))
+		tampered(t, here, id, key, value)
 		return id
 	}
 	reads, escapes, parses := note("workspace", canary), note("backend", "docker"), note("model", "scripted/"+filepath.Join(canary, "canary"))
@@ -398,7 +404,8 @@ func TestHostileDatabase(t *testing.T) {
 	if got := here.ok(t, "runs", "get", reads, "found", "-"); got != "found" {
 		t.Errorf("the sandbox has %q", got)
 	}
-	for id, want := range map[string]string{escapes: "asks for the backend docker, and this machine has local", parses: "came without the script"} {
+	refused := map[string]string{escapes: "asks for the backend docker, and this machine has local", parses: "came without the script"}
+	for id, want := range refused {
 		eventually(t, "the log says "+want, func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), want) })
 		here.ok(t, "runs", "cancel", id)
 	}

@@ -73,7 +73,8 @@ func (db *DB) join(ctx context.Context, lease, every time.Duration) (*Owner, err
 		if _, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE `+late); err != nil {
 			return err
 		}
-		_, err := q.Exec(ctx, `INSERT INTO workcell.owner (id, lease) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET renewed = clock_timestamp()`, o.ID, lease)
+		_, err := q.Exec(ctx, `INSERT INTO workcell.owner (id, lease) VALUES ($1, $2)
+ON CONFLICT (id) DO UPDATE SET renewed = clock_timestamp()`, o.ID, lease)
 		return err
 	}); err != nil {
 		own.Close()

@@ -33,7 +33,8 @@ const (
 	outputsDir  = "outputs/"
 )
 
-// maxBytes is how large an archive may be that is unpacked: outputs and both sides of a patch have at most 256 MiB each.
+// maxBytes is how large an archive may be that is unpacked: outputs and both sides of a patch have at most 256 MiB
+// each.
 const maxBytes = 1 << 30
 
 // Dir is the directory that holds those of all runs.
@@ -311,8 +312,8 @@ func (d Dir) Runs() ([]string, error) {
 	return ids, err
 }
 
-// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began, their note, or
-// what killed processes wrote half.
+// Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began,
+// their note, or what killed processes wrote half.
 func (d Dir) Begun() ([]string, error) {
 	files, err := d.begun("*")
 	for i, file := range files {

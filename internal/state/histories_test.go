@@ -221,8 +221,8 @@ func (k kept) next(a act) (kept, result) {
 			return k, unknown
 		case a.Do == "get":
 			return k, result{State: rec.state, Owner: rec.owner}
-		case a.Do == "take" && rec.owner != a.From,
-			a.Do == "update" && a.State.Live() && (other.state.Live() || rec.state == session.RecordClosed || rec.state == session.RecordLost):
+		case a.Do == "take" && rec.owner != a.From, a.Do == "update" && a.State.Live() && other.state.Live(),
+			a.Do == "update" && a.State.Live() && (rec.state == session.RecordClosed || rec.state == session.RecordLost):
 			return k, exists
 		case a.Do == "take":
 			rec.owner = a.Owner

@@ -120,7 +120,8 @@ func (s *Snapshot) open() (*zip.ReadCloser, error) {
 	left := uint64(maxWorkspaceBytes)
 	for _, f := range archive.File {
 		if f.UncompressedSize64 > left || len(archive.File) > maxWorkspaceFiles {
-			err := fmt.Errorf("%w: the copy of the workspace has more than %d files or %d bytes", backend.ErrTooLarge, maxWorkspaceFiles, maxWorkspaceBytes)
+			err := fmt.Errorf("%w: the copy of the workspace has more than %d files or %d bytes",
+				backend.ErrTooLarge, maxWorkspaceFiles, maxWorkspaceBytes)
 			return nil, errors.Join(err, archive.Close())
 		}
 		left -= f.UncompressedSize64

@@ -73,15 +73,17 @@ func (q *Queue) putParts(ctx context.Context, runID, name string, r io.Reader) e
 	}
 }
 
-// Get writes a file of a run to w; backend.ErrNotFound when there is none of that name. A file that is replaced at that moment is an error:
-// each part is a statement, and only the transaction that wrote the first part tells whether all are of one file.
+// Get writes a file of a run to w; backend.ErrNotFound when there is none of that name. A file that is replaced at that
+// moment is an error: each part is a statement, and only the transaction that wrote the first part tells whether all
+// are of one file.
 func (q *Queue) Get(ctx context.Context, runID, name string, w io.Writer) error {
 	began := ""
 	for part := 0; ; part++ {
 		var data []byte
 		var written string
 		err := q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
-			return c.QueryRow(ctx, `SELECT (SELECT data FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = $3), xmin::text
+			return c.QueryRow(ctx, `SELECT (SELECT data FROM workcell.run_file
+WHERE run = $1 AND name = $2 AND part = $3), xmin::text
 FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = 0`, runID, name, part).Scan(&data, &written)
 		})
 		if part == 0 {
