@@ -21,7 +21,11 @@ func Apply(r Rules) error {
 	for _, n := range local {
 		closed = append(closed, n.Masked())
 	}
-	if err := commit(ruleset(r, closed)); err != nil {
+	err = commit(ruleset(r, closed, true))
+	if errors.Is(err, unix.ENOENT) { // the kernel cannot count connections
+		err = commit(ruleset(r, closed, false))
+	}
+	if err != nil {
 		return err
 	}
 	return verify(r)

@@ -17,7 +17,7 @@ func TestRulesetOrder(t *testing.T) {
 	}
 	closed := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	var got []string
-	for _, m := range ruleset(r, closed) {
+	for _, m := range ruleset(r, closed, true) {
 		if m.kind == unix.NFT_MSG_NEWRULE {
 			got = append(got, string(m.attrs))
 		}
@@ -26,6 +26,8 @@ func TestRulesetOrder(t *testing.T) {
 	var want []string
 	for _, m := range []message{
 		rule(loopback(), accept()),
+		rule(begins(), tooFast(), reject()),
+		rule(begins(), tooMany(), reject()),
 		rule(resolver, port(unix.IPPROTO_UDP, 53), accept()),
 		rule(resolver, port(unix.IPPROTO_TCP, 53), accept()),
 		rule(to(r.Allow[0]), accept()),
@@ -47,7 +49,7 @@ func TestRulesetOrder(t *testing.T) {
 
 func TestFramesAreAligned(t *testing.T) {
 	t.Parallel()
-	batch, last := encodeBatch(ruleset(Rules{}, Closed()))
+	batch, last := encodeBatch(ruleset(Rules{}, Closed(), true))
 	if len(batch)%unix.NLMSG_ALIGNTO != 0 || last == 0 {
 		t.Errorf("batch of %d bytes, last message %d", len(batch), last)
 	}

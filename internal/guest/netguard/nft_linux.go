@@ -29,9 +29,18 @@ type message struct {
 	attrs []byte
 }
 
+// Bounds of the connections that a sandbox begins. The machine has one table for the connections of all sandboxes, by
+// default of 262,144. It keeps those that ended for two minutes, hence the bound of new ones.
+const (
+	maxFlows  = 4096 // open
+	flowRate  = 100  // new ones per second
+	flowBurst = 2000 // at once
+)
+
 // ruleset returns the transaction that replaces the table. The first rule that matches decides:
-// loopback, resolvers, Allow, then Deny and closed, then all of IPv6; the rest may go out.
-func ruleset(r Rules, closed []netip.Prefix) []message {
+// loopback, too many connections, resolvers, Allow, then Deny and closed, then all of IPv6; the rest may go out.
+// Without counts, connections are not bounded.
+func ruleset(r Rules, closed []netip.Prefix, counts bool) []message {
 	table := str(unix.NFTA_TABLE_NAME, tableName)
 	msgs := []message{
 		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // so that there is one to delete
@@ -43,6 +52,9 @@ func ruleset(r Rules, closed []netip.Prefix) []message {
 			nest(unix.NFTA_CHAIN_HOOK, num(unix.NFTA_HOOK_HOOKNUM, hookLocalOut), num(unix.NFTA_HOOK_PRIORITY, 0)),
 		)},
 		rule(loopback(), accept()),
+	}
+	if counts {
+		msgs = append(msgs, rule(begins(), tooFast(), reject()), rule(begins(), tooMany(), reject()))
 	}
 	for _, a := range r.Resolvers {
 		if !a.Is4() {
@@ -76,6 +88,22 @@ func loopback() []byte {
 	return join(meta(unix.NFT_META_OIF), equals(order.AppendUint32(nil, 1)))
 }
 
+// begins matches the first packet of a connection, which is not confirmed yet.
+func begins() []byte {
+	const confirmed = 8 // bit of a connection's status
+	return join(expr("ct", num(unix.NFTA_CT_DREG, unix.NFT_REG_1), num(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)),
+		masked(order.AppendUint32(nil, confirmed)), equals(make([]byte, 4)))
+}
+
+// tooFast matches what is beyond the rate.
+func tooFast() []byte {
+	return expr("limit", num64(unix.NFTA_LIMIT_RATE, flowRate), num64(unix.NFTA_LIMIT_UNIT, 1), num(unix.NFTA_LIMIT_BURST, flowBurst),
+		num(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS), num(unix.NFTA_LIMIT_FLAGS, unix.NFT_LIMIT_F_INV))
+}
+
+// tooMany matches a connection beyond the number. Package unix lacks the names: count, flags, and inverted.
+func tooMany() []byte { return expr("connlimit", num(1, maxFlows), num(2, 1)) }
+
 func family(f byte) []byte { return join(meta(unix.NFT_META_NFPROTO), equals([]byte{f})) }
 
 // to matches an IPv4 destination.
@@ -84,12 +112,16 @@ func to(p netip.Prefix) []byte {
 	a := p.Addr().As4()
 	match := join(family(unix.NFPROTO_IPV4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4))
 	if p.Bits() < 32 {
-		mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
-		match = join(match, expr("bitwise",
-			num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_LEN, 4),
-			value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4))))
+		match = join(match, masked(binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))))
 	}
 	return join(match, equals(a[:]))
+}
+
+// masked keeps some of the 32 bits that were loaded.
+func masked(mask []byte) []byte {
+	return expr("bitwise",
+		num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_LEN, 4),
+		value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4)))
 }
 
 // port matches a transport protocol's destination port.
@@ -129,6 +161,8 @@ func expr(name string, attrs ...[]byte) []byte {
 func value(kind uint16, data []byte) []byte { return nest(kind, attr(unix.NFTA_DATA_VALUE, data)) }
 
 func num(kind uint16, v uint32) []byte { return attr(kind, binary.BigEndian.AppendUint32(nil, v)) }
+
+func num64(kind uint16, v uint64) []byte { return attr(kind, binary.BigEndian.AppendUint64(nil, v)) }
 
 func str(kind uint16, s string) []byte { return attr(kind, append([]byte(s), 0)) }
 
