@@ -3,10 +3,13 @@
 package client_test
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -43,5 +46,28 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 	missing.Argv = []string{"/no/such/program"}
 	if _, err := c.Run(testContext(t), missing); launchOf(err) != "not_found" {
 		t.Errorf("a missing program: %v", err)
+	}
+}
+
+// A command that passes the watched limit of the workspace is ended, hears which file was cut, and leaves the others whole.
+func TestPassedLimitIsCut(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/dev/shm", "cut") // files that other processes deleted and hold open there do not count
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	const limit = 4 << 20
+	c := dial(t, guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir,
+		Args: []string{"--workspace-bytes", fmt.Sprint(limit), "--workspace-watched=true"}}))
+	mustRun(t, c, sh("head -c 1000000 /dev/zero > old"))
+	res := mustRun(t, c, sh("head -c 40000000 /dev/zero > 'big one'; sleep 60"))
+	if said := string(res.Stderr.Head); res.State != wire.ExecQuotaKilled || !strings.Contains(said, `shortened: "big one"]`) {
+		t.Errorf("%q, %+v", said, res.ExecStatus)
+	}
+	for name, most := range map[string]int64{"old": 1000000, "big one": limit - 1000000 + 64<<10} {
+		if info, err := c.Stat(testContext(t), wire.PathRequest{Path: name}); err != nil || info.Size > most || info.Size < most-128<<10 {
+			t.Errorf("%s: %+v, %v", name, info, err)
+		}
 	}
 }

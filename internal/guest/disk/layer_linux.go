@@ -44,14 +44,14 @@ func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/
 // measure adds up what was written. The caller holds looking.
 func (l *layer) measure(root *os.File, limit Limit, quit <-chan struct{}) (found usage, blind bool) {
 	if l.since == 0 && !l.begun {
-		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), quit) // of any size; what cannot be looked at is the image's own
+		l.base, _ = measure(root, Limit{}, 0, mountedFiles(), nil, quit) // of any size; what cannot be looked at is the image's own
 	}
 	l.begun = true
 	limit.Bytes += l.base.bytes
 	if limit.Files > 0 {
 		limit.Files += l.base.files
 	}
-	found, blind = measure(root, limit, l.since, mountedFiles(), quit)
+	found, blind = measure(root, limit, l.since, mountedFiles(), nil, quit)
 	return usage{max(0, found.bytes-l.base.bytes), max(0, found.files-l.base.files)}, blind
 }
 
@@ -83,13 +83,14 @@ type Shortage struct {
 	Full    bool // there was no room at some time
 	Stopped bool // commands were ended for that
 	Outside bool // of the workspace, where there was room
+	Note    string
 }
 
 // Ended is called at a command's end; see quota.ended.
 func (q Quotas) Ended(since Marks, cut, failed bool) Shortage {
 	full, stopped := q.Workspace.ended(since.workspace, cut, failed)
 	fullOutside, stoppedOutside := q.Layer.ended(since.layer, cut, failed)
-	return Shortage{full || fullOutside, stopped || stoppedOutside, fullOutside && !full && !stopped}
+	return Shortage{full || fullOutside, stopped || stoppedOutside, fullOutside && !full && !stopped, q.Workspace.shortened(since.workspace)}
 }
 
 // Close ends the watches.

@@ -12,11 +12,9 @@ import (
 
 // Bounds of a look.
 const (
-	measureHeld  = 256     // directories below each other that stay open; those below are opened again on the way back
-	measureDepth = 1 << 14 // directories below each other that are looked at
+	measureDepth = 256     // directories below each other that are looked at; all of them stay open
 	measureOpen  = 1 << 14 // open files of commands that are looked at
 	measureTries = 16      // attempts at a directory that a command closes again and again
-	measureFinds = 64      // directories that are sought after they were moved
 )
 
 // scan adds up what lies in a tree.
@@ -28,8 +26,8 @@ type scan struct {
 	most  int64               // entries after which counting ends: there are too many
 	twice map[FileID]struct{} // files with several names, and those of an engine, that were counted
 	quit  <-chan struct{}
+	grown *growth // nil for layers
 	buf   []byte
-	finds int
 	blind bool // something could not be looked at because commands kept it from being
 }
 
@@ -38,9 +36,7 @@ type level struct {
 	up    *level
 	name  string
 	depth int
-	fd    int // -1 while it is closed because too many are open, and when it is lost
-	ino   uint64
-	next  int64 // where to read on in one that is closed
+	fd    int // -1 while it is closed
 }
 
 // FileID names a file among all.
@@ -51,9 +47,9 @@ func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
 // that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when quit
-// was closed meanwhile. For since see scan, for mounted see scan.addMounted.
-func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan struct{}) (found usage, blind bool) {
-	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
+// was closed meanwhile. For since and grown see scan, for mounted see scan.addMounted.
+func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth, quit <-chan struct{}) (found usage, blind bool) {
+	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, grown: grown, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
 		s.most = 2 * l.most().Files
 	}
@@ -89,9 +85,6 @@ func (s *scan) walk(d *level) {
 		_, _, names := unix.ParseDirent(s.buf[:n], -1, nil)
 		for _, name := range names {
 			s.entry(d, name)
-			if d.fd < 0 {
-				return
-			}
 		}
 	}
 }
@@ -113,6 +106,7 @@ func (s *scan) entry(d *level, name string) {
 		return // gone, or not to be counted
 	}
 	s.add(&st)
+	s.grown.see(d, name, &st)
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev != s.dev {
 		return
 	}
@@ -128,13 +122,7 @@ func (s *scan) entry(d *level, name string) {
 		sub.shut()
 		return
 	}
-	if d.depth >= measureHeld {
-		d.park()
-	}
 	s.walk(sub)
-	if d.fd < 0 {
-		s.resume(d, sub)
-	}
 	sub.shut()
 }
 
@@ -156,11 +144,11 @@ func (s *scan) open(d, at *level, name string) bool {
 		return false // gone, or another user closed it: then commands cannot write to it either
 	}
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev || d.ino != 0 && d.ino != st.Ino {
+	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev {
 		_ = unix.Close(fd) // another one
 		return false
 	}
-	d.fd, d.ino = fd, st.Ino
+	d.fd = fd
 	return true
 }
 
@@ -229,40 +217,6 @@ func restore(fd int, was, now uint32) {
 func (d *level) shut() {
 	_ = unix.Close(d.fd) // only read
 	d.fd = -1
-}
-
-// park closes d until resume opens it again, where reading resumes.
-func (d *level) park() {
-	if next, err := unix.Seek(d.fd, 0, unix.SEEK_CUR); err == nil {
-		d.next = next
-		d.shut()
-	}
-}
-
-// resume opens d again from sub, which was found in it. One that was moved away from there is sought by its name.
-func (s *scan) resume(d, sub *level) {
-	if (sub.fd < 0 || !s.open(d, sub, "..")) && s.finds < measureFinds {
-		s.finds++
-		s.blind = s.blind || s.finds == measureFinds
-		s.find(d)
-	}
-	if d.fd < 0 {
-		return
-	}
-	if _, err := unix.Seek(d.fd, d.next, unix.SEEK_SET); err != nil {
-		d.shut()
-	}
-}
-
-// find opens d by the names of the directories above it. No more than two of those are open at a time.
-func (s *scan) find(d *level) bool {
-	if d.up.fd < 0 {
-		if !s.find(d.up) {
-			return false
-		}
-		defer d.up.shut()
-	}
-	return s.open(d, d.up, d.name)
 }
 
 func (s *scan) add(st *unix.Stat_t) {

@@ -73,11 +73,14 @@ type Quota struct {
 
 	ticking atomic.Bool // the watch is about to ask busy
 
-	looking sync.Mutex // held while a look is taken and its consequence
+	looking sync.Mutex // held while a look is taken and its consequence; guards the next two fields
+	growth  growth
+	note    string // what the last stop did to files; empty for nothing
 
 	mu     sync.Mutex // guards the fields below
 	found  usage      // at the last look
 	wrote  usage      // by the guest since
+	saved  time.Time  // when it last did
 	open   usage      // reserved by what the guest is writing
 	floor  usage      // what commands may keep though it is over the limit: they must not add to it
 	begun  time.Time  // when the last look began
@@ -201,13 +204,15 @@ func (q *Quota) look() {
 	}
 	if !closed(q.quit) && q.take(found, own, begun, free, blind) {
 		q.stop()
+		q.cut()
 	}
 }
 
 // measure takes a look at what counts.
 func (q *Quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
-		return measure(q.root, q.limit, 0, nil, q.quit)
+		q.growth.now, q.growth.grown = map[FileID]int64{}, nil
+		return measure(q.root, q.limit, 0, nil, &q.growth, q.quit)
 	}
 	return q.layer.measure(q.root, q.limit, q.quit)
 }
@@ -220,6 +225,9 @@ func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) 
 	q.looked = time.Now()
 	q.found, q.begun, q.cost, q.free = found, begun, q.looked.Sub(begun), free
 	q.wrote = q.wrote.plus(usage{-own.bytes, -own.files})
+	if !blind && found.bytes <= q.limit.Bytes {
+		q.growth.before = q.growth.now
+	}
 	if found.bytes >= q.limit.Bytes || q.limit.Files > 0 && found.files >= q.limit.Files {
 		q.full = begun
 	}
@@ -302,6 +310,22 @@ func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
+// shortened returns what to tell a command of files that were cut since it began.
+func (q *Quota) shortened(since quotaMark) string {
+	if q == nil {
+		return ""
+	}
+	q.mu.Lock()
+	stopped := q.stops > since.stops
+	q.mu.Unlock()
+	if !stopped {
+		return ""
+	}
+	q.looking.Lock() // the look that stopped it is followed by the cut
+	defer q.looking.Unlock()
+	return q.note
+}
+
 // untouched reports whether the workspace's file system has exactly as much free as at the last look, and is of a kind that
 // counts what is written at once: then the command wrote nothing that counts. A look costs a tenth of a short command.
 func (q *Quota) untouched() bool {
@@ -345,6 +369,7 @@ func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 		defer q.mu.Unlock()
 		q.open = q.open.plus(usage{-want.bytes, -want.files})
 		q.wrote = q.wrote.plus(want)
+		q.saved = time.Now()
 	}, nil
 }
 

@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -167,4 +169,53 @@ func TestQuotaUntouched(t *testing.T) {
 	if full, stopped := q.ended(mark, false, false); !full || !stopped {
 		t.Errorf("full %t, stopped %t", full, stopped)
 	}
+}
+
+// TestQuotaCuts: the excess is cut from the files that grew last, never below their earlier size.
+func TestQuotaCuts(t *testing.T) {
+	t.Parallel()
+	const k = 1 << 10
+	dir := memoryDir(t)
+	q := watched(t, dir, Limit{Bytes: 1 << 20}, nil)
+	makeDir(t, filepath.Join(dir, "d"))
+	grow := func(name string, size int) {
+		time.Sleep(20 * time.Millisecond) // so that the kernel's clock tells the changes apart
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grow("a", 600*k)
+	grow("d/b", 100*k)
+	q.look()
+	for _, c := range []struct{ a, b, wantA, wantB int64 }{
+		{0, 900 * k, 600 * k, 456 * k}, // back to the limit, with 32 KiB more than that
+		{900 * k, 900 * k, 600 * k, 100 * k},
+	} {
+		mark, err := q.admit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		grow("a", int(c.a))
+		grow("d/b", int(c.b))
+		if _, stopped := q.ended(mark, true, true); !stopped || !strings.Contains(q.shortened(mark), `"d/b"`) {
+			t.Errorf("stopped %t, %q", stopped, q.shortened(mark))
+		}
+		a, b := size(t, filepath.Join(dir, "a")), size(t, filepath.Join(dir, "d/b"))
+		if a < c.wantA || b < c.wantB || a+b > 1100*k {
+			t.Errorf("a has %d, b %d KiB", a/k, b/k)
+		}
+	}
+}
+
+func size(t *testing.T, name string) int64 {
+	t.Helper()
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
 }

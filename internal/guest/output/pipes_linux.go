@@ -122,6 +122,12 @@ func (w *outputPipe) take(p []byte) {
 	w.o.sink.write(w.ch, p)
 }
 
+// Note adds a line of the guest's to the standard error, which is at its end.
+func (o *Pipes) Note(text string) {
+	o.ways[1].take([]byte(text))
+	o.sink.flush()
+}
+
 func (w *outputPipe) finish() {
 	if w.o.left.Add(-1) == 0 {
 		close(w.o.done)

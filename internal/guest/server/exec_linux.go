@@ -209,7 +209,11 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 		e.term.End()
 	}
 	cut := end.Status.Signaled() && end.Status.Signal() == unix.SIGXFSZ || end.Status.ExitStatus() == 128+int(unix.SIGXFSZ)
-	e.finish(end, state, leaked, e.s.quotas.Ended(e.limits, cut, end.Status != 0))
+	want := e.s.quotas.Ended(e.limits, cut, end.Status != 0)
+	if want.Note != "" && e.term == nil {
+		e.out.Note(want.Note)
+	}
+	e.finish(end, state, leaked, want)
 	e.s.execs.ended(e) // first: who hears of the end finds that nothing runs any more
 	close(e.ended)
 }
