@@ -109,7 +109,7 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 	return []specs.Mount{
 		mount("proc", "/proc", "nosuid", "noexec", "nodev"),
 		mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
-		mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+		mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", fmt.Sprintf("max=%d", kit.MaxTerminals)),
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),

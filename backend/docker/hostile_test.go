@@ -31,7 +31,7 @@ func TestImageConfig(t *testing.T) {
 		t.Errorf("health %v, stop signal %s, directory %s", res.State.Health, res.Config.StopSignal, res.Config.WorkingDir)
 	}
 	for _, m := range res.Mounts {
-		if m.Type == "volume" && !strings.HasPrefix(m.Name, "workcell-") {
+		if m.Type == "volume" && !strings.HasPrefix(m.Name, "workcell-") && m.Destination != "/dev/pts" {
 			t.Errorf("anonymous volume at %s", m.Destination)
 		}
 	}

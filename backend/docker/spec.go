@@ -163,10 +163,23 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, kit.Inodes(size), mode, o.UID, o.GID)
 }
 
-// mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
-// would make an anonymous one without a size.
+// terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine
+// creates and removes this volume with the container.
+func terminals() mount.Mount {
+	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
+		NoCopy: true, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
+			"type": "devpts", "device": "devpts", "o": fmt.Sprintf("nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5,max=%d", kit.MaxTerminals),
+		}},
+	}}
+}
+
+// mounts are the guest, the workspace, terminals, and something harmless over every volume that the image declares: the
+// engine would make an anonymous one without a size.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
+	if p.engine.watch == "" && kernelNetwork(p.engine.runtime(p.Spec)) { // other engines fail to unmount or to label it
+		ms = append(ms, terminals())
+	}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,

@@ -44,10 +44,12 @@ func (b *driver) view(r *record, g group) *launch.Config {
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
 		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
-		// What a new namespace can do has been the way into the kernel more than once.
-		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
-		Seccomp:  b.machine.filter,
-		Rlimits:  b.rlimits(r),
+		// What a new namespace can do has been the way into the kernel more than once. Instances of inotify also count for
+		// the user who runs this process, who has 128 by default.
+		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")},
+			{Path: "/proc/sys/user/max_inotify_instances", Data: []byte("32")}},
+		Seccomp: b.machine.filter,
+		Rlimits: b.rlimits(r),
 		Argv: append([]string{embed.Path, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
 			kit.GuestArgs(r.Limits, r.Workspace != backend.WorkspaceSized, 0, r.OrphanTimeout)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
@@ -177,7 +179,7 @@ func showDevices(c *launch.Config, r *record) {
 		c.Links = append(c.Links, launch.Link{Path: "/dev/" + p, Target: target})
 	}
 	c.Mounts = append(c.Mounts,
-		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: "newinstance,ptmxmode=0666,mode=0620"},
+		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,max=%d", kit.MaxTerminals)},
 		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(kit.ShmSize(r.Limits), r.IDs.User)},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
@@ -231,6 +233,9 @@ func makeEtc(c *launch.Config, r *record) {
 	c.Dirs = append(c.Dirs, launch.Dir{Path: "/root", Mode: 0o700})
 }
 
+// maxSignals is how many queued signals and timers a sandbox may have.
+const maxSignals = 4096
+
 // rlimits returns what every process is born with.
 func (b *driver) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
@@ -241,6 +246,8 @@ func (b *driver) rlimits(r *record) []launch.Rlimit {
 		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
 		// Counted within the sandbox's own user namespace.
 		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + kit.GuestPIDs)},
+		// So are these, and a second time for the user who runs this process.
+		{Resource: unix.RLIMIT_SIGPENDING, Value: maxSignals},
 	}
 	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
 		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes)})

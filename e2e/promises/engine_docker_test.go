@@ -245,12 +245,19 @@ func (e *dockerEngine) inspect(t *testing.T, b *sandbox) {
 		"environment":                              !slices.ContainsFunc(c.Config.Env, func(e string) bool { return strings.HasPrefix(e, hostCanary) }),
 		"user":                                     c.Config.User == b.s.Info().User,
 		"label of instance":                        c.Config.Labels[backend.LabelInstance] == w.instance,
-		"5.19, 5.31 two volumes of ours, no other": len(c.Mounts) == 2 && slices.ContainsFunc(c.Mounts, ownVolume("/workspace", true)) && slices.ContainsFunc(c.Mounts, ownVolume("/.workcell", false)),
+		"5.19, 5.31 our volumes and the terminals": len(c.Mounts) == 3 && slices.ContainsFunc(c.Mounts, ownVolume("/workspace", true)) && slices.ContainsFunc(c.Mounts, ownVolume("/.workcell", false)) && terminals(h.Mounts),
 	} {
 		if !ok {
 			t.Errorf("%s: not so", rule)
 		}
 	}
+}
+
+// terminals reports whether what is mounted at /dev/pts has a bound.
+func terminals(mounts []mount.Mount) bool {
+	return slices.ContainsFunc(mounts, func(m mount.Mount) bool {
+		return m.Target == "/dev/pts" && strings.HasSuffix(m.VolumeOptions.DriverConfig.Options["o"], ",max=64")
+	})
 }
 
 // ownVolume returns a function that reports whether a mount is a volume of ours.

@@ -4,6 +4,7 @@ package promises
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -168,14 +169,9 @@ func TestH5Descriptors(t *testing.T) {
 	b := newSandbox(t, pythonSandbox())
 	limit, err := strconv.Atoi(strings.TrimSpace(b.sh(t, "ulimit -Hn")))
 	must(t, err)
-	kinds := []string{"files", "epoll"}
-	if w.name != "local" { // where the kernel would count them among those of the machine's root
-		kinds = append(kinds, "inotify")
-	}
-	for _, kind := range kinds {
-		n, why, _ := strings.Cut(strings.TrimSpace(b.background(t, "descriptors.py", kind)), " ")
-		had, err := strconv.Atoi(n)
-		if must(t, err); why != "EMFILE" || had > limit || kind != "inotify" && had < limit-100 {
+	for _, kind := range []string{"files", "epoll"} {
+		had, why := takeAll(t, b, kind)
+		if why != "EMFILE" || had > limit || had < limit-100 {
 			t.Errorf("%s: %d of %d, then %s", kind, had, limit, why)
 		}
 		b.alive(t)
@@ -184,7 +180,53 @@ func TestH5Descriptors(t *testing.T) {
 	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
 		t.Errorf("a file beside them holds %q", got)
 	}
-	newSandbox(t, pythonSandbox()).python(t, "descriptors.py", "files", "0")
+	newSandbox(t, pythonSandbox()).python(t, "counters.py", "files", "0")
+}
+
+// takeAll has a sandbox hold as much of a kind as it can, and returns how many that are and why no more.
+func takeAll(t *testing.T, b *sandbox, kind string) (had int, why string) {
+	t.Helper()
+	n, why, _ := strings.Cut(strings.TrimSpace(b.background(t, "counters.py", kind)), " ")
+	had, err := strconv.Atoi(n)
+	must(t, err)
+	return had, why
+}
+
+// TestH9Counters: while a sandbox holds all it can of a resource that the kernel counts for the machine, a user, or a
+// namespace, another sandbox gets some. Sandboxes of one user share a few counters: then the other one works without.
+func TestH9Counters(t *testing.T) {
+	t.Parallel()
+	const many = 1 << 20
+	b, other := newSandbox(t, pythonSandbox()), newSandbox(t, pythonSandbox())
+	local := w.name == "local"
+	for kind, c := range map[string]struct {
+		most   int
+		shared bool
+	}{
+		"terminals": {map[bool]int{false: 64, true: many}[onCluster()], onCluster()}, "asynchronous I/O": {0, false}, "keys": {0, false},
+		"inotify": {map[bool]int{false: many, true: 32}[local], !local}, "signals": {many, !local}, "timers": {many, !local},
+		"shared memory": {many, false}, "semaphores": {many, false}, "message queues": {many, false},
+		"POSIX message queues": {many, true}, "pipes": {many, true}, "descriptors on their way": {many, true},
+	} {
+		had, why := takeAll(t, b, kind)
+		if had > c.most || why == "enough" {
+			t.Errorf("%s: %d, then %s", kind, had, why)
+		}
+		want := "4 enough\n"
+		if c.most == 0 {
+			want = "0 " + why + "\n"
+		}
+		if got := other.python(t, "counters.py", kind, "0", "4"); got != want && !c.shared {
+			t.Errorf("%s: after %d and %s, another sandbox has %q", kind, had, why, got)
+		}
+		other.alive(t)
+	}
+	b.alive(t)
+	if w.bridgedUser != nil && !onCluster() {
+		if had, why := takeAll(t, newSandbox(t, bridged(pythonSandbox())), "connections"); had > 4000 || why != "EPERM" {
+			t.Errorf("connections: %d, then %s", had, why)
+		}
+	}
 }
 
 // TestH6Spin keeps every processor busy from several sandboxes. Others are made, used and removed nevertheless.
@@ -277,6 +319,23 @@ func TestH3DiskFull(t *testing.T) {
 			t.Errorf("afterwards: %v", out)
 		}
 	})
+}
+
+// TestH3Allocate: where the workspace's limit is watched, no call takes space faster than it can be written.
+func TestH3Allocate(t *testing.T) {
+	t.Parallel()
+	b := newSandbox(t, pythonSandbox())
+	var got map[string]any
+	must(t, json.Unmarshal([]byte(b.python(t, "allocate.py")), &got))
+	if n, _ := got["blocks"].(float64); n < 2048 {
+		t.Errorf("what the C library reserved has %v blocks", got["blocks"])
+	}
+	delete(got, "blocks")
+	for name, outcome := range got {
+		if watched := b.s.Info().Workspace == backend.WorkspaceWatched; watched && outcome != "ENOTSUP" {
+			t.Errorf("%s: %v", name, outcome)
+		}
+	}
 }
 
 // TestH3Root fills the root outside of the workspace, where all of it can be written to: with one file, with many, and

@@ -68,6 +68,9 @@ func ReadonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"}
 }
 
+// MaxTerminals is how many pseudo-terminals a sandbox may have. The machine has kernel.pty.max, by default 4096.
+const MaxTerminals = 64
+
 // OpenFiles returns how many files every process of a sandbox may have open; the guest sets the user's own limit for
 // commands, which may be smaller than the guest's needs.
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }

@@ -16,6 +16,9 @@ import (
 // filter, besides the engine's, that refuses to change them. It also keeps a command from lowering its own tag to that of
 // another one. And it keeps a command from forging a fault, for whose signal Go's runtime ends its program unless kill or tgkill
 // sent it: by siginfo, or as the signal of a file that is ready.
+//
+// It also answers io_setup like a kernel without asynchronous I/O. The kernel has one counter of it for the whole machine,
+// which two calls exhaust, and programs fall back to threads.
 
 // limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
 // the call does not use.
@@ -30,19 +33,26 @@ type abi struct {
 	setaffinity                     uint32
 	queue                           [4]uint32 // rt_sigqueueinfo and rt_tgsigqueueinfo, twice where x32 has numbers of its own
 	fcntl                           [2]uint32
+	setup, ioctl                    [2]uint32 // io_setup and ioctl, with the numbers of x32
+	allocate                        uint32    // fallocate
 }
 
 // faults are the signals of a program's own faults.
-var faults = [...]unix.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS}
+var faults = []uint32{uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIGBUS), uint32(unix.SIGFPE),
+	uint32(unix.SIGSEGV), uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS)}
+
+// reservations are the type and number of the ioctls that allocate space without writing: FS_IOC_RESVSP, FS_IOC_RESVSP64,
+// FS_IOC_ZERO_RANGE, XFS_IOC_ALLOCSP, XFS_IOC_ALLOCSP64, and FS_IOC_FSSETXATTR, which sets how much one write allocates.
+var reservations = []uint32{0x5828, 0x582a, 0x5839, 0x580a, 0x5824, 0x5820}
 
 // x32Bit is set in the number of a call of the x32 ABI, which has amd64's numbers for these calls.
 const x32Bit = 0x40000000
 
 var abis = []abi{
-	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203, [4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}},
-	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241, [4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}},
-	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122, [4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}},
-	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}},
+	{unix.AUDIT_ARCH_X86_64, 302, 160, 141, 251, 142, 144, 314, 203, [4]uint32{129, 297, 524, 536}, [2]uint32{72, 72}, [2]uint32{206, 543}, [2]uint32{16, 514}, 285},
+	{unix.AUDIT_ARCH_I386, 340, 75, 97, 289, 154, 156, 351, 241, [4]uint32{178, 335, 178, 335}, [2]uint32{55, 221}, [2]uint32{245, 245}, [2]uint32{54, 54}, 324},
+	{unix.AUDIT_ARCH_AARCH64, 261, 164, 140, 30, 118, 119, 274, 122, [4]uint32{138, 240, 138, 240}, [2]uint32{25, 25}, [2]uint32{0, 0}, [2]uint32{29, 29}, 47},
+	{unix.AUDIT_ARCH_ARM, 369, 75, 97, 314, 154, 156, 380, 241, [4]uint32{178, 363, 178, 363}, [2]uint32{55, 221}, [2]uint32{243, 243}, [2]uint32{54, 54}, 352},
 }
 
 // Values of the argument whose priority is set: all processes of a user.
@@ -54,6 +64,8 @@ const (
 const (
 	verdictAllow = unix.SECCOMP_RET_ALLOW
 	verdictDeny  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+	verdictNone  = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	verdictWrite = unix.SECCOMP_RET_ERRNO | uint32(unix.EOPNOTSUPP) // for which C libraries write instead
 )
 
 // newLimitKey returns a key that nobody can guess.
@@ -71,19 +83,23 @@ func guardThreads(key limitKey, tag int, guarded uint32) (uint32, error) {
 	if err != nil || last == guarded {
 		return last, err
 	}
-	filter := guardFilter(key, tag, last)
+	return last, install(guardFilter(key, tag, last))
+}
+
+// install installs a filter for all threads.
+func install(filter []unix.SockFilter) error {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // has been set, by every engine
-		return 0, os.NewSyscallError("no_new_privs", err)
+		return os.NewSyscallError("no_new_privs", err)
 	}
 	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
 	if e != 0 {
-		return 0, os.NewSyscallError("seccomp", e)
+		return os.NewSyscallError("seccomp", e)
 	}
 	if thread != 0 {
-		return 0, fmt.Errorf("seccomp: thread %d has another filter", thread)
+		return fmt.Errorf("seccomp: thread %d has another filter", thread)
 	}
-	return last, nil
+	return nil
 }
 
 // lastThread returns the highest id of the process's threads.
@@ -156,18 +172,11 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		verdict(verdictDeny),
 		verdict(verdictAllow),
 	}
-	ready := []unix.SockFilter{loadArg(1, 0), jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1), loadArg(2, 0)}
-	for i, sig := range faults {
-		ready = append(ready, jump(unix.BPF_JEQ, uint32(sig), uint8(len(faults)-i), 0))
-	}
-	ready = append(ready, verdict(verdictAllow), verdict(verdictDeny))
-	const arch = 4 // offset in struct seccomp_data
-	var out []unix.SockFilter
-	for _, a := range abis {
-		section := []unix.SockFilter{load(0), {Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: ^uint32(x32Bit)}}
-		on := func(nr uint32, rule []unix.SockFilter) {
-			section = append(append(section, jump(unix.BPF_JEQ, nr, 0, uint8(len(rule)))), rule...)
-		}
+	ready := append([]unix.SockFilter{loadArg(1, 0), jump(unix.BPF_JEQ, unix.F_SETSIG, 0, uint8(len(faults))+1), loadArg(2, 0)},
+		refuse(faults, verdictDeny)...)
+	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
+		on(a.setup[0], []unix.SockFilter{verdict(verdictNone)})
+		on(a.setup[1], []unix.SockFilter{verdict(verdictNone)})
 		on(a.prlimit, limits)
 		on(a.setrlimit, tags)
 		on(a.setpriority, class(prioUser))
@@ -178,10 +187,43 @@ func guardFilter(key limitKey, tag int, last uint32) []unix.SockFilter {
 		on(424, siginfo) // pidfd_send_signal has this number everywhere
 		on(a.fcntl[0], ready)
 		on(a.fcntl[1], ready)
+	})
+}
+
+// writeFilter refuses to allocate space without writing: that takes gigabytes before the guest can measure them.
+func writeFilter() []unix.SockFilter {
+	ioctl := append([]unix.SockFilter{loadArg(1, 0), and(0xffff)}, refuse(reservations, verdictWrite)...)
+	return forEach(func(a abi, on func(nr uint32, rule []unix.SockFilter)) {
+		on(a.allocate, []unix.SockFilter{verdict(verdictWrite)})
+		on(a.ioctl[0], ioctl)
+		on(a.ioctl[1], ioctl)
+	})
+}
+
+// refuse ends a rule: the values that were loaded are refused, others are allowed.
+func refuse(values []uint32, with uint32) (out []unix.SockFilter) {
+	for i, v := range values {
+		out = append(out, jump(unix.BPF_JEQ, v, uint8(len(values)-i), 0))
+	}
+	return append(out, verdict(verdictAllow), verdict(with))
+}
+
+// forEach makes a filter of the rules that add gives to the calls of each ABI.
+func forEach(add func(a abi, on func(nr uint32, rule []unix.SockFilter))) (out []unix.SockFilter) {
+	const arch = 4 // offset in struct seccomp_data
+	for _, a := range abis {
+		section := []unix.SockFilter{load(0), and(^uint32(x32Bit))}
+		add(a, func(nr uint32, rule []unix.SockFilter) {
+			section = append(append(section, jump(unix.BPF_JEQ, nr, 0, uint8(len(rule)))), rule...)
+		})
 		section = append(section, verdict(verdictAllow))
 		out = append(append(out, load(arch), jump(unix.BPF_JEQ, a.arch, 0, uint8(len(section)))), section...)
 	}
 	return append(out, verdict(verdictAllow)) // another ABI is the engine's filter's to refuse
+}
+
+func and(k uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: k}
 }
 
 func load(offset uint32) unix.SockFilter {

@@ -28,6 +28,7 @@ type Protection struct {
 	key    limitKey
 	tag    int    // limit that the filter keeps commands from changing, see tagLimit
 	last   uint32 // thread that is guarded, with all before it
+	writes bool   // commands must not allocate space without writing
 	err    error
 }
 
@@ -66,8 +67,20 @@ func (p *Protection) Await() error {
 		return nil
 	}
 	<-p.done
-	p.settle.Do(p.guard) // a thread may have been on its way
+	p.settle.Do(func() {
+		p.guard() // a thread may have been on its way
+		if p.writes && os.Getpid() == 1 && p.err == nil {
+			p.err = install(writeFilter())
+		}
+	})
 	return p.err
+}
+
+// RefuseAllocation makes commands write the space that they take. It must be called before the first Await.
+func (p *Protection) RefuseAllocation() {
+	if p != nil {
+		p.writes = true
+	}
 }
 
 func (p *Protection) guard() {

@@ -72,7 +72,7 @@ func otherEnd(master int) (int, error) {
 // terminalError distinguishes a sandbox without terminals from one that has no room for another.
 func terminalError(what string, err error) error {
 	if isShortage(err) || errors.Is(err, unix.ENOSPC) {
-		return shortage(err)
+		return launchFail(NoResources, "no pseudo-terminal is free: %s: %v", what, err)
 	}
 	return wire.Errorf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
 }

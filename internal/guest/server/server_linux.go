@@ -130,6 +130,9 @@ func New(cfg Config) (*Server, error) {
 
 // limitDisk begins to hold the limits of what is written.
 func (s *Server) limitDisk() error {
+	if s.cfg.Workspace.Watched || s.cfg.Layer.Bytes > 0 {
+		s.cfg.Protection.RefuseAllocation()
+	}
 	var err error
 	s.quotas.Workspace, err = disk.NewQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
 	if err != nil {
