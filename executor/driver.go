@@ -3,8 +3,6 @@ package executor
 import (
 	"encoding/json"
 	"io"
-	"strings"
-	"unicode"
 
 	"github.com/workcell-dev/workcell/session"
 )
@@ -169,14 +167,6 @@ func WithSchema(prompt string, schema json.RawMessage) string {
 		return prompt
 	}
 	return prompt + "\n\nAnswer with JSON alone, without a code block, that is valid by this schema:\n" + string(schema)
-}
-
-// Plain returns a prompt for a CLI that takes one with a slash first for the name of a command, which a repository may define.
-func Plain(prompt string) string {
-	if strings.HasPrefix(strings.TrimLeftFunc(prompt, func(r rune) bool { return r == '\ufeff' || unicode.IsSpace(r) }), "/") {
-		return "The task:\n" + prompt
-	}
-	return prompt
 }
 
 // WithSystem returns the prompt of a task for a CLI that has no other place for a system prompt.

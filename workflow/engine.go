@@ -183,7 +183,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
 			ctx = core.WithFlowContext(ctx, wf.ID)
 			telemetry.Around(ctx) // the run's own span is around it, or follows
-			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.first() {
+			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.executed.CompareAndSwap(false, true) {
 				return r.execute(ctx)
 			}
 			r, err := e.begin(ctx, wf, input)
@@ -193,7 +193,6 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 			r.stream = stream
 			ctx, end := r.span(ctx)
 			defer end()
-			r.first()
 			return r.execute(ctx)
 		})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/expr"
@@ -46,8 +47,7 @@ type execution struct {
 	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
-// handledKey marks the context of steps inside a step that has an answer to a failure: another attempt, or on_error.
-type handledKey struct{}
+type handledKey struct{} // of steps inside a step that handles a failure by another attempt or on_error
 
 // result is what a step returned.
 type result struct {
@@ -247,7 +247,8 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
-		} else if ex.run.opts.Journal != nil && isOutage(err) && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil {
+		} else if away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity); away &&
+			ex.run.opts.Journal != nil && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil {
 			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
 			return 0, interruption(ctx)
 		}

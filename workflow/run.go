@@ -11,7 +11,6 @@ import (
 	"github.com/firebase/genkit/go/core"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
@@ -42,7 +41,7 @@ type run struct {
 	info     map[string]any  // what expressions read as `run`
 	chain    []string
 	started  time.Time
-	executed atomic.Bool
+	executed atomic.Bool  // by the first caller
 	steps    atomic.Int64 // attempts made
 	held     atomic.Int64 // bytes remembered
 	// conversations is how many bytes were recorded of the agents' conversations that are under way.
@@ -73,9 +72,6 @@ func (r *run) identify(id string, started time.Time) {
 	r.result.RunID, r.result.Started = id, started
 	r.info = map[string]any{"id": id, "workflow": r.wf.ID, "started_at": started.UTC().Format(time.RFC3339Nano)}
 }
-
-// first reports true once: a run is executed by the first caller.
-func (r *run) first() bool { return r.executed.CompareAndSwap(false, true) }
 
 func (r *run) scope() session.Run {
 	if r.opts.Within != nil {
@@ -205,13 +201,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrInterrupted) }
 
 func interruption(ctx context.Context) *Error {
-	cause := context.Cause(ctx)
-	return &Error{Code: codeInterrupted, Message: cause.Error(), Err: cause, Final: true}
-}
-
-// isOutage reports whether a step failed because its engine does not answer or has no room, which will pass.
-func isOutage(err error) bool {
-	return errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity)
+	return &Error{Code: codeInterrupted, Message: context.Cause(ctx).Error(), Err: context.Cause(ctx), Final: true}
 }
 
 // settle closes the run's sandboxes and writes the result.

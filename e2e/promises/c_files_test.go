@@ -172,16 +172,3 @@ func (f hookReader) Read([]byte) (int, error) {
 	f()
 	return 0, io.EOF
 }
-
-// TestC6Ownership: files belong to the sandbox's user, with the mode that was asked for.
-func TestC6Ownership(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		dir := b.dir(t)
-		owner := map[*sandbox]string{w.user: "1000:1000", w.root: "0:0"}[b]
-		b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/new/sub/f", "contents": "x", "mode": "0750"})
-		if got, want := b.sh(t, "cd "+dir+" && stat -c '%u:%g %a' new new/sub new/sub/f"), owner+" 755\n"+owner+" 755\n"+owner+" 750\n"; got != want {
-			t.Errorf("owner and mode %q, want %q", got, want)
-		}
-	})
-}

@@ -45,27 +45,6 @@ func allDead(t *testing.T, b *sandbox, dir, mark string) {
 	})
 }
 
-// TestF1Timeout: a timeout ends a command, whose output until then is not lost, and one that ignores every signal that can be
-// ignored.
-func TestF1Timeout(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		some := func(out obj) bool { return out["stdout"] != "" }
-		out := b.timedOut(t, obj{"command": "echo partial; echo trouble >&2; exec sleep 600"}, 1, some)
-		if out["stdout"] != "partial\n" || !strings.HasPrefix(out["stderr"].(string), "trouble\n") {
-			t.Errorf("%v", out)
-		}
-		res, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "sleep 600", Timeout: time.Second}, session.Streams{Stdout: io.Discard})
-		if err != nil || res.Status != session.ExecTimedOut {
-			t.Errorf("streamed: %+v, %v", res, err)
-		}
-		const deaf = "import signal, time\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\nprint('deaf')\ntime.sleep(600)"
-		if out = b.timedOut(t, obj{"cmd": []string{"python3", "-uc", deaf}}, 2, some); out["signal"] != "SIGKILL" || out["stdout"] != "deaf\n" {
-			t.Errorf("%v", out)
-		}
-	})
-}
-
 // TestF2Tree ends a command with children of every kind at its timeout.
 func TestF2Tree(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/argv"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -52,7 +53,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	if err != nil {
 		return inv, fmt.Errorf("%w: acp: %v", backend.ErrInvalid, err)
 	}
-	prompt := executor.Plain(executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema)))
+	prompt := sanitize.Prompt(executor.WithSystem(system, executor.WithSchema(t.Prompt, t.Schema)))
 	inv.Talk = func(stdin io.Writer) executor.Parser {
 		p := &parser{
 			out: stdin, prompt: prompt, workdir: in.Workdir, resume: t.ResumeID, mcp: in.MCP, meta: inv.Meta, web: t.Web, deny: deny,

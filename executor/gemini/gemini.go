@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,7 +51,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
 		// The CLI starts MCP servers in a trusted folder only. No extension, and no server but ours, whoever configures one.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
-		Stdin: []byte(executor.Plain(executor.WithSchema(t.Prompt, t.Schema))),
+		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
 		Files: []executor.File{
 			{Path: path.Join(in.Home, ".gemini/settings.json"), Data: settings(t, in)}, {Path: guardFile, Data: []byte(guard)},
 		},

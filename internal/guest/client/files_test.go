@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,32 +33,6 @@ func get(t testing.TB, c *client.Conn, path string) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: path, Length: -1}, &b)
 	return b.Bytes(), err
-}
-
-func TestAnyBytesRoundTrip(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	sizes := []int{0, 1, 1024, wire.MaxData - 1, wire.MaxData, wire.MaxData + 1, 2 * wire.MaxData, 1 << 20, 50 << 20}
-	for range 100 {
-		sizes = append(sizes, rand.IntN(3*wire.MaxData))
-	}
-	for i, size := range sizes {
-		data := noise(size)
-		name := fmt.Sprintf("dir/sub/file %d", i)
-		info, err := put(t, c, name, data)
-		want := wire.FileInfo{Path: name, Type: wire.TypeFile, Size: int64(size), Mode: 0o644, ModTimeUnix: info.ModTimeUnix}
-		if diff := cmp.Diff(want, info); err != nil || diff != "" {
-			t.Fatalf("put of %d bytes: %v (-want +got):\n%s", size, err, diff)
-		}
-		onDisk, err := os.ReadFile(filepath.Join(g.Workdir, name))
-		if err != nil || !bytes.Equal(onDisk, data) {
-			t.Fatalf("%d bytes on disk, %v", len(onDisk), err)
-		}
-		back, err := get(t, c, filepath.Join(g.Workdir, name))
-		if err != nil || !bytes.Equal(back, data) {
-			t.Fatalf("%d of %d bytes back, %v", len(back), size, err)
-		}
-	}
 }
 
 func TestPartOfAFile(t *testing.T) {
