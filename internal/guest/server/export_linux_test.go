@@ -21,3 +21,6 @@ func (s *Server) ExecIDs() []string {
 	}
 	return ids
 }
+
+// PeerGone is peerGone.
+var PeerGone = peerGone

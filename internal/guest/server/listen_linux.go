@@ -162,7 +162,7 @@ func (c *serviceConn) identify(wait bool) (final bool) {
 	c.who.PID = int(cred.Pid)
 	member := c.sv.s.spawner.Member(c.who.PID)
 	e, final := c.sv.s.execs.find(func(e *execution) bool { return member(e.proc, e.id) }, wait)
-	if e != nil && slices.Contains(e.granted, c.sv.name) {
+	if e != nil && slices.Contains(e.granted, c.sv.name) && !peerGone(conn) {
 		c.who.ExecID = e.id
 	}
 	return final

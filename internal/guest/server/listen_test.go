@@ -7,8 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/server"
@@ -130,4 +134,52 @@ func FuzzListen(f *testing.F) {
 		}
 		_ = p.Close()
 	})
+}
+
+// TestPeerGone: a process that connected and is gone cannot lend its pid to another one.
+func TestPeerGone(t *testing.T) {
+	const to = "WORKCELL_TEST_CONNECT"
+	if path := os.Getenv(to); path != "" {
+		if _, err := net.Dial("unix", path); err != nil {
+			t.Fatal(err)
+		}
+		os.Exit(0)
+	}
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ask := func() bool {
+		conn, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return server.PeerGone(conn.(*net.UnixConn))
+	}
+	child := exec.Command(os.Args[0], "-test.run=^TestPeerGone$")
+	child.Env = append(os.Environ(), to+"="+ln.Addr().String())
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	probe, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.GetsockoptInt(probe[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	for _, fd := range append(probe[:], pidfd) {
+		_ = unix.Close(fd)
+	}
+	if known := !errors.Is(err, unix.ENOPROTOOPT); ask() != known { // Linux before 6.5
+		t.Errorf("a process that is gone: %v, want %v", !known, known)
+	}
+	conn, err := net.Dial("unix", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if ask() {
+		t.Error("a process that lives is taken for one that is gone")
+	}
 }

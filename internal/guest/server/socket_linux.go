@@ -121,6 +121,24 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
+// peerGone reports whether the process that connected was reaped, so that its pid may be that of another process. Linux before 6.5
+// cannot tell.
+func peerGone(conn *net.UnixConn) (gone bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if err == nil {
+			err = unix.PidfdSendSignal(pidfd, 0, nil, 0)
+			_ = unix.Close(pidfd)
+		}
+		gone = errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+	})
+	return gone || err != nil
+}
+
 // Dial connects to the guest of this sandbox, its init.
 func Dial() (*net.UnixConn, error) {
 	var conn *net.UnixConn
