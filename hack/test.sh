@@ -176,7 +176,7 @@ also_systems() {
 
 need_newcomer() { hack/tool.sh jaeger; }
 
-# other_systems vets everything for the other systems, with what the release compiled for them.
+# other_systems vets all packages for the other systems. It needs the packages that the release has compiled.
 other_systems() {
   local target
   for target in darwin/arm64 windows/amd64; do

@@ -298,7 +298,7 @@ func (a *applier) check(name string) error {
 	}
 	for i := range parts {
 		if a.isRepository(path.Join(append([]string{"."}, parts[:i]...)...)) {
-			return conflictError("nothing is written in a Git repository: what lies there can run on this machine")
+			return conflictError("nothing is written into a Git repository: Git may run it on this machine")
 		}
 	}
 	for i := 1; i < len(parts); i++ {

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// wrapper is a driver of a library user around another one.
+// wrapper is a library user's driver around another driver.
 type wrapper struct{ backend.SandboxBackend }
 
 func (w wrapper) Unwrap() backend.SandboxBackend { return w.SandboxBackend }

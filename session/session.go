@@ -264,7 +264,7 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 	return nil
 }
 
-// optional returns a driver as one of the optional interfaces. An Unwrap method makes those of the driver below count.
+// optional returns a driver as one of the optional interfaces. Drivers with an Unwrap method have the interfaces of the driver below.
 func optional[T any](b backend.SandboxBackend) (t T, ok bool) {
 	for b != nil {
 		if t, ok = b.(T); ok {

@@ -110,8 +110,8 @@ steps:
 	}
 }
 
-// TestOutage: an engine that does not answer or has no room interrupts the run, unless the file says how to go on. Nothing of it is recorded, and
-// the resumed run repeats the step.
+// TestOutage: if the engine is unavailable or full, the run is interrupted unless retry or on_error handles that. No failure is
+// recorded, and the resumed run repeats the step.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	const (

@@ -48,7 +48,7 @@ type run struct {
 	conversations atomic.Int64
 	stream        core.StreamCallback[Event]
 	workspace     *transfer.Snapshot      // what the run's sandboxes begin with; nil for nothing
-	interrupt     context.CancelCauseFunc // leaves the run to whoever resumes it
+	interrupt     context.CancelCauseFunc // ends the run so that it can be resumed
 	past          *past                   // of a run that was interrupted; nil for a new one
 	trace         string                  // traceparent of the run's span
 	checkpoint    *Checkpoint             // that the run goes back to; nil for none

@@ -96,7 +96,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	if in.Root {
 		inv.Env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
 	}
-	if t.Model != "" { // also for what it asks a smaller model otherwise, which it may not have
+	if t.Model != "" { // also for requests that would otherwise go to a smaller model, which the lease may not allow
 		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
 		inv.Env["ANTHROPIC_MODEL"] = t.Model
 	}

@@ -49,7 +49,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	guardFile := path.Join(in.Home, "guard.mjs")
 	inv := executor.Invocation{
 		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
-		// The CLI starts MCP servers in a trusted folder only. No extension, and no server but ours, whoever configures one.
+		// The CLI starts MCP servers in a trusted folder only. It loads no extension and only our server.
 		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
 		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
 		Files: []executor.File{

@@ -40,8 +40,8 @@ func (e *MissingError) Error() string {
 }
 
 // Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began, which may be
-// nil. Without a sandbox (box is nil) every required output is missing. The result is valid beside an error: a [*MissingError],
-// or one with the names of the outputs that cannot be read.
+// nil. Without a sandbox (box is nil) every required output is missing. The result is valid even with an error, which is a
+// [*MissingError] or has the names of the outputs that cannot be read.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()

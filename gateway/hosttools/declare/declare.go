@@ -58,7 +58,7 @@ func letterOrDigit(r rune) bool {
 	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// identifier returns a name as Python takes it, which is no keyword. Code inside finds the tool by it.
+// identifier returns the name of a tool in Python. It is never a keyword.
 func identifier(name string, keywords map[string]bool) string {
 	id := replaced(name, func(r rune) bool { return r == '_' || letterOrDigit(r) })
 	switch {

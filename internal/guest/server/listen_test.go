@@ -136,7 +136,7 @@ func FuzzListen(f *testing.F) {
 	})
 }
 
-// TestPeerGone: a process that connected and is gone cannot lend its pid to another one.
+// TestPeerGone: a reaped process is not mistaken for a new process with its pid.
 func TestPeerGone(t *testing.T) {
 	const to = "WORKCELL_TEST_CONNECT"
 	if path := os.Getenv(to); path != "" {
@@ -172,7 +172,7 @@ func TestPeerGone(t *testing.T) {
 		_ = unix.Close(fd)
 	}
 	if known := !errors.Is(err, unix.ENOPROTOOPT); ask() != known { // Linux before 6.5
-		t.Errorf("a process that is gone: %v, want %v", !known, known)
+		t.Errorf("a reaped process is gone: %v, want %v", !known, known)
 	}
 	conn, err := net.Dial("unix", ln.Addr().String())
 	if err != nil {
@@ -180,6 +180,6 @@ func TestPeerGone(t *testing.T) {
 	}
 	defer conn.Close()
 	if ask() {
-		t.Error("a process that lives is taken for one that is gone")
+		t.Error("a living process is taken for a reaped one")
 	}
 }

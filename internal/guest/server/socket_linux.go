@@ -121,8 +121,7 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
-// peerGone reports whether the process that connected was reaped, so that its pid may be that of another process. Linux before 6.5
-// cannot tell.
+// peerGone reports whether the peer was reaped: then another process may have its pid. Linux before 6.5 cannot tell.
 func peerGone(conn *net.UnixConn) (gone bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
