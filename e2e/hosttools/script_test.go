@@ -31,7 +31,7 @@ result({"sum": sum(tools.orders.lookup(id=str(n))["total"] for n in range(20))})
 		if got := outputs[0]["stdout"]; got != "{'order': {'id': '42'}, 'total': 12.5}\n" {
 			t.Errorf("%v", outputs[0])
 		}
-		if got, want := outputs[1]["stdout"], "not_found\ninvalid_argument\n1048576 []\n['INDEX.md', 'json', 'python', 'ts']\n"; got != want {
+		if got, want := outputs[1]["stdout"], "not_found\ninvalid_argument\n1048576 []\n['INDEX.md', 'json', 'python']\n"; got != want {
 			t.Errorf("%v, want %q", outputs[1], want)
 		}
 		if sum, _ := outputs[1]["result"].(obj); sum["sum"] != 250.0 {
