@@ -258,11 +258,12 @@ func TestH6Spin(t *testing.T) {
 // and the flooded one is not lost: whoever has it works in it, and so does another process that connects to it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.driver, session.Options{})
+	store := session.NewMemoryStore()
+	m := newManager(t, w.driver, session.Options{Store: store})
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, pythonSandbox())
 	must(t, err)
 	b.background(t, "flood.py", "24")
-	other, err := session.NewManager(w.driver, &session.Options{Instance: m.Instance()})
+	other, err := session.NewManager(w.driver, &session.Options{Instance: m.Instance(), Store: store})
 	must(t, err)
 	t.Cleanup(func() { must(t, other.Detach(context.Background())) })
 	for range 3 {
