@@ -139,6 +139,11 @@ func TestSharedTasks(t *testing.T) {
 		}
 		for range 2 {
 			must(t, cs, "cleanup_session", map[string]any{"session_id": id})
+			for range 2 {
+				if code, _ := do(t, cs, "session_status", map[string]any{"session_id": id}).failure(); code != "not_found" {
+					t.Errorf("%q: after its end: %s", owner, code)
+				}
+			}
 			again := do(t, cs, "execute_task", map[string]any{"task": "note", "input": "x", "session_id": id})
 			code, _ := again.failure()
 			if owner == "" && code != "not_found" || owner != "" && again.text("text") != "x" {

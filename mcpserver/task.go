@@ -175,7 +175,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	defer sc.mu.Unlock()
 	t := sc.tasks[id]
 	switch {
-	case t != nil:
+	case t != nil && (given || t.busy > 0 || !sc.shared()): // else another server may have ended it
 	case !given:
 		return run, "", nil, errNoTask()
 	case len(sc.tasks) >= maxTaskSessions:
@@ -241,8 +241,7 @@ type found struct {
 // runs are those of its sessions.
 func (s *Server) all(ctx context.Context, sc *scope, id string) (list []found, runs map[string]session.Run, err error) {
 	runs = sc.taskRuns()
-	_, known := runs[id]
-	if sc.shared() && !known && validSessionID(id) {
+	if sc.shared() && validSessionID(id) { // other servers may have begun it, or ended it
 		runs[id] = sc.sharedTask(id)
 		defer func() {
 			if !slices.ContainsFunc(list, func(f found) bool { return f.sessionID == id }) {

@@ -194,12 +194,12 @@ func TestReplicasShareSandboxes(t *testing.T) {
 	start := args(box, "command", "read x; echo got $x; sleep 1000")
 	start["stream"] = true
 	exec := field(t, callTool(t, alice, "sandbox_exec", start), "exec_id")
-	callTool(t, alice, "sandbox_exec_write", map[string]any{"exec_id": exec, "text": "word\n"})
+	callTool(t, alice, "sandbox_exec_write", args(box, "exec_id", exec, "text", "word\n"))
 	until(t, "one server reads what another wrote", func() bool {
-		res := callTool(t, alice, "sandbox_exec_read", map[string]any{"exec_id": exec})
+		res := callTool(t, alice, "sandbox_exec_read", args(box, "exec_id", exec))
 		return strings.Contains(text(t, res), "got word")
 	})
-	callTool(t, alice, "sandbox_exec_kill", map[string]any{"exec_id": exec})
+	callTool(t, alice, "sandbox_exec_kill", args(box, "exec_id", exec))
 	named := map[string]any{"session_key": "second"}
 	second := field(t, callTool(t, alice, "sandbox_open", named), "sandbox_id")
 	if got := field(t, callTool(t, alice, "sandbox_open", named), "sandbox_id"); got != second {

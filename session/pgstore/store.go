@@ -223,16 +223,22 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 	if err != nil {
 		return err
 	}
-	tag, err := tx.Exec(ctx, `UPDATE workcell.session SET engine = $2, key = $3, state = $4, owner = $5, record = $6,
+	for {
+		tag, err := tx.Exec(ctx, `UPDATE workcell.session SET engine = $2, key = $3, state = $4, owner = $5, record = $6,
 	env = CASE WHEN $4 IN ('closed', 'lost') THEN '{}' ELSE env END
 	WHERE id = $1 AND ($4 NOT IN ('creating', 'ready') OR state NOT IN ('closed', 'lost'))`, args...)
-	if err == nil && tag.RowsAffected() == 0 {
-		if _, err := scan(rec.ID, tx.QueryRow(ctx, recordOf, rec.ID)); err != nil {
+		if err != nil || tag.RowsAffected() > 0 {
 			return err
 		}
-		return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
+		there, err := scan(rec.ID, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, rec.ID))
+		switch {
+		case err != nil:
+			return err
+		case there.State == session.RecordClosed, there.State == session.RecordLost:
+			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
+		}
+		// It was inserted between the two statements, and nobody changes it now.
 	}
-	return err
 }
 
 // conflict is backend.ErrExists for a record that the database refuses.
