@@ -316,7 +316,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 		return next, nil
 	}
 	ex.scope.update(ex.id, map[string]any{"attempts": int64(e.Attempt)})
-	res := result{output: e.Output, has: e.Has, last: ex.typ != TypeSwitch, vars: e.Vars}
+	res := result{output: e.Output, has: e.Has, last: ex.typ != TypeSwitch && ex.typ != TypeSet, vars: e.Vars}
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return 0, err
 	}
