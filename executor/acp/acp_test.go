@@ -45,7 +45,7 @@ func TestSettings(t *testing.T) {
 			"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", "NODE_OPTIONS=--import=file:///", "guard.mjs=import", "GEMINI.md=terse",
 		}},
 		{opencode.Driver{}, []string{
-			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=delete", "system.md=terse",
+			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=if", "system.md=terse",
 		}},
 	} {
 		d := acp.Driver{Argv: []string{"agent", "acp"}, Settings: test.d}

@@ -15,9 +15,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Sessions is the directory of the program's home that outlives a call when a session is resumed.
-const Sessions = ".sessions"
-
 // Driver calls a program. There are no Task.Args.
 type Driver struct {
 	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt}; the system
@@ -60,7 +57,8 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 	}
 	env := executor.Environment(t, in)
 	env["WORKCELL_RESUME"], env["WORKCELL_MCP"] = t.ResumeID, strings.Join(in.MCP, " ")
-	inv := executor.Invocation{Argv: line, Env: env, Keep: []string{Sessions}, Late: true, Text: !d.JSON && d.Like == nil, CountTurns: d.JSON}
+	inv := executor.Invocation{Argv: line, Env: env, Keep: []string{".sessions"}, Late: true, CountTurns: d.JSON}
+	inv.Text = !d.JSON && d.Like == nil
 	if !argv.Has(d.Argv, argv.Prompt) {
 		inv.Stdin = []byte(prompt)
 	}
