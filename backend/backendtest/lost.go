@@ -173,7 +173,7 @@ func (s *suite) stubborn(t *testing.T) {
 		request(t, conn, deaf)
 	}
 	Sh(t, conn, `
-		d=.; i=0; while [ $i -lt 300 ]; do d=$d/dddddddddd; i=$((i+1)); done; mkdir -p $d
+		d=.; i=0; while [ $i -lt 200 ]; do d=$d/dddddddddd; i=$((i+1)); done; mkdir -p $d
 		mkdir -p locked/inside; touch locked/inside/file; mkfifo fifo
 		touch -- '-rf' '*' "$(printf 'a\nb\033[31m')" "$(printf '\377\376')"
 		ln -s `+canary+` link; ln -s `+canary+`/dir locked/inside/link; ln -s / root; ln -s . self

@@ -217,6 +217,25 @@ func TestManyHardLinks(t *testing.T) {
 	}
 }
 
+// TestDeepTree: directories that lie deeper in each other than a path can be are refused.
+func TestDeepTree(t *testing.T) {
+	t.Parallel()
+	src := t.TempDir()
+	at, err := unix.Open(src, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for i := 0; i < 1200 && err == nil; i++ {
+		if err = unix.Mkdirat(at, "dir", 0o700); err == nil {
+			above := at
+			at, err = unix.Openat(above, "dir", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			_ = unix.Close(above)
+		}
+	}
+	must(t, err)
+	must(t, unix.Close(at))
+	if err := snapshots.Mirror(t.Context(), src, t.TempDir(), 0, 0, func() {}); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("%v, want ErrTooLarge", err)
+	}
+}
+
 // TestShiftedACL: the users and groups that an access control list names move with the owners of files.
 func TestShiftedACL(t *testing.T) {
 	t.Parallel()
