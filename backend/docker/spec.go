@@ -164,10 +164,10 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 }
 
 // terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine
-// creates and removes this volume with the container.
-func terminals() mount.Mount {
+// creates and removes this volume with the container; labels tell whose it is if it does not.
+func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
-		NoCopy: true, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
+		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
 			"type": "devpts", "device": "devpts", "o": fmt.Sprintf("nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5,max=%d", kit.MaxTerminals),
 		}},
 	}}
@@ -177,9 +177,6 @@ func terminals() mount.Mount {
 // engine would make an anonymous one without a size.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	ms := []mount.Mount{b.guest.of(p.engine.runtime(p.Spec)).mount(true), b.workspaceMount(p, nonce)}
-	if p.engine.watch == "" && kernelNetwork(p.engine.runtime(p.Spec)) { // other engines fail to unmount or to label it
-		ms = append(ms, terminals())
-	}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
@@ -192,6 +189,10 @@ func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 			// What is mounted below a read-only mount could be written to.
 			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
 		})
+	}
+	// The engine would not remove it again if it failed to make a mount behind it.
+	if p.engine.watch == "" && kernelNetwork(p.engine.runtime(p.Spec)) { // other engines fail to unmount or to label it
+		ms = append(ms, terminals(p.Labels("terminals")))
 	}
 	return ms
 }
