@@ -149,7 +149,7 @@ var lengths = map[Dialect][]string{
 }
 
 // unlimited is the longest answer under a budget if the request has no limit. Some models refuse larger numbers.
-const unlimited = 32_000
+const unlimited = 16_000
 
 // chatFields are those that pass of a chat completion. Each of the many providers of this dialect adds fields of its own, of which
 // some search or call servers.

@@ -29,7 +29,9 @@ func Python(t Tool) string {
 	results := "Any"
 	if t.Output != nil {
 		out := newParser(t.Output)
-		results = p.document(out, name+"_result")
+		root := out.parse(out.root, 1)
+		p.declare(out)
+		results = p.typ(root, name+"_result")
 	}
 	in := newParser(t.Input)
 	def := p.function(name, in, results)
@@ -71,13 +73,7 @@ type pythonStub struct {
 	types    map[string]string // names of the document's own types
 }
 
-// document declares the types of a document and returns its own.
-func (p *pythonStub) document(in *parser, hint string) string {
-	root := in.parse(in.root, 1)
-	p.declare(in)
-	return p.typ(root, hint)
-}
-
+// declare declares the types of a document.
 func (p *pythonStub) declare(in *parser) {
 	p.types = map[string]string{}
 	for _, ref := range in.order {
@@ -167,19 +163,14 @@ func (p *pythonStub) union(of []*typ, hint string) string {
 }
 
 func pythonLiteral(v any) string {
-	if b, ok := v.(bool); ok {
-		if b {
+	switch v := v.(type) {
+	case bool:
+		if v {
 			return "True"
 		}
 		return "False"
-	}
-	return literal(v)
-}
-
-// literal returns a text or number.
-func literal(v any) string {
-	if n, ok := v.(number); ok {
-		return string(n)
+	case number:
+		return string(v)
 	}
 	return encode(v)
 }
