@@ -57,6 +57,7 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 	if err := checkTemplate(doc, source); err != nil {
 		c.errs = append(c.errs, err)
 	}
+	c.errs = append(c.errs, checkReach(doc, source)...)
 	if err := c.contract(source); err != nil && len(c.errs) == 0 {
 		return nil, err
 	}

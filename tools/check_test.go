@@ -82,6 +82,13 @@ func TestCheckAgent(t *testing.T) {
 				"a.prompt:3:18: Genkit cannot read the JSON Schema; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
 			},
 		},
+		"references": {
+			head: "input: {schema: {type: object, properties: {a: {$ref: \"http://127.0.0.1:1/x\"}}}}\noutput: {format: text, schema: {type: object, properties: {a: {$id: x}}}}",
+			want: []string{
+				"a.prompt:2:17: input.schema: $ref http://127.0.0.1:1/x: only # and #/$defs/name are supported",
+				"a.prompt:3:32: output.schema: $id is not supported",
+			},
+		},
 		"input that is no mapping": {
 			head: "input: {schema: string}\noutput: {schema: any}",
 			want: []string{

@@ -13,6 +13,7 @@ import (
 	"github.com/google/dotprompt/go/dotprompt"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // CheckPrompt reads a dotprompt file and checks all that can be known of it without a model: the frontmatter, as
@@ -29,7 +30,30 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	if err := checkTemplate(doc, string(out)); err != nil {
 		return nil, frontmatter.Errors{err}
 	}
+	if errs := checkReach(doc, string(out)); len(errs) > 0 {
+		return nil, errs
+	}
 	return doc, nil
+}
+
+// checkReach refuses what would have the host open a file or an address that an agent's file chooses: references of its
+// schemas, which Genkit's validator follows. The short form of a schema has none, and is read as JSON Schema nowhere.
+func checkReach(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
+	parsed, err := parseSource(source)
+	if err != nil {
+		return nil // what checkTemplate says
+	}
+	schemas := []any{parsed.Input.Schema, parsed.Output.Schema}
+	for i, key := range []string{"input", "output"} {
+		schema, err := picoschema(schemas[i])
+		if err != nil {
+			continue
+		}
+		if err := yamlnode.CheckReferences(schema); err != nil {
+			errs = append(errs, doc.Problem([]any{key, "schema"}, "", "%s.schema: %v", key, err))
+		}
+	}
+	return errs
 }
 
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
