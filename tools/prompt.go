@@ -36,12 +36,18 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// checkReach refuses what would have the host open a file or an address that an agent's file chooses: references of its
-// schemas, which Genkit's validator follows. The short form of a schema has none, and is read as JSON Schema nowhere.
+// checkReach refuses what would have the host open a file or an address that an agent's file chooses: the address of a model,
+// and references of schemas, which Genkit's validator follows. The short form of a schema has none.
 func checkReach(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
 	parsed, err := parseSource(source)
 	if err != nil {
 		return nil // what checkTemplate says
+	}
+	for key := range parsed.Config {
+		if strings.EqualFold(key, "httpOptions") { // as JSON is read
+			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; a variable of the environment names the address of a provider",
+				"an agent's file cannot have httpOptions in config: they say where the key of the provider goes"))
+		}
 	}
 	schemas := []any{parsed.Input.Schema, parsed.Output.Schema}
 	for i, key := range []string{"input", "output"} {
