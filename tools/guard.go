@@ -56,7 +56,7 @@ const maxUnread = 5
 
 // guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
 // offers models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
-// run any tool that is registered anywhere. It belongs to one Generate call.
+// run any tool that is registered anywhere, and has nothing fetched for them. It belongs to one Generate call.
 type guard struct {
 	log    *slog.Logger
 	unread int // answers in a row with calls that could not be read; the model is asked one answer at a time
@@ -67,6 +67,9 @@ type guard struct {
 func (g *guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
 	if p.Request == nil {
 		return next(ctx, p)
+	}
+	if err := mediaByAddress(p.Request.Messages); err != nil {
+		return nil, err
 	}
 	req := *p.Request
 	req.Tools = make([]*ai.ToolDefinition, 0, len(p.Request.Tools))

@@ -16,6 +16,8 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
 
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -126,6 +128,19 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 		}
 	}
 	return out
+}
+
+// mediaByAddress refuses media that are named by their address, which code inside may have chosen. Genkit fetches them for some
+// providers, from this machine, and has the answer in its error.
+func mediaByAddress(messages []*ai.Message) error {
+	for _, m := range messages {
+		for _, p := range m.Content {
+			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") {
+				return fmt.Errorf("%w: media %s: no address is fetched; pass its bytes, as in data:image/png;base64,…", backend.ErrInvalid, sanitize.Clip(p.Text))
+			}
+		}
+	}
+	return nil
 }
 
 // showsImages reports whether a tool's answers can have images.

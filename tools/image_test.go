@@ -4,17 +4,22 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"image"
 	"image/color"
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -131,5 +136,29 @@ func TestBlindModel(t *testing.T) {
 	}
 	if out := seen.outputs()[1]; out["media_type"] != "image/png" || !strings.Contains(str(out["note"]), "you cannot be shown images") || strings.Contains(text(out), picture) {
 		t.Errorf("%v", out)
+	}
+}
+
+// TestMediaByAddress: the address of a medium that an input names is asked by nobody.
+func TestMediaByAddress(t *testing.T) {
+	var fetched atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fetched.Add(1)
+		http.Error(w, "internal", http.StatusNotFound)
+	}))
+	t.Cleanup(server.Close)
+	gemini := vendors()[0] // whose plugin fetches
+	r := newRig(t, gemini.plugin(t, newFake(t, "done").URL))
+	for name, head := range map[string]string{"boxed": "sandbox: {mode: code}\n", "bare": ""} {
+		a := r.agent(name, "---\nmodel: "+gemini.model+"\n"+head+"---\nDescribe {{media url=image}}")
+		if _, err := a.Run(t.Context(), obj{"image": server.URL}, nil); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "pass its bytes") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if res, err := a.Run(t.Context(), obj{"image": "data:image/png;base64,AA=="}, nil); err != nil || res.Text != "done" {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+	}
+	if n := fetched.Load(); n != 0 {
+		t.Errorf("%d requests", n)
 	}
 }
