@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -47,5 +50,38 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 	}
 	if got.Text != "The sandbox says 42." || got.Model != "openai/house-model" || got.ToolCalls != 1 || int64(got.InputTokens) != mock.Used().Input {
 		t.Errorf("answer = %+v", got)
+	}
+}
+
+// TestErrorsHaveNoKey: what a provider says of the key that it got is in no error, output or record of a run.
+func TestErrorsHaveNoKey(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, `{"error": {"message": "invalid: `+r.Header.Get("Authorization")+`"}}`, http.StatusBadRequest)
+	}))
+	t.Cleanup(server.Close)
+	path, state := filepath.Join(t.TempDir(), "asker.prompt"), t.TempDir()
+	flow := filepath.Join(filepath.Dir(path), "flow.yaml")
+	if err := errors.Join(os.WriteFile(path, []byte("---\nmodel: openai/m\n---\nHi\n"), 0o600),
+		os.WriteFile(flow, []byte("id: f\nsteps: [{id: a, type: agent, agent: asker}]\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := workcell(t, "run", flow, "-o", "json", "--state-dir", state)
+	cmd.Env = append(testEnviron(t), "OPENAI_API_KEY=key-of-the-operator", "OPENAI_BASE_URL="+server.URL+"/v1/")
+	out, err := cmd.CombinedOutput()
+	if text := string(out); err == nil || !strings.Contains(text, "[key]") || strings.Contains(text, "key-of-the") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	err = filepath.WalkDir(state, func(file string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			var data []byte
+			if data, err = os.ReadFile(file); strings.Contains(string(data), "key-of-the") {
+				t.Errorf("%s has the key", file)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

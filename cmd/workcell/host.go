@@ -138,11 +138,23 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
+	if err != nil {
+		err = keyless{err, models.Secrets(h.env).Replace(err.Error())}
+	}
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Document().Meta.Model), "ollama/") {
 		err = models.OllamaError(ctx, h.env, err)
 	}
 	return res, err
 }
+
+// keyless is an error with what it says in other words.
+type keyless struct {
+	error
+	text string // without keys of providers: steps that follow read it in their sandboxes
+}
+
+func (e keyless) Error() string { return e.text }
+func (e keyless) Unwrap() error { return e.error }
 
 // resume makes recorded answers begin where those of an interrupted run ended. Conversations that are continued keep
 // theirs; attempts that are run again from their start take theirs once more.

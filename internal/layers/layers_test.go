@@ -141,7 +141,7 @@ func layers() []layer {
 		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/pgstore", "session/sqlitestore", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
 		{dir: "internal/reaper", may: []string{"internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
-		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
+		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // row is a provider: a family of models, whose names begin with its name and a slash.
@@ -57,6 +59,20 @@ func table(e environ.Lookup) map[string]row {
 	both.dialects = append(both.dialects, model.OpenAIResponses)
 	rows["openai"] = both
 	return rows
+}
+
+// Secrets returns what takes the keys of all providers out of a text. A provider may quote in its errors what it was sent.
+func Secrets(e environ.Lookup) sanitize.Secrets {
+	var keys []string
+	for _, r := range table(e) {
+		for _, name := range append(slices.Concat(r.needs...), r.orElse...) {
+			key := e.Get(name)
+			if secret := strings.HasSuffix(name, "_KEY") || strings.HasSuffix(name, "_TOKEN"); secret && len(key) >= 8 { // else a word
+				keys = append(keys, key)
+			}
+		}
+	}
+	return sanitize.NewSecrets("[key]", keys...)
 }
 
 // missing returns the groups of needs of which no variable has a value, as "A" or "A or B".
