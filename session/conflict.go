@@ -185,16 +185,28 @@ func (r Record) sameSandbox(req Request) bool {
 	return known && had.differences(req.shape()) == nil
 }
 
-// asWas returns an OpenAsIs request as one for what the record's sandbox was, but for the fields in Match.
-func (r Record) asWas(req Request) Request {
+// asWas returns an OpenAsIs request as one for what the record's sandbox was, but for the fields in Match. A record may lie in a
+// database with other writers. Mounts, the OCI runtime and the network of a named sandbox therefore come from the request, and
+// beyond names those that the record alone has.
+func (r Record) asWas(req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
-		return req
+		return req, nil
 	}
 	asked := req
-	req.Image, req.User, req.Root, req.Network, req.OCIRuntime, req.Limits = had.Image, had.User, had.Root, had.Network, had.OCIRuntime, had.Limits
+	req.Image, req.User, req.Root, req.Network, req.Limits = had.Image, had.User, had.Root, had.Network, had.Limits
 	req.Egress, req.Environment, req.Mounts, req.Caches = had.Egress, had.Environment, had.Mounts, had.Caches
-	for _, name := range asked.Match {
+	for _, f := range []field{
+		{"mounts", within(had.Mounts, asked.Mounts)},
+		{"oci_runtime", had.OCIRuntime == "" || had.OCIRuntime == asked.OCIRuntime},
+		{"network", r.Key.Namespace != NamespaceUser || (had.Network == backend.NetworkNone || had.Network == asked.Network) &&
+			(had.Egress.IsZero() || had.Egress.Equal(asked.Egress))}, // agents' files allow hosts to the sandboxes of a run
+	} {
+		if !f.same && !slices.Contains(asked.Match, f.name) {
+			beyond = append(beyond, f.name)
+		}
+	}
+	for _, name := range slices.Concat(asked.Match, beyond) {
 		switch name {
 		case "image":
 			req.Image = asked.Image
@@ -204,8 +216,6 @@ func (r Record) asWas(req Request) Request {
 			req.Root = asked.Root
 		case "network":
 			req.Network, req.Egress = asked.Network, asked.Egress
-		case "oci_runtime":
-			req.OCIRuntime = asked.OCIRuntime
 		case "environment":
 			req.Environment = asked.Environment
 		case "mounts":
@@ -216,5 +226,10 @@ func (r Record) asWas(req Request) Request {
 			req.Limits = asked.asked.Merge(had.Limits)
 		}
 	}
-	return req
+	return req, beyond
+}
+
+// within reports whether all mounts are among others.
+func within(mounts, others []backend.Mount) bool {
+	return !slices.ContainsFunc(mounts, func(m backend.Mount) bool { return !slices.Contains(others, m) })
 }

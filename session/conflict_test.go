@@ -3,7 +3,9 @@
 package session_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -167,6 +169,78 @@ func TestVanishedAsItWas(t *testing.T) {
 			}
 			if got := again.Info(); got.Image != "test:1" || got.Limits.PIDs != tt.wantPIDs {
 				t.Errorf("it is %+v", got)
+			}
+		})
+	}
+}
+
+// onlyTest allows images named test.
+type onlyTest struct{}
+
+func (onlyTest) Check(ref string) error {
+	if !strings.HasPrefix(ref, "test:") {
+		return backend.ErrPermission
+	}
+	return nil
+}
+
+// TestRecordGrantsNothing: a sandbox that is created again has no mount, OCI runtime, network, image or user that its record
+// alone names.
+func TestRecordGrantsNothing(t *testing.T) {
+	t.Parallel()
+	const mounted = `{"mounts":[{"source":"/srv/data","target":"/data","writable":true}],`
+	mounts := []backend.Mount{{Source: "/srv/data", Target: "/data", Writable: true}}
+	for name, tt := range map[string]struct {
+		part, forged string // of the record
+		req          session.Request
+		defaults     session.Defaults
+		want         error
+		field        string
+	}{
+		"mounts":              {`{`, mounted, session.Request{}, session.Defaults{}, backend.ErrExists, "mounts"},
+		"mounts, asked":       {`{`, mounted, session.Request{Mounts: mounts}, session.Defaults{}, nil, ""},
+		"mounts, by default":  {`{`, mounted, session.Request{}, session.Defaults{Mounts: mounts}, nil, ""},
+		"runtime":             {`{`, `{"oci_runtime":"weak",`, session.Request{}, session.Defaults{OCIRuntime: "strong"}, backend.ErrExists, "oci_runtime"},
+		"runtime, by default": {`{`, `{"oci_runtime":"strong",`, session.Request{}, session.Defaults{OCIRuntime: "strong"}, nil, ""},
+		"network":             {`"none"`, `"bridge"`, session.Request{}, session.Defaults{}, backend.ErrExists, "network"},
+		"network, asked":      {`"none"`, `"bridge"`, session.Request{Network: backend.NetworkBridge}, session.Defaults{}, nil, ""},
+		"hosts":               {`{`, `{"egress":{"allow":["a.example"]},`, session.Request{}, session.Defaults{}, backend.ErrExists, "network"},
+		"image":               {`"test:1"`, `"evil:1"`, session.Request{}, session.Defaults{}, backend.ErrPermission, ""},
+		"user":                {backend.DefaultUser, "0:0", session.Request{}, session.Defaults{}, backend.ErrPermission, ""},
+		"id":                  {``, ``, session.Request{}, session.Defaults{}, backend.ErrInvalid, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, opts, key := sharing{newEngine(t)}, shared(), session.UserKey("lab")
+			s := left(t, e, opts, key, "")
+			rec := record(t, opts.Store, s.ID())
+			rec.Request = strings.Replace(rec.Request, tt.part, tt.forged, 1)
+			must(t, opts.Store.Update(t.Context(), rec))
+			if tt.part == "" {
+				must(t, opts.Store.Delete(t.Context(), rec.ID))
+				rec.ID = "sbx_../../x"
+				must(t, opts.Store.Insert(t.Context(), rec))
+			}
+			e.remove(s.Info().EngineID)
+			var made []backend.Spec
+			e.setHooks(func(_ context.Context, spec backend.Spec) error {
+				made = append(made, spec)
+				return nil
+			}, nil, nil)
+			opts.Images, opts.Defaults = onlyTest{}, tt.defaults
+			tt.req.Image, tt.req.Mode = "test:1", session.OpenAsIs
+			_, created, err := newManager(t, e, opts).Open(t.Context(), key, tt.req)
+			if tt.want == nil {
+				must(t, err)
+				if spec := made[len(made)-1]; created || len(spec.Mounts) != strings.Count(tt.forged, "source") ||
+					!strings.Contains(tt.forged, spec.OCIRuntime) || strings.Contains(tt.forged, "bridge") != (spec.Network == backend.NetworkBridge) {
+					t.Errorf("created %v as %+v", created, spec)
+				}
+				return
+			}
+			var conflict *session.ConflictError
+			if !errors.Is(err, tt.want) || made != nil || errors.As(err, &conflict) && (conflict.Fields[0] != tt.field || !conflict.Gone) {
+				t.Errorf("Open = %v, made %+v; want %v, %s", err, made, tt.want, tt.field)
 			}
 		})
 	}

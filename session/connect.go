@@ -178,7 +178,8 @@ func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error
 	}
 	req := foundRequest(engine)
 	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
-	s, _, err := m.Open(ctx, rec.Key, rec.asWas(req))
+	req, _ = rec.asWas(req) // the engine has it already
+	s, _, err := m.Open(ctx, rec.Key, req)
 	if err == nil && s.id != rec.ID {
 		return nil, errGone
 	}

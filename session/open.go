@@ -82,10 +82,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return nil, false, err
 	}
 	if req, err = m.prepare(req); err != nil {
-		if errors.Is(err, backend.ErrPermission) {
-			err = errors.Join(err, refusedOpen(ctx, key, req))
-		}
-		return nil, false, err
+		return nil, false, refusedOpen(ctx, key, req, err)
 	}
 	if err := m.checkDurable(key, req); err != nil {
 		return nil, false, err
@@ -110,19 +107,22 @@ const (
 	ruleRoot   = "root"   // Options.AllowRoot
 )
 
-// refusedOpen notes and puts on record that a sandbox as req wants it is not allowed.
-func refusedOpen(ctx context.Context, key Key, req Request) error {
+// refusedOpen returns err. If it is that a sandbox as req wants it is not allowed, it is noted and put on record.
+func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
+	if !errors.Is(err, backend.ErrPermission) {
+		return err
+	}
 	rule := ruleImages
 	if user, err := ParseUser(req.User); err == nil && IsRoot(user) {
 		rule = ruleRoot
 	}
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
-	return audit.Note(ctx, func(r *audit.Record) {
+	return errors.Join(err, audit.Note(ctx, func(r *audit.Record) {
 		r.Event, r.Run, r.Key, r.Decision, r.Rule = audit.EventOpen, key.Run(), key.String(), audit.Refused, rule
 		if _, err := backend.NormalizeImage(req.Image); err == nil { // else it may be an address with a password in it
 			r.Image = req.Image
 		}
-	})
+	}))
 }
 
 // tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is

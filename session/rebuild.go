@@ -151,7 +151,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 		return nil, nil
 	}
 	conflict := rec.gone(req)
-	req = rec.asWas(req)
+	req, beyond := rec.asWas(req)
 	same := rec.sameSandbox(req)
 	if !same || rec.workspaceOnly() {
 		there, known, err := m.lookForWorkspace(ctx, rec.ID)
@@ -161,6 +161,12 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	}
 	if conflict != nil && req.Mode != OpenRebuild && !(named && rec.KeepWorkspace) {
 		return nil, conflict
+	}
+	if beyond != nil {
+		return nil, &ConflictError{Key: rec.Key, Fields: beyond, Gone: true}
+	}
+	if err := m.permit(&req); err != nil {
+		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
 	if !named {
 		req.Prepare = nil // its files are there

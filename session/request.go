@@ -24,26 +24,10 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	if req.DefaultImage {
 		req.Image = cmp.Or(m.opts.Defaults.Images[req.Language], req.Image)
 	}
-	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
-		return req, fmt.Errorf("%w: image reference of %d bytes, it must have 1 to %d and no blanks", backend.ErrInvalid, len(req.Image), maxImageRef)
-	}
-	if m.opts.Images != nil {
-		if err := m.opts.Images.Check(req.Image); err != nil {
-			return req, err
-		}
-	}
-	// What is no reference may be an address with a password in it, and must not get into spans.
-	if _, err := backend.NormalizeImage(req.Image); err != nil {
-		return req, err
-	}
-	user, err := ParseUser(req.User)
+	err := m.permit(&req)
 	if err != nil {
 		return req, err
 	}
-	if !m.opts.AllowRoot && IsRoot(user) {
-		return req, fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, cleanText(req.User))
-	}
-	req.User = user
 	if req.Root != backend.RootReadonly && req.Root != backend.RootWritable {
 		return req, fmt.Errorf("%w: root mode %d", backend.ErrInvalid, req.Root)
 	}
@@ -85,6 +69,31 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		req.IdleTimeout = m.opts.IdleTimeout
 	}
 	return req, nil
+}
+
+// permit checks image and user against form and policy.
+func (m *Manager) permit(req *Request) error {
+	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
+		return fmt.Errorf("%w: image reference of %d bytes, it must have 1 to %d and no blanks", backend.ErrInvalid, len(req.Image), maxImageRef)
+	}
+	if m.opts.Images != nil {
+		if err := m.opts.Images.Check(req.Image); err != nil {
+			return err
+		}
+	}
+	// What is no reference may be an address with a password in it, and must not get into spans.
+	if _, err := backend.NormalizeImage(req.Image); err != nil {
+		return err
+	}
+	user, err := ParseUser(req.User)
+	if err != nil {
+		return err
+	}
+	if !m.opts.AllowRoot && IsRoot(user) {
+		return fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, cleanText(req.User))
+	}
+	req.User = user
+	return nil
 }
 
 // execTimeout checks a command's timeout; zero is fallback.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,8 +148,15 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	if errors.Is(err, backend.ErrNotFound) {
 		return req, nil
 	}
-	req.Mode = OpenAsIs
-	req = rec.asWas(req)
+	req.Mode, req.Egress, req.OCIRuntime = OpenAsIs, rec.egress(), cmp.Or(req.OCIRuntime, s.m.opts.Defaults.OCIRuntime)
+	if had, known := decodeShape(rec.Request); known && within(had.Mounts, s.m.opts.Defaults.Mounts) {
+		req.Mounts = had.Mounts
+	}
+	req.Match = []string{"mounts"} // else the engine's
+	req, beyond := rec.asWas(req)
+	if beyond != nil {
+		return req, &ConflictError{Key: s.key, Fields: beyond}
+	}
 	req.Mode, req.IdleTimeout, req.IdlePolicy, req.Retention = OpenShared, rec.Idle, rec.IdlePolicy, rec.Retention
 	return req, engineError(err)
 }

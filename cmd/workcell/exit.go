@@ -136,7 +136,7 @@ func classOf(err error) (code int, hint string) {
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
 		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` resumes the run with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):
-		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, rebuilds it with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
+		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --mount, --network and --oci-runtime it had, rebuilds it with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case errors.Is(err, runstore.ErrDamaged):
 		return exitFailed, "`workcell runs cancel RUN` ends the run and removes its sandboxes; other runs are not concerned"
 	case state.Hint(err) != "":
