@@ -462,6 +462,8 @@ func TestProviderFails(t *testing.T) {
 		fmt.Fprintf(w, `{"error":{"message":"account 42 has no key %s`, key[:5]) // in two parts
 		_ = http.NewResponseController(w).Flush()
 		fmt.Fprintf(w, `%s"}}`, key[5:])
+		_ = http.NewResponseController(w).Flush()
+		w.Header().Set(http.TrailerPrefix+"X-Account", key)
 	}))
 	l := rig.issue(model.Grant{Provider: "anthropic"})
 	ask := dialects()[model.Anthropic]

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -136,6 +137,7 @@ func (r *rig) do(req *http.Request) answer {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	must(r.t, err)
+	maps.Copy(res.Header, res.Trailer)
 	return answer{res.StatusCode, res.Header, string(body)}
 }
 

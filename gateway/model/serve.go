@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -146,6 +147,8 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 		out.Body = http.NoBody
 	}
 	proxy.ServeHTTP(finalOnly{w}, out)
+	// A provider's trailers may name the account, too.
+	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
 	return nil
 }
 
