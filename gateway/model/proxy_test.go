@@ -504,6 +504,24 @@ func TestProviderFails(t *testing.T) {
 	}
 }
 
+// TestMalformedAnswer: the log does not quote the key from an answer that is not HTTP.
+func TestMalformedAnswer(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{"HTTP/1.1 KEY", "no KEY", "HTTP/1.1 200 OK\r\nKEY", "HTTP/1.1 200 OK\r\nContent-Length: KEY"} {
+		rig := newRigOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			c, _, err := w.(http.Hijacker).Hijack()
+			must(t, err)
+			_, _ = io.WriteString(c, strings.ReplaceAll(answer, "KEY", realKey)+"\r\n\r\n")
+			_ = c.Close()
+		}))
+		got := rig.do(dialects()[model.Anthropic].request(rig, rig.issue(model.Grant{Provider: "anthropic"}).Key(), "x", false))
+		if log := rig.log.String(); got.status != 502 || strings.Contains(log, realKey) || !strings.Contains(log, "[key]") {
+			t.Errorf("%q: %d, log: %s", answer, got.status, log)
+		}
+	}
+}
+
 // TestShortKey: a word that stands for a key, as servers without keys get it, is not removed from answers.
 func TestShortKey(t *testing.T) {
 	t.Parallel()

@@ -325,7 +325,8 @@ func (x *exchange) logAnswer(res *http.Response) {
 func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
-		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", err)
+		// The error quotes answers that are not HTTP.
+		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", x.secrets().Replace(err.Error()))
 		if x.accepted.Load() { // and may have thought for long
 			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)
 		}
