@@ -35,6 +35,7 @@ func Run(t *testing.T, place func(t *testing.T) Place) {
 	}{
 		{"DamagedText", damaged(`UPDATE entry SET data = '{bad' WHERE run = 'run_1' AND seq = 2`)},
 		{"DamagedEntries", damaged(`DELETE FROM entry WHERE run = 'run_1'`)},
+		{"AnotherRunsEntries", damaged(`UPDATE entry SET data = replace(data, 'run_1', 'run_3') WHERE run = 'run_1'`)},
 		{"AnotherProcess", anotherProcess},
 		{"OneWriter", oneWriter},
 		{"RunsAndPrune", runsAndPrune},

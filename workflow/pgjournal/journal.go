@@ -3,6 +3,7 @@
 package pgjournal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -256,7 +257,7 @@ WHERE e.run = $1 ORDER BY e.seq`, runID)
 			err = fmt.Errorf("run %s has no entries: %w", runID, runstore.ErrDamaged)
 		}
 	}
-	if err != nil {
+	if err = cmp.Or(err, runstore.CheckOwn(runID, list)); err != nil {
 		return nil, err
 	}
 	return list, nil

@@ -5,6 +5,7 @@ package runstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/workcell-dev/workcell/workflow"
@@ -12,6 +13,16 @@ import (
 
 // ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
 var ErrDamaged = errors.New("the journal of the run is damaged")
+
+// CheckOwn returns ErrDamaged if entries that were kept for a run are those of another run.
+func CheckOwn(runID string, entries []workflow.Entry) error {
+	for i, e := range entries {
+		if e.RunID != runID {
+			return fmt.Errorf("entry %d of run %s is one of run %q: %w", i+1, runID, e.RunID, ErrDamaged)
+		}
+	}
+	return nil
+}
 
 // Run is a run that the journal knows.
 type Run struct {

@@ -3,6 +3,7 @@
 package sqlitejournal
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -161,7 +162,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 			err = fmt.Errorf("run %s has no entries: %w", runID, runstore.ErrDamaged)
 		}
 	}
-	if err != nil {
+	if err = cmp.Or(err, runstore.CheckOwn(runID, list)); err != nil {
 		return nil, err
 	}
 	return list, nil
