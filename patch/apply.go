@@ -89,10 +89,12 @@ func openExact(dir string) (*os.Root, error) {
 		return nil, err
 	}
 	opened, err := root.Stat(".")
-	now, nowErr := os.Lstat(dir)
-	exact, exactErr := filepath.EvalSymlinks(dir)
-	if err = errors.Join(err, nowErr, exactErr); err == nil && (exact != filepath.Clean(dir) || !os.SameFile(opened, now)) {
-		err = fmt.Errorf("a link in the path %s leads to %s: nothing is written through a link", dir, exact)
+	reached, reachErr := statExact(filepath.Clean(dir))
+	if exact, _ := filepath.EvalSymlinks(dir); exact != "" && exact != filepath.Clean(dir) {
+		reachErr = fmt.Errorf("a link in the path %s leads to %s: nothing is written through a link", dir, exact)
+	}
+	if err = errors.Join(err, reachErr); err == nil && !os.SameFile(opened, reached) { // links may change at any moment
+		err = fmt.Errorf("the directories of the path %s are changing: nothing is written through a link", dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
