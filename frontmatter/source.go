@@ -1,10 +1,9 @@
 package frontmatter
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"regexp"
 	"strings"
 
@@ -17,35 +16,28 @@ const (
 	MaxFrontmatterBytes = 64 << 10
 )
 
-// ReadFile reads path, at most MaxFileBytes of it; a larger file is an *Error. Other errors are those of package os.
+// ReadFile reads a regular file, at most MaxFileBytes of it; a larger file is an *Error, and so is a link that leads out of
+// its directory, a pipe or a device. Other errors are those of package os.
 func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // nothing was written
-	return read(f, path)
+	src, err := yamlnode.ReadUntrusted(path, MaxFileBytes)
+	return checkRead(src, err, path)
 }
 
-// ReadFS is ReadFile for a file of fsys; errors name the file as shown.
+// ReadFS is ReadFile for a file of fsys, whose links lead where fsys lets them; errors name the file as shown.
 func ReadFS(fsys fs.FS, name, shown string) ([]byte, error) {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // nothing was written
-	return read(f, shown)
+	src, err := yamlnode.ReadFS(fsys, name, shown, MaxFileBytes)
+	return checkRead(src, err, shown)
 }
 
-func read(r io.Reader, name string) ([]byte, error) {
-	src, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(src) > MaxFileBytes {
+func checkRead(src []byte, err error, name string) ([]byte, error) {
+	var problem *yamlnode.Problem
+	switch {
+	case errors.As(err, &problem):
+		return nil, (*Error)(problem)
+	case err == nil && len(src) > MaxFileBytes:
 		return nil, tooLarge(name)
 	}
-	return src, nil
+	return src, err
 }
 
 func tooLarge(name string) *Error {

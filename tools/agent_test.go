@@ -418,6 +418,17 @@ func TestLoadAgents(t *testing.T) {
 	if _, err := tools.LoadAgents(r.g, filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing directory: %v", err)
 	}
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "d.prompt"), []byte("D {{>out}}"), 0o600), os.Symlink("/proc/self/environ", filepath.Join(dir, "_out.prompt"))); err != nil {
+		t.Fatal(err)
+	}
+	_, err = tools.LoadAgent(r.g, filepath.Join(dir, "d.prompt"))
+	_, all := tools.LoadAgents(r.g, dir)
+	for _, err := range []error{err, all, tools.CheckPartial(filepath.Join(dir, "_out.prompt"))} {
+		if err == nil || !strings.Contains(err.Error(), "_out.prompt: the link leads out of its directory") {
+			t.Errorf("a partial from outside: %v", err)
+		}
+	}
 	if _, err := tools.LoadAgent(r.g, "/no/such.prompt"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}

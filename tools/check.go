@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,12 +72,11 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 
 // CheckPartial reads the file of a partial and checks its syntax and what it includes. The error is a frontmatter.Errors.
 func CheckPartial(file string) error {
-	dir := filepath.Dir(file)
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	found, err := findPartials(os.DirFS(dir), filepath.ToSlash(dir), false)
+	found, err := partialsIn(filepath.Dir(file))
 	if err != nil {
 		return err
 	}

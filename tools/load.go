@@ -37,9 +37,18 @@ func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	if len(body(doc).includes()) == 0 {
 		return partials{}, nil
 	}
-	dir := filepath.Dir(doc.File)
-	// Not below it: a single file may lie in a home directory, which is not for us to walk.
-	return findPartials(os.DirFS(dir), filepath.ToSlash(dir), false)
+	return partialsIn(filepath.Dir(doc.File))
+}
+
+// partialsIn reads the partials in a directory, not those below it: a single agent may lie in a home directory, which is not
+// for us to walk.
+func partialsIn(dir string) (partials, error) {
+	root, err := os.OpenRoot(dir) // links out of it are not followed
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // only read from
+	return findPartials(root.FS(), filepath.ToSlash(dir), false)
 }
 
 // body returns the template of an agent.
@@ -48,9 +57,14 @@ func body(doc *frontmatter.Document) template {
 }
 
 // LoadAgents loads every prompt file below dir as an agent, by name. Files whose names begin with "_" are partials. All
-// problems of all files come at once.
+// problems of all files come at once. A link that leads out of dir is one.
 func LoadAgents(g *genkit.Genkit, dir string) (map[string]*Agent, error) {
-	return loadAgents(g, os.DirFS(dir), filepath.ToSlash(dir))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // only read from
+	return loadAgents(g, root.FS(), filepath.ToSlash(dir))
 }
 
 // LoadAgentsFS is LoadAgents for a file system, such as an embedded one.

@@ -30,7 +30,7 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 		return nil, false, nil
 	}
 	info, err := fs.Stat(p.fsys, name)
-	if err != nil || !info.Mode().IsRegular() {
+	if err != nil || info.IsDir() {
 		return nil, false, err
 	}
 	if isPartial(name) {

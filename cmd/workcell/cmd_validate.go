@@ -297,12 +297,7 @@ const maxScriptBytes = 8 << 20
 // hasKey reports whether a file has, at its top, the key of another kind of file, and no steps as a workflow. It looks at the text, since
 // a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
 func hasKey(path string, key *regexp.Regexp) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close() // only read from
-	src, err := io.ReadAll(io.LimitReader(file, maxScriptBytes))
+	src, err := yamlnode.ReadUntrusted(path, maxScriptBytes)
 	return err == nil && len(src) < maxScriptBytes && key.Match(src) && !workflowKey.Match(src)
 }
 

@@ -298,6 +298,7 @@ const agentExt = ".prompt"
 // agentFiles finds the file of an agent by the agent's name.
 type agentFiles struct {
 	dirs []string // looked into in this order
+	near int      // how many of them nobody named: those must not be links
 }
 
 // agentsFor returns where a workflow's agents are: in dir when one is given, else in agents/ beside or above the
@@ -307,19 +308,24 @@ func agentsFor(workflowPath, dir string) agentFiles {
 		return agentFiles{dirs: []string{dir}}
 	}
 	base := filepath.Dir(workflowPath)
-	return agentFiles{dirs: []string{filepath.Join(base, "agents"), filepath.Join(base, "..", "agents"), base}}
+	return agentFiles{near: 2, dirs: []string{filepath.Join(base, "agents"), filepath.Join(base, "..", "agents"), base}}
 }
 
-// find returns the file of an agent.
+// find returns the file of an agent, which may be one that its reader refuses, with the reason.
 func (a agentFiles) find(name string) (string, error) {
 	if strings.ContainsAny(name, `/\`) {
 		return "", fmt.Errorf("%q is not the name of an agent", name)
 	}
-	for _, dir := range a.dirs {
+	for i, dir := range a.dirs {
 		path := filepath.Join(dir, name+agentExt)
-		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
-			return path, nil
+		st, err := os.Lstat(path)
+		if err != nil || st.IsDir() {
+			continue
 		}
+		if at, err := os.Lstat(dir); i < a.near && (err != nil || !at.IsDir()) {
+			return "", fmt.Errorf("the directory %s is a link, pass it with --agents to follow it", dir)
+		}
+		return path, nil
 	}
 	return "", fmt.Errorf("there is no %s%s in %s", name, agentExt, strings.Join(a.dirs, ", "))
 }
@@ -331,12 +337,7 @@ func (a agentFiles) known(name string) (*frontmatter.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := frontmatter.ReadFile(path)
-	if err != nil {
-		return nil, nil
-	}
-	doc, _ := frontmatter.Parse(path, src)
-	return doc, nil
+	return readAgent(path)
 }
 
 // list returns the names of all agents, sorted. Files that begin with an underscore are parts of others.

@@ -38,11 +38,11 @@ const (
 	maxEntries = 100_000
 )
 
-// Write packs files. Links among the skills are packed as what they lead to, if that is a file in the agent's directory.
+// Write packs files. Links are packed as what they lead to, if that is a file in the directory of the agent or workflow.
 func (f Files) Write(w io.Writer) error {
 	p := &packer{z: zip.NewWriter(w), packed: map[string]bool{}, dirs: map[string]string{}}
 	in := Files{
-		Workflow: p.file("workflow/"+filepath.Base(f.Workflow), f.Workflow), Agents: map[string]string{},
+		Workflow: p.tree(filepath.Dir(f.Workflow), filepath.Base(f.Workflow), "workflow"), Agents: map[string]string{},
 		Script: p.file("script"+filepath.Ext(f.Script), f.Script), Prices: p.file("prices"+filepath.Ext(f.Prices), f.Prices),
 		Base: p.file("base.zip", f.Base),
 	}
@@ -100,47 +100,41 @@ func (p *packer) agent(file string, skills []string) string {
 	if !known {
 		to = "agents/" + strconv.Itoa(len(p.dirs))
 		p.dirs[from] = to
-		partials, err := filepath.Glob(filepath.Join(escape(from), "_*"+filepath.Ext(file)))
+		partials, err := fs.Glob(os.DirFS(from), "_*"+filepath.Ext(file))
 		if err != nil {
 			p.err = err
 		}
 		for _, partial := range partials {
-			p.file(path.Join(to, filepath.Base(partial)), partial)
+			p.tree(from, partial, to)
 		}
 	}
 	for _, dir := range skills {
 		p.tree(from, dir, to)
 	}
-	return p.file(path.Join(to, filepath.Base(file)), file)
+	return p.tree(from, filepath.Base(file), to)
 }
 
-// escape returns a path as a pattern that matches nothing else.
-func escape(dir string) string {
-	if filepath.Separator == '\\' { // nothing can be escaped there
-		return dir
-	}
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
-}
-
-// tree packs the regular files below a directory of another one.
-func (p *packer) tree(above, dir, to string) {
+// tree packs a regular file of a directory, or those below a directory in it, and returns its name.
+func (p *packer) tree(above, what, to string) string {
 	if p.err != nil {
-		return
+		return ""
 	}
 	root, err := os.OpenRoot(above) // links out of it are not followed
 	if err != nil {
 		p.err = err
-		return
+		return ""
 	}
 	defer root.Close() // only read from
-	err = fs.WalkDir(root.FS(), dir, func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	err = fs.WalkDir(root.FS(), what, func(name string, _ fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = root.Stat(filepath.FromSlash(name))
 		}
-		info, err := root.Stat(filepath.FromSlash(name))
 		switch {
 		case err != nil:
-			return fmt.Errorf("%s of the skill %s cannot be packed: %w", name, dir, err)
+			return fmt.Errorf("%s in %s cannot be packed: %w", name, above, err)
+		case name == what && !info.Mode().IsRegular() && !info.IsDir():
+			return fmt.Errorf("%s in %s cannot be packed: it is not a regular file", name, above)
 		case !info.Mode().IsRegular():
 			return nil
 		}
@@ -153,6 +147,7 @@ func (p *packer) tree(above, dir, to string) {
 		return p.err
 	})
 	p.err = errors.Join(p.err, err)
+	return path.Join(to, what)
 }
 
 // Extract unpacks a parcel into a directory, which is made, and returns where its files are.

@@ -2,6 +2,7 @@ package parcel_test
 
 import (
 	"archive/zip"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,14 +103,19 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestLinksOut: a skill cannot bring along what is outside of its agent's directory.
+// TestLinksOut: nothing that travels with a run is from outside of the directory of its workflow or agent.
 func TestLinksOut(t *testing.T) {
 	t.Parallel()
-	dir := write(t, map[string]string{"secret": "s", "flow.yaml": "id: flow", "agents/a.prompt": "a", "agents/skills/s/SKILL.md": "skill"})
-	must(t, os.Symlink("../../../secret", filepath.Join(dir, "agents", "skills", "s", "link")))
-	f := parcel.Files{Workflow: filepath.Join(dir, "flow.yaml"), Agents: map[string]string{"a": filepath.Join(dir, "agents", "a.prompt")}, Skills: map[string][]string{"a": {"skills/s"}}}
-	if err := f.Write(&strings.Builder{}); err == nil || !strings.Contains(err.Error(), "cannot be packed") {
-		t.Errorf("%v", err)
+	for _, link := range []string{"flow.yaml", "agents/a.prompt", "agents/_b.prompt", "agents/skills/s/link"} {
+		dir := write(t, map[string]string{"secret": "s", "in/flow.yaml": "id: flow", "in/agents/a.prompt": "a", "in/agents/skills/s/SKILL.md": "skill"})
+		at := func(name string) string { return filepath.Join(dir, "in", filepath.FromSlash(name)) }
+		_ = os.Remove(at(link)) // some are new
+		out, err := filepath.Rel(filepath.Dir(at(link)), filepath.Join(dir, "secret"))
+		must(t, errors.Join(err, os.Symlink(out, at(link))))
+		f := parcel.Files{Workflow: at("flow.yaml"), Agents: map[string]string{"a": at("agents/a.prompt")}, Skills: map[string][]string{"a": {"skills/s"}}}
+		if err := f.Write(&strings.Builder{}); err == nil || !strings.Contains(err.Error(), "cannot be packed") {
+			t.Errorf("%s: %v", link, err)
+		}
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -42,13 +44,44 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// ReadFile reads a file up to a byte more than Text takes.
+// ReadFile reads a file that an operator named, whatever it is, up to a byte more than Text takes.
 func ReadFile(path string, maxBytes int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // nothing was written
+	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
+}
+
+// ReadUntrusted is ReadFile for a file in a directory that nobody has checked, such as a cloned repository: see ReadFS.
+func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
+	root, err := os.OpenRoot(filepath.Dir(path)) // links out of it are not followed
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // only read from
+	return ReadFS(root.FS(), filepath.Base(path), path, maxBytes)
+}
+
+// ReadFS reads a regular file of fsys up to a byte more than Text takes. Errors name the file as shown. A link out of the
+// directory of an os.Root, a pipe and a device are a Problem.
+func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
+	info, err := fs.Stat(fsys, name) // before it is opened, which would wait for the writer of a pipe
+	var at *fs.PathError
+	switch {
+	case errors.As(err, &at) && strings.Contains(at.Err.Error(), "escapes from parent"):
+		return nil, &Problem{File: shown, Message: "the link leads out of its directory", Hint: "put a regular file in its place"}
+	case at != nil:
+		return nil, &fs.PathError{Op: "open", Path: shown, Err: at.Err}
+	case err == nil && !info.Mode().IsRegular():
+		return nil, &Problem{File: shown, Message: "it is not a regular file", Hint: "put a regular file in its place"}
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
