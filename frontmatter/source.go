@@ -16,8 +16,8 @@ const (
 	MaxFrontmatterBytes = 64 << 10
 )
 
-// ReadFile reads a regular file, at most MaxFileBytes of it; a larger file is an *Error, and so is a link that leads out of
-// its directory, a pipe or a device. Other errors are those of package os.
+// ReadFile reads a regular file. A file larger than MaxFileBytes, a link to a file outside its directory, a pipe, and a
+// device are an *Error. Other errors come from package os.
 func ReadFile(path string) ([]byte, error) {
 	src, err := yamlnode.ReadUntrusted(path, MaxFileBytes)
 	return checkRead(src, err, path)

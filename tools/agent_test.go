@@ -419,13 +419,14 @@ func TestLoadAgents(t *testing.T) {
 		t.Errorf("a missing directory: %v", err)
 	}
 	dir := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "d.prompt"), []byte("D {{>out}}"), 0o600), os.Symlink("/proc/self/environ", filepath.Join(dir, "_out.prompt"))); err != nil {
+	err = os.WriteFile(filepath.Join(dir, "d.prompt"), []byte("D {{>out}}"), 0o600)
+	if err = errors.Join(err, os.Symlink("/proc/self/environ", filepath.Join(dir, "_out.prompt"))); err != nil {
 		t.Fatal(err)
 	}
 	_, err = tools.LoadAgent(r.g, filepath.Join(dir, "d.prompt"))
 	_, all := tools.LoadAgents(r.g, dir)
 	for _, err := range []error{err, all, tools.CheckPartial(filepath.Join(dir, "_out.prompt"))} {
-		if err == nil || !strings.Contains(err.Error(), "_out.prompt: the link leads out of its directory") {
+		if err == nil || !strings.Contains(err.Error(), "_out.prompt: the link points outside its directory") {
 			t.Errorf("a partial from outside: %v", err)
 		}
 	}

@@ -40,8 +40,7 @@ func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	return partialsIn(filepath.Dir(doc.File))
 }
 
-// partialsIn reads the partials in a directory, not those below it: a single agent may lie in a home directory, which is not
-// for us to walk.
+// partialsIn reads the partials in a directory, but not in its subdirectories: the directory may be the user's home.
 func partialsIn(dir string) (partials, error) {
 	root, err := os.OpenRoot(dir) // links out of it are not followed
 	if err != nil {
@@ -57,7 +56,7 @@ func body(doc *frontmatter.Document) template {
 }
 
 // LoadAgents loads every prompt file below dir as an agent, by name. Files whose names begin with "_" are partials. All
-// problems of all files come at once. A link that leads out of dir is one.
+// problems of all files come at once. Links that point outside dir are refused.
 func LoadAgents(g *genkit.Genkit, dir string) (map[string]*Agent, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

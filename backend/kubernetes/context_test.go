@@ -2,6 +2,7 @@ package kubernetes_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -13,6 +14,29 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
 )
+
+// TestCredentialProgram: the program of a kubeconfig starts in the root directory with its arguments.
+func TestCredentialProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, started := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "a file")
+	config := api.NewConfig()
+	config.Clusters["c"] = &api.Cluster{Server: "https://127.0.0.1:1"}
+	config.AuthInfos["u"] = &api.AuthInfo{Exec: &api.ExecConfig{
+		APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: api.NeverExecInteractiveMode,
+		Command: "sh", Args: []string{"-c", `pwd >"$0"; exit 1`, started},
+	}}
+	config.Contexts["x"], config.CurrentContext = &api.Context{Cluster: "c", AuthInfo: "u"}, "x"
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := kubernetes.New(t.Context(), &kubernetes.Options{Kubeconfig: file}); err == nil {
+		t.Errorf("%v of a missing cluster", b)
+	}
+	if got, err := os.ReadFile(started); err != nil || string(got) != "/\n" {
+		t.Errorf("started in %q, %v, want /", got, err)
+	}
+}
 
 // TestContext: a context that is named goes before the current one of the kubeconfig, here of a cluster that is away.
 func TestContext(t *testing.T) {

@@ -30,6 +30,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +46,7 @@ import (
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -255,8 +257,29 @@ func load(o *Options) (*rest.Config, string, error) {
 	default:
 		return nil, "", fmt.Errorf("kubernetes: the kubeconfig cannot be used: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
 	}
+	if config.ExecProvider != nil {
+		if err := startInRoot(config.ExecProvider); err != nil {
+			return nil, "", err
+		}
+	}
 	namespace, _, _ := loader.Namespace() // empty where it fails
 	return config, cmp.Or(o.Namespace, namespace, "default"), nil
+}
+
+// startInRoot starts a kubeconfig's credential program in the root directory. The client would start it in the working
+// directory, which may be a hostile repository with a module for python -m.
+func startInRoot(plugin *api.ExecConfig) error {
+	command, err := exec.LookPath(plugin.Command)
+	if err != nil {
+		return nil // the client reports it
+	}
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		return fmt.Errorf("kubernetes: the credential program of the kubeconfig requires sh;"+
+			" install it, or use a token or a certificate: %w", backend.ErrUnsupported)
+	}
+	plugin.Command, plugin.Args = shell, append([]string{"-c", `cd / && exec "$0" "$@"`, command}, plugin.Args...)
+	return nil
 }
 
 // alive asks the server for a sign of life, which needs no permission.

@@ -298,7 +298,7 @@ const agentExt = ".prompt"
 // agentFiles finds the file of an agent by the agent's name.
 type agentFiles struct {
 	dirs []string // looked into in this order
-	near int      // how many of them nobody named: those must not be links
+	near int      // the first directories, which were found, not named: they must not be links
 }
 
 // agentsFor returns where a workflow's agents are: in dir when one is given, else in agents/ beside or above the

@@ -38,7 +38,7 @@ const (
 	maxEntries = 100_000
 )
 
-// Write packs files. Links are packed as what they lead to, if that is a file in the directory of the agent or workflow.
+// Write packs files. A link of an agent or a workflow is packed as its target, which must be in the same directory.
 func (f Files) Write(w io.Writer) error {
 	p := &packer{z: zip.NewWriter(w), packed: map[string]bool{}, dirs: map[string]string{}}
 	in := Files{
@@ -114,7 +114,7 @@ func (p *packer) agent(file string, skills []string) string {
 	return p.tree(from, filepath.Base(file), to)
 }
 
-// tree packs a regular file of a directory, or those below a directory in it, and returns its name.
+// tree packs a regular file, or the regular files below a directory, and returns its name in the parcel.
 func (p *packer) tree(above, what, to string) string {
 	if p.err != nil {
 		return ""
@@ -134,7 +134,7 @@ func (p *packer) tree(above, what, to string) string {
 		case err != nil:
 			return fmt.Errorf("%s in %s cannot be packed: %w", name, above, err)
 		case name == what && !info.Mode().IsRegular() && !info.IsDir():
-			return fmt.Errorf("%s in %s cannot be packed: it is not a regular file", name, above)
+			return fmt.Errorf("%s in %s cannot be packed: not a regular file", name, above)
 		case !info.Mode().IsRegular():
 			return nil
 		}

@@ -107,12 +107,17 @@ func TestThereAndBack(t *testing.T) {
 func TestLinksOut(t *testing.T) {
 	t.Parallel()
 	for _, link := range []string{"flow.yaml", "agents/a.prompt", "agents/_b.prompt", "agents/skills/s/link"} {
-		dir := write(t, map[string]string{"secret": "s", "in/flow.yaml": "id: flow", "in/agents/a.prompt": "a", "in/agents/skills/s/SKILL.md": "skill"})
+		dir := write(t, map[string]string{
+			"secret": "s", "in/flow.yaml": "id: flow", "in/agents/a.prompt": "a", "in/agents/skills/s/SKILL.md": "skill",
+		})
 		at := func(name string) string { return filepath.Join(dir, "in", filepath.FromSlash(name)) }
 		_ = os.Remove(at(link)) // some are new
 		out, err := filepath.Rel(filepath.Dir(at(link)), filepath.Join(dir, "secret"))
 		must(t, errors.Join(err, os.Symlink(out, at(link))))
-		f := parcel.Files{Workflow: at("flow.yaml"), Agents: map[string]string{"a": at("agents/a.prompt")}, Skills: map[string][]string{"a": {"skills/s"}}}
+		f := parcel.Files{
+			Workflow: at("flow.yaml"), Agents: map[string]string{"a": at("agents/a.prompt")},
+			Skills: map[string][]string{"a": {"skills/s"}},
+		}
 		if err := f.Write(&strings.Builder{}); err == nil || !strings.Contains(err.Error(), "cannot be packed") {
 			t.Errorf("%s: %v", link, err)
 		}

@@ -44,7 +44,7 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// ReadFile reads a file that an operator named, whatever it is, up to a byte more than Text takes.
+// ReadFile reads up to a byte more than Text takes. It follows links and waits for pipes: the operator named the file.
 func ReadFile(path string, maxBytes int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -54,7 +54,7 @@ func ReadFile(path string, maxBytes int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
 }
 
-// ReadUntrusted is ReadFile for a file in a directory that nobody has checked, such as a cloned repository: see ReadFS.
+// ReadUntrusted is ReadFile for a file in an untrusted directory, such as a cloned repository. See ReadFS.
 func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 	root, err := os.OpenRoot(filepath.Dir(path)) // links out of it are not followed
 	if err != nil {
@@ -64,18 +64,19 @@ func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 	return ReadFS(root.FS(), filepath.Base(path), path, maxBytes)
 }
 
-// ReadFS reads a regular file of fsys up to a byte more than Text takes. Errors name the file as shown. A link out of the
-// directory of an os.Root, a pipe and a device are a Problem.
+// ReadFS reads a regular file of fsys up to a byte more than Text takes. Errors name the file as shown. A pipe, a
+// device, and a link that points outside an os.Root are a Problem.
 func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
+	const replace = "replace it with a regular file"
 	info, err := fs.Stat(fsys, name) // before it is opened, which would wait for the writer of a pipe
 	var at *fs.PathError
 	switch {
 	case errors.As(err, &at) && strings.Contains(at.Err.Error(), "escapes from parent"):
-		return nil, &Problem{File: shown, Message: "the link leads out of its directory", Hint: "put a regular file in its place"}
+		return nil, &Problem{File: shown, Message: "the link points outside its directory", Hint: replace}
 	case at != nil:
 		return nil, &fs.PathError{Op: "open", Path: shown, Err: at.Err}
 	case err == nil && !info.Mode().IsRegular():
-		return nil, &Problem{File: shown, Message: "it is not a regular file", Hint: "put a regular file in its place"}
+		return nil, &Problem{File: shown, Message: "not a regular file", Hint: replace}
 	}
 	f, err := fsys.Open(name)
 	if err != nil {

@@ -129,8 +129,8 @@ func program(t *testing.T, change func(*serverfile.Server)) (hosttools.Source, *
 	return s, log
 }
 
-// TestStartsBesideItsFile: a program starts in the directory of the operator's file, and a relative command is resolved there. The
-// working directory may be a hostile repository, from which npx, python -m and others would run code.
+// TestStartsBesideItsFile: a program starts in the directory of the operator's file, not of a link to it, and a
+// relative command is resolved there. The working directory may be a hostile repository with modules for python -m.
 func TestStartsBesideItsFile(t *testing.T) {
 	own, repository := t.TempDir(), t.TempDir()
 	self, err := os.Executable()
@@ -141,10 +141,10 @@ func TestStartsBesideItsFile(t *testing.T) {
 	}
 	t.Chdir(repository)
 	relative, err := filepath.Rel(repository, file)
-	if err != nil {
+	if err = errors.Join(err, os.Symlink(relative, "link.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	config, err := serverfile.Read(relative, os.LookupEnv)
+	config, err := serverfile.Read("link.yaml", os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,8 +81,9 @@ const (
 )
 
 // Read reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
-// every problem, by line and column, and no secret. Programs start in the directory of the file: the working directory may be
-// a hostile repository, and npx, python -m, and make run code from the directory where they start.
+// every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved, or
+// in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
+// repository, and npx, python -m, and make run code from the directory where they start.
 func Read(file string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(file, maxConfigBytes)
 	if err != nil {
@@ -92,11 +93,16 @@ func Read(file string, lookup func(name string) (string, bool)) (*Config, error)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(filepath.Dir(file))
+	dir := ""
+	if file, err = filepath.EvalSymlinks(file); err == nil {
+		if dir, err = filepath.Abs(filepath.Dir(file)); err != nil {
+			return nil, err
+		}
+	}
 	for i := range c.Servers {
 		c.Servers[i].Dir = dir
 	}
-	return c, err
+	return c, nil
 }
 
 // Parse is Read for a file's contents; file is used in errors only.
