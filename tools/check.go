@@ -53,10 +53,7 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 		}
 		source = string(out)
 	}
-	if err := checkTemplate(doc, source); err != nil {
-		c.errs = append(c.errs, err)
-	}
-	c.errs = append(c.errs, checkReach(doc, source)...)
+	c.errs = append(c.errs, checkSource(doc, source)...)
 	if err := c.contract(source); err != nil && len(c.errs) == 0 {
 		return nil, err
 	}
@@ -213,9 +210,8 @@ func (c *schemaCheck) schema(v any) {
 		return
 	}
 	before := len(c.errs)
-	parsed, err := picoschema(v)
+	_, err := picoschema(v)
 	if err == nil {
-		c.types(parsed, c.path)
 		return
 	}
 	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) {
@@ -260,7 +256,8 @@ func (c *schemaCheck) short(v any, path []any) {
 		case slices.Contains(c.known.Schemas, name):
 			c.named = true
 		default:
-			c.unknownType(path, name, append(slices.Clone(dotprompt.JSONSchemaScalarTypes), c.known.Schemas...))
+			known := append(slices.Clone(dotprompt.JSONSchemaScalarTypes), c.known.Schemas...)
+			c.fail(path, suggest.Hint(name, known), "unknown type %q", sanitize.Clip(name))
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(v)) {
@@ -297,37 +294,4 @@ func first(s string) string {
 		return strings.TrimSpace(name)
 	}
 	return s
-}
-
-func (c *schemaCheck) unknownType(path []any, name string, known []string) {
-	c.fail(path, suggest.Hint(name, known), "unknown type %q", sanitize.Clip(name))
-}
-
-// types checks the types in a JSON Schema: with one that is none no value is ever valid.
-func (c *schemaCheck) types(schema map[string]any, path []any) {
-	known := []string{"string", "integer", "number", "boolean", "null", "array", "object"}
-	if name, ok := schema["type"].(string); ok && !slices.Contains(known, name) {
-		c.unknownType(append(slices.Clone(path), "type"), name, known)
-	}
-	for _, key := range []string{"items", "additionalProperties", "not", "contains"} {
-		if sub, ok := schema[key].(map[string]any); ok {
-			c.types(sub, append(slices.Clone(path), key))
-		}
-	}
-	for _, key := range []string{"properties", "patternProperties"} {
-		subs, _ := schema[key].(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(subs)) {
-			if sub, ok := subs[name].(map[string]any); ok {
-				c.types(sub, append(slices.Clone(path), key, name))
-			}
-		}
-	}
-	for _, key := range []string{"allOf", "anyOf", "oneOf"} {
-		subs, _ := schema[key].([]any)
-		for i, sub := range subs {
-			if sub, ok := sub.(map[string]any); ok {
-				c.types(sub, append(slices.Clone(path), key, i))
-			}
-		}
-	}
 }

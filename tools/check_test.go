@@ -72,7 +72,7 @@ func TestCheckAgent(t *testing.T) {
 				`a.prompt:6:16: c(enum): the values of an enum must be a list; as in [red, green]`,
 				`a.prompt:7:12: unknown type "Foo"; known are string, boolean, null, number, integer, any, Known`,
 				`a.prompt:7:20: the type of f must be text or a mapping; write the name of a type, as in string`,
-				`a.prompt:8:64: unknown type "strng"; did you mean "string"?`,
+				`a.prompt:8:18: output.schema: has a primitive type that is NOT VALID -- given: /strng/ Expected valid values are:[array boolean integer number null object string]`,
 			},
 		},
 		"JSON Schema": {
@@ -93,7 +93,7 @@ func TestCheckAgent(t *testing.T) {
 			head: "input: {schema: string}\noutput: {schema: any}",
 			want: []string{
 				`a.prompt:2:17: the input of an agent is a mapping of names to values, not string; as in schema: {task: string}`,
-				`a.prompt:3:18: unknown type "any"; known are string, integer, number, boolean, null, array, object`,
+				`a.prompt:3:18: output.schema: has a primitive type that is NOT VALID -- given: /any/ Expected valid values are:[array boolean integer number null object string]`,
 			},
 		},
 		"partials that are there": {body: "{{!-- {{>no}} --}} \\{{>no}} {{! no }} {{~> good }} {{>\"good\" a=1}}"},

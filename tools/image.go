@@ -130,13 +130,14 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 	return out
 }
 
-// mediaByAddress refuses media that are named by their address, which code inside may have chosen. Genkit fetches them for some
-// providers, from this machine, and has the answer in its error.
+// mediaByAddress refuses media that are named by their address, which code inside may have chosen. Genkit fetches them
+// for some providers, from this machine, and has the answer in its error.
 func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {
 			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") {
-				return fmt.Errorf("%w: media %s: no address is fetched; pass its bytes, as in data:image/png;base64,…", backend.ErrInvalid, sanitize.Clip(p.Text))
+				return fmt.Errorf("%w: media %s: no address is fetched; pass its bytes, as in data:image/png;base64,…",
+					backend.ErrInvalid, sanitize.Clip(p.Text))
 			}
 		}
 	}

@@ -151,7 +151,8 @@ func TestMediaByAddress(t *testing.T) {
 	r := newRig(t, gemini.plugin(t, newFake(t, "done").URL))
 	for name, head := range map[string]string{"boxed": "sandbox: {mode: code}\n", "bare": ""} {
 		a := r.agent(name, "---\nmodel: "+gemini.model+"\n"+head+"---\nDescribe {{media url=image}}")
-		if _, err := a.Run(t.Context(), obj{"image": server.URL}, nil); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "pass its bytes") {
+		_, err := a.Run(t.Context(), obj{"image": server.URL}, nil)
+		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "pass its bytes") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if res, err := a.Run(t.Context(), obj{"image": "data:image/png;base64,AA=="}, nil); err != nil || res.Text != "done" {

@@ -11,6 +11,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/dotprompt/go/dotprompt"
+	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -27,36 +28,32 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTemplate(doc, string(out)); err != nil {
-		return nil, frontmatter.Errors{err}
-	}
-	if errs := checkReach(doc, string(out)); len(errs) > 0 {
+	if errs := checkSource(doc, string(out)); len(errs) > 0 {
 		return nil, errs
 	}
 	return doc, nil
 }
 
-// checkReach refuses what would have the host open a file or an address that an agent's file chooses: the address of a model,
-// and references of schemas, which Genkit's validator follows. The short form of a schema has none.
-func checkReach(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
-	parsed, err := parseSource(source)
-	if err != nil {
-		return nil // what checkTemplate says
-	}
+// checkReach refuses what would have the host open a file or an address that an agent's file chooses: the address of a
+// model, and references of schemas, which Genkit's validator follows; and schemas that it cannot read.
+func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
 		if strings.EqualFold(key, "httpOptions") { // as JSON is read
-			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; a variable of the environment names the address of a provider",
-				"an agent's file cannot have httpOptions in config: they say where the key of the provider goes"))
+			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; the environment names the addresses of providers",
+				"config cannot have httpOptions, which decide where the provider's key goes"))
 		}
 	}
 	schemas := []any{parsed.Input.Schema, parsed.Output.Schema}
 	for i, key := range []string{"input", "output"} {
 		schema, err := picoschema(schemas[i])
-		if err != nil {
+		if err != nil || schema == nil { // the short form has no references
 			continue
 		}
-		if err := yamlnode.CheckReferences(schema); err != nil {
-			errs = append(errs, doc.Problem([]any{key, "schema"}, "", "%s.schema: %v", key, err))
+		if err = yamlnode.CheckReferences(schema); err == nil {
+			_, err = gojsonschema.NewSchema(gojsonschema.NewGoLoader(schema))
+		}
+		if err != nil {
+			errs = append(errs, doc.Problem([]any{key, "schema"}, "", "%s.schema: %s", key, oneLine(err.Error())))
 		}
 	}
 	return errs
@@ -64,14 +61,14 @@ func checkReach(doc *frontmatter.Document, source string) (errs frontmatter.Erro
 
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
-// checkTemplate compiles the template as Genkit will do at every call.
-func checkTemplate(doc *frontmatter.Document, source string) *frontmatter.Error {
+// checkSource checks what Genkit gets: it compiles the template as Genkit will do at every call.
+func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
 	parsed, err := parseSource(source)
 	if err == nil {
-		err = compile(parsed.Template)
+		errs, err = checkReach(doc, parsed), compile(parsed.Template)
 	}
 	if err == nil {
-		return nil
+		return errs
 	}
 	text := oneLine(err.Error())
 	line := doc.BodyLine
@@ -82,7 +79,8 @@ func checkTemplate(doc *frontmatter.Document, source string) *frontmatter.Error 
 			line += n - 1 + strings.Count(doc.Body[:blank], "\n")
 		}
 	}
-	return &frontmatter.Error{File: doc.File, Line: line, Message: "the template cannot be read: " + text}
+	text = "the template cannot be read: " + text
+	return append(errs, &frontmatter.Error{File: doc.File, Line: line, Message: text})
 }
 
 // parseSource reads a prompt file as Genkit does.

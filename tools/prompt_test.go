@@ -51,21 +51,27 @@ func TestLoadPromptErrors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	schema := func(key, properties, want string) struct{ src, want string } {
-		return struct{ src, want string }{"---\n" + key + ": {schema: {type: object, properties: {" + properties + "}}}\n---\nx", "bad.prompt:2:" + strconv.Itoa(len(key)+12) + ": " + want}
+		src := "---\n" + key + ": {schema: {type: object, properties: {" + properties + "}}}\n---\nx"
+		return struct{ src, want string }{src, "bad.prompt:2:" + strconv.Itoa(len(key)+12) + ": " + want}
 	}
 	for name, tt := range map[string]struct{ src, want string }{
-		"frontmatter":          {"---\nmodel: m\nsandbx: python\n---\nx", "bad.prompt:3:1: unknown key"},
-		"syntax":               {"---\nmodel: [\n---\nx", "bad.prompt:2: malformed YAML"},
-		"template":             {"---\nsandbox: python\n---\n\nok\n{{#each x}}\n", "bad.prompt:"},
-		"helper":               {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: the template cannot be read"},
-		"address of the model": {"---\nmodel: m\nconfig: {topK: 1, HTTPoptions: {baseUrl: \"http://127.0.0.1:1\"}}\n---\nx", "bad.prompt:3:32: an agent's file cannot have httpOptions in config"},
-		// What these lead to the validator of schemas opens, fetches, or follows for ever.
-		"address":   schema("input", `a: {$ref: "http://127.0.0.1:1/x"}`, "input.schema: $ref http://127.0.0.1:1/x: only # and #/$defs/name are supported"),
-		"file":      schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref file:///dev/zero: only"),
-		"base":      schema("input", `a: {$id: "http://127.0.0.1:1/x", $ref: "y"}`, "input.schema: $ref y: only"),
-		"other id":  schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
-		"loop":      schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref # leads back to itself"),
-		"two paths": schema("output", `a: {}}, $defs: {a/not: {}, a: {not: {$ref: "#/$defs/a/not"}}`, "output.schema: $ref #/$defs/a/not: only"),
+		"frontmatter": {"---\nmodel: m\nsandbx: python\n---\nx", "bad.prompt:3:1: unknown key"},
+		"syntax":      {"---\nmodel: [\n---\nx", "bad.prompt:2: malformed YAML"},
+		"template":    {"---\nsandbox: python\n---\n\nok\n{{#each x}}\n", "bad.prompt:"},
+		"helper":      {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: the template cannot be read"},
+		"address of the model": {
+			"---\nmodel: m\nconfig: {topK: 1, HTTPoptions: {baseUrl: \"http://127.0.0.1:1\"}}\n---\nx",
+			"bad.prompt:3:32: config cannot have httpOptions",
+		},
+		// Genkit's validator would open, fetch or follow these without end.
+		"address": schema("input",
+			`a: {$ref: "http://127.0.0.1:1/x"}`, "input.schema: $ref http://127.0.0.1:1/x: only # and #/$defs/name are supported"),
+		"file":     schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref file:///dev/zero: only"),
+		"base":     schema("input", `a: {$id: "http://127.0.0.1:1/x", $ref: "y"}`, "input.schema: $ref y: only"),
+		"other id": schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
+		"loop":     schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref # leads back to itself"),
+		"two paths": schema("output",
+			`a: {}}, $defs: {a/not: {}, a: {not: {$ref: "#/$defs/a/not"}}`, "output.schema: $ref #/$defs/a/not: only"),
 	} {
 		_, err := tools.LoadPrompt(r.g, "bad.prompt", []byte(tt.src))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {

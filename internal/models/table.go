@@ -61,13 +61,13 @@ func table(e environ.Lookup) map[string]row {
 	return rows
 }
 
-// Secrets returns what takes the keys of all providers out of a text. A provider may quote in its errors what it was sent.
+// Secrets returns what takes the keys of all providers out of a text. A provider's error may quote what it was sent.
 func Secrets(e environ.Lookup) sanitize.Secrets {
 	var keys []string
 	for _, r := range table(e) {
 		for _, name := range append(slices.Concat(r.needs...), r.orElse...) {
-			key := e.Get(name)
-			if secret := strings.HasSuffix(name, "_KEY") || strings.HasSuffix(name, "_TOKEN"); secret && len(key) >= 8 { // else a word
+			secret := strings.HasSuffix(name, "_KEY") || strings.HasSuffix(name, "_TOKEN")
+			if key := e.Get(name); secret && len(key) >= 8 { // a shorter one is a word of other texts, too
 				keys = append(keys, key)
 			}
 		}

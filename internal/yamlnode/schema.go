@@ -11,8 +11,8 @@ import (
 // maxSchemaWork bounds how many subschemas may apply to one value.
 const maxSchemaWork = 10_000
 
-// CheckReferences checks the references of a JSON Schema: each must lead to the schema itself or to one of its definitions,
-// and validating by it must end. Validators follow every other one, to files and addresses, too.
+// CheckReferences checks the references of a JSON Schema: each must lead to the schema itself or to one of its
+// definitions, and validating by it must end. Validators follow every other one, to files and addresses, too.
 func CheckReferences(schema map[string]any) error {
 	return (&refCheck{root: schema, work: map[string]int{}}).all(schema)
 }
