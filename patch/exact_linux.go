@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statExact describes the directory that a clean path leads to without links. It needs no permission to list those above.
+// statExact describes the directory at a clean path without links. O_PATH needs no permission to list its parents.
 func statExact(dir string) (os.FileInfo, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	start, rest := ".", dir

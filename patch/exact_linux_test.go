@@ -16,8 +16,8 @@ func TestLinkAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	victim, real, link := filepath.Join(base, "victim"), filepath.Join(base, "real"), filepath.Join(base, "link")
-	if err := errors.Join(err, os.MkdirAll(filepath.Join(victim, "project"), 0o755), os.MkdirAll(filepath.Join(real, "project"), 0o755),
-		os.Symlink(victim, link)); err != nil {
+	if err := errors.Join(err, os.MkdirAll(filepath.Join(victim, "project"), 0o755),
+		os.MkdirAll(filepath.Join(real, "project"), 0o755), os.Symlink(victim, link)); err != nil {
 		t.Fatal(err)
 	}
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -33,7 +33,8 @@ func TestLinkAtAnyMoment(t *testing.T) {
 		}
 	}()
 	defer func() { close(stop); <-done }()
-	p := &patch.Patch{Changes: []patch.Change{{From: "new", Path: "new", New: &patch.Entry{Mode: 0o644, Content: []byte("x")}}}}
+	entry := &patch.Entry{Mode: 0o644, Content: []byte("x")}
+	p := &patch.Patch{Changes: []patch.Change{{From: "new", Path: "new", New: entry}}}
 	for range 20_000 {
 		_, _ = p.Apply(filepath.Join(real, "project")) // most fail
 		if _, err := os.Lstat(filepath.Join(victim, "project", "new")); err == nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// statExact describes the directory that a clean path leads to without links.
+// statExact describes the directory at a clean path without links.
 func statExact(dir string) (os.FileInfo, error) {
 	const sep = string(filepath.Separator)
 	start, rest := ".", dir

@@ -129,8 +129,8 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 			_, _, err := m.find(ctx, rec.ID)
 			if errors.Is(err, backend.ErrNotFound) {
 				there = false
-				if rec, err = m.store.Get(ctx, rec.ID); err == nil { // again: its workspace may have been kept just now
-					there, err = m.hasWorkspace(ctx, rec)
+				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.workspaceOnly() { // it may have been kept just now
+					there, _, err = m.lookForWorkspace(ctx, rec.ID)
 				}
 			}
 			if err != nil && !errors.Is(err, backend.ErrNotFound) {

@@ -132,9 +132,6 @@ func isOvertaken(err error) bool {
 	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, ErrOwnerLost)
 }
 
-// errDamaged: the store has a record that no manager has written.
-var errDamaged error = &textError{text: "the record of the session has an id that no sandbox has: delete the record", err: backend.ErrInvalid}
-
 // holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
 func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	live, err := m.store.List(ctx, RecordCreating, RecordReady)
@@ -144,7 +141,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	for _, rec := range live {
 		if rec.Key == key && rec.Engine == m.opts.Engine {
 			if !validSandboxID(rec.ID) {
-				return rec, errDamaged
+				return rec, fmt.Errorf("%w: the session's record has an id that no sandbox has: delete the record", backend.ErrInvalid)
 			}
 			return rec, nil
 		}

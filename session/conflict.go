@@ -178,55 +178,44 @@ func (r Record) gone(req Request) error {
 	return &ConflictError{Key: r.Key, Fields: fields, Gone: true}
 }
 
-// sameSandbox reports whether the record's sandbox was made for what req asks of the engine. The environment is no part of that.
-func (r Record) sameSandbox(req Request) bool {
-	had, known := decodeShape(r.Request)
-	had.Env = req.shape().Env
-	return known && had.differences(req.shape()) == nil
-}
-
-// asWas returns an OpenAsIs request as one for what the record's sandbox was, but for the fields in Match. A record may lie in a
-// database with other writers. Mounts, the OCI runtime and the network of a named sandbox therefore come from the request, and
-// beyond names those that the record alone has.
+// asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the store's
+// database, so mounts, the OCI runtime and the network of a named sandbox must be in the request as well. beyond names those
+// that are not, which stay as requested.
 func (r Record) asWas(req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
 		return req, nil
 	}
-	asked := req
-	req.Image, req.User, req.Root, req.Network, req.Limits = had.Image, had.User, had.Root, had.Network, had.Limits
-	req.Egress, req.Environment, req.Mounts, req.Caches = had.Egress, had.Environment, had.Mounts, had.Caches
+	named := r.Key.Namespace == NamespaceUser // the sandboxes of a run have the network of its agents' files
 	for _, f := range []field{
-		{"mounts", within(had.Mounts, asked.Mounts)},
-		{"oci_runtime", had.OCIRuntime == "" || had.OCIRuntime == asked.OCIRuntime},
-		{"network", r.Key.Namespace != NamespaceUser || (had.Network == backend.NetworkNone || had.Network == asked.Network) &&
-			(had.Egress.IsZero() || had.Egress.Equal(asked.Egress))}, // agents' files allow hosts to the sandboxes of a run
+		{"mounts", within(had.Mounts, req.Mounts)},
+		{"oci_runtime", had.OCIRuntime == "" || had.OCIRuntime == req.OCIRuntime},
+		{"network", !named || had.Network == backend.NetworkNone && had.Egress.IsZero() ||
+			had.Network == req.Network && had.Egress.Equal(req.Egress)},
 	} {
-		if !f.same && !slices.Contains(asked.Match, f.name) {
+		if !f.same && !slices.Contains(req.Match, f.name) {
 			beyond = append(beyond, f.name)
 		}
 	}
-	for _, name := range slices.Concat(asked.Match, beyond) {
-		switch name {
-		case "image":
-			req.Image = asked.Image
-		case "user":
-			req.User = asked.User
-		case "root":
-			req.Root = asked.Root
-		case "network":
-			req.Network, req.Egress = asked.Network, asked.Egress
-		case "environment":
-			req.Environment = asked.Environment
-		case "mounts":
-			req.Mounts = asked.Mounts
-		case "cache":
-			req.Caches = asked.Caches
-		case "limits":
-			req.Limits = asked.asked.Merge(had.Limits)
-		}
-	}
+	own := slices.Concat(req.Match, beyond)
+	req.Image = pick(own, "image", req.Image, had.Image)
+	req.User = pick(own, "user", req.User, had.User)
+	req.Root = pick(own, "root", req.Root, had.Root)
+	req.Network = pick(own, "network", req.Network, had.Network)
+	req.Egress = pick(own, "network", req.Egress, had.Egress)
+	req.Environment = pick(own, "environment", req.Environment, had.Environment)
+	req.Mounts = pick(own, "mounts", req.Mounts, had.Mounts)
+	req.Caches = pick(own, "cache", req.Caches, had.Caches)
+	req.Limits = pick(own, "limits", req.asked.Merge(had.Limits), had.Limits)
 	return req, beyond
+}
+
+// pick returns asked for a field that is the request's own.
+func pick[T any](own []string, field string, asked, had T) T {
+	if slices.Contains(own, field) {
+		return asked
+	}
+	return had
 }
 
 // within reports whether all mounts are among others.

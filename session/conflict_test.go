@@ -127,53 +127,6 @@ func TestConflictWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match.
-func TestVanishedAsItWas(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		keep     bool // the workspace alone was kept on purpose
-		req      session.Request
-		want     []string // conflict
-		wantPIDs int64
-	}{
-		"as it was":            {false, session.Request{Image: "test:2"}, nil, 64},
-		"must match, and does": {false, session.Request{Image: "test:1", Match: []string{"image"}}, nil, 64},
-		"must match":           {false, session.Request{Image: "test:2", Match: []string{"image"}}, []string{"image"}, 0},
-		"kept, must match":     {true, session.Request{Image: "test:1", Match: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := sharing{newEngine(t)}
-			opts := shared()
-			m := newManager(t, e, opts)
-			s, _, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
-			must(t, err)
-			must(t, m.Detach(t.Context()))
-			m = newManager(t, e, opts)
-			if tt.keep {
-				must(t, m.Remove(t.Context(), s.ID(), false))
-			} else {
-				e.remove(s.Info().EngineID)
-			}
-			tt.req.Mode = session.OpenAsIs
-			again, created, err := m.Open(t.Context(), session.UserKey("lab"), tt.req)
-			var conflict *session.ConflictError
-			if errors.As(err, &conflict) {
-				if diff := cmp.Diff(tt.want, conflict.Fields); diff != "" || !conflict.Gone {
-					t.Errorf("gone %v, fields (-want +got)\n%s", conflict.Gone, diff)
-				}
-				return
-			}
-			if err != nil || tt.want != nil || created || again.ID() != s.ID() {
-				t.Fatalf("Open = %v, %v, want a conflict in %q", created, err, tt.want)
-			}
-			if got := again.Info(); got.Image != "test:1" || got.Limits.PIDs != tt.wantPIDs {
-				t.Errorf("it is %+v", got)
-			}
-		})
-	}
-}
-
 // onlyTest allows images named test.
 type onlyTest struct{}
 
@@ -184,63 +137,72 @@ func (onlyTest) Check(ref string) error {
 	return nil
 }
 
-// TestRecordGrantsNothing: a sandbox that is created again has no mount, OCI runtime, network, image or user that its record
-// alone names.
-func TestRecordGrantsNothing(t *testing.T) {
+// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match. No mount, OCI
+// runtime, network, image or user comes from a record alone.
+func TestVanishedAsItWas(t *testing.T) {
 	t.Parallel()
-	const mounted = `{"mounts":[{"source":"/srv/data","target":"/data","writable":true}],`
+	const mounted, weak = `{"mounts":[{"source":"/srv/data","target":"/data","writable":true}],`, `{"oci_runtime":"weak",`
 	mounts := []backend.Mount{{Source: "/srv/data", Target: "/data", Writable: true}}
+	type request = session.Request
 	for name, tt := range map[string]struct {
 		part, forged string // of the record
 		req          session.Request
 		defaults     session.Defaults
 		want         error
-		field        string
+		field        string // of a conflict
 	}{
-		"mounts":              {`{`, mounted, session.Request{}, session.Defaults{}, backend.ErrExists, "mounts"},
-		"mounts, asked":       {`{`, mounted, session.Request{Mounts: mounts}, session.Defaults{}, nil, ""},
-		"mounts, by default":  {`{`, mounted, session.Request{}, session.Defaults{Mounts: mounts}, nil, ""},
-		"runtime":             {`{`, `{"oci_runtime":"weak",`, session.Request{}, session.Defaults{OCIRuntime: "strong"}, backend.ErrExists, "oci_runtime"},
-		"runtime, by default": {`{`, `{"oci_runtime":"strong",`, session.Request{}, session.Defaults{OCIRuntime: "strong"}, nil, ""},
-		"network":             {`"none"`, `"bridge"`, session.Request{}, session.Defaults{}, backend.ErrExists, "network"},
-		"network, asked":      {`"none"`, `"bridge"`, session.Request{Network: backend.NetworkBridge}, session.Defaults{}, nil, ""},
-		"hosts":               {`{`, `{"egress":{"allow":["a.example"]},`, session.Request{}, session.Defaults{}, backend.ErrExists, "network"},
-		"image":               {`"test:1"`, `"evil:1"`, session.Request{}, session.Defaults{}, backend.ErrPermission, ""},
-		"user":                {backend.DefaultUser, "0:0", session.Request{}, session.Defaults{}, backend.ErrPermission, ""},
-		"id":                  {``, ``, session.Request{}, session.Defaults{}, backend.ErrInvalid, ""},
+		"as it was":               {req: request{Image: "test:2"}},
+		"must match, and does":    {req: request{Match: []string{"image"}}},
+		"must match":              {req: request{Image: "test:2", Match: []string{"image"}}, want: backend.ErrExists, field: "image"},
+		"kept, must match":        {req: request{Match: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}},
+		"mounts":                  {part: `{`, forged: mounted, want: backend.ErrExists, field: "mounts"},
+		"mounts, asked":           {part: `{`, forged: mounted, req: request{Mounts: mounts}},
+		"mounts, by default":      {part: `{`, forged: mounted, defaults: session.Defaults{Mounts: mounts}},
+		"runtime":                 {part: `{`, forged: weak, defaults: session.Defaults{OCIRuntime: "strong"}, want: backend.ErrExists, field: "oci_runtime"},
+		"runtime, asked":          {part: `{`, forged: weak, req: request{OCIRuntime: "weak"}},
+		"network":                 {part: `"none"`, forged: `"bridge"`, want: backend.ErrExists, field: "network"},
+		"network, asked":          {part: `"none"`, forged: `"bridge"`, req: request{Network: backend.NetworkBridge}},
+		"hosts":                   {part: `{`, forged: `{"egress":{"allow":["a.example"]},`, want: backend.ErrExists, field: "network"},
+		"image that is forbidden": {part: `"test:1"`, forged: `"evil:1"`, want: backend.ErrPermission},
+		"user that is forbidden":  {part: backend.DefaultUser, forged: "0:0", want: backend.ErrPermission},
+		"id that no sandbox has":  {forged: "sbx_../../x", want: backend.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e, opts, key := sharing{newEngine(t)}, shared(), session.UserKey("lab")
-			s := left(t, e, opts, key, "")
-			rec := record(t, opts.Store, s.ID())
-			rec.Request = strings.Replace(rec.Request, tt.part, tt.forged, 1)
-			must(t, opts.Store.Update(t.Context(), rec))
-			if tt.part == "" {
-				must(t, opts.Store.Delete(t.Context(), rec.ID))
-				rec.ID = "sbx_../../x"
-				must(t, opts.Store.Insert(t.Context(), rec))
-			}
+			m := newManager(t, e, opts)
+			s, _, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
+			must(t, err)
+			must(t, m.Detach(t.Context()))
 			e.remove(s.Info().EngineID)
-			var made []backend.Spec
-			e.setHooks(func(_ context.Context, spec backend.Spec) error {
-				made = append(made, spec)
-				return nil
-			}, nil, nil)
+			rec := record(t, opts.Store, s.ID())
+			must(t, opts.Store.Delete(t.Context(), rec.ID))
+			rec.Request, rec.KeepWorkspace = strings.Replace(rec.Request, tt.part, tt.forged, len(tt.part)), strings.HasPrefix(name, "kept")
+			if strings.HasPrefix(tt.forged, "sbx_") {
+				rec.ID = tt.forged
+			}
+			must(t, opts.Store.Insert(t.Context(), rec))
+			var made backend.Spec
+			e.setHooks(func(_ context.Context, spec backend.Spec) error { made = spec; return nil }, nil, nil)
 			opts.Images, opts.Defaults = onlyTest{}, tt.defaults
-			tt.req.Image, tt.req.Mode = "test:1", session.OpenAsIs
-			_, created, err := newManager(t, e, opts).Open(t.Context(), key, tt.req)
-			if tt.want == nil {
-				must(t, err)
-				if spec := made[len(made)-1]; created || len(spec.Mounts) != strings.Count(tt.forged, "source") ||
-					!strings.Contains(tt.forged, spec.OCIRuntime) || strings.Contains(tt.forged, "bridge") != (spec.Network == backend.NetworkBridge) {
-					t.Errorf("created %v as %+v", created, spec)
+			if tt.req.Mode = session.OpenAsIs; tt.req.Image == "" {
+				tt.req.Image = "test:1"
+			}
+			again, created, err := newManager(t, e, opts).Open(t.Context(), key, tt.req)
+			var conflict *session.ConflictError
+			if !errors.Is(err, tt.want) || errors.As(err, &conflict) && (conflict.Fields[0] != tt.field || !conflict.Gone) {
+				t.Fatalf("Open = %v, want %v, %s", err, tt.want, tt.field)
+			}
+			if tt.want != nil {
+				if made.ID != "" {
+					t.Errorf("made %+v", made)
 				}
 				return
 			}
-			var conflict *session.ConflictError
-			if !errors.Is(err, tt.want) || made != nil || errors.As(err, &conflict) && (conflict.Fields[0] != tt.field || !conflict.Gone) {
-				t.Errorf("Open = %v, made %+v; want %v, %s", err, made, tt.want, tt.field)
+			want := backend.Limits{PIDs: max(tt.req.Limits.PIDs, 64)}
+			if created || again.ID() != s.ID() || made.Image != "test:1" || made.Limits != want || len(made.Mounts) != strings.Count(tt.forged, "source") ||
+				(made.OCIRuntime == "weak") != (tt.forged == weak) || (made.Network == backend.NetworkBridge) != (tt.part == `"none"`) {
+				t.Errorf("created %v as %+v", created, made)
 			}
 		})
 	}

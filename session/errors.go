@@ -62,8 +62,7 @@ type ConflictError struct {
 	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment", "idle policy". "request" alone
 	// is something of these, of a sandbox of another process: its engine does not know which.
 	Fields []string
-	// Gone reports that the sandbox was removed and only its files are kept. With OpenAsIs, Fields then also has "mounts",
-	// "oci_runtime" and "network" if the request lacks what the sandbox had.
+	// Gone reports that the sandbox was removed and only its files are kept.
 	Gone bool
 }
 

@@ -152,7 +152,9 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	}
 	conflict := rec.gone(req)
 	req, beyond := rec.asWas(req)
-	same := rec.sameSandbox(req)
+	was, known := decodeShape(rec.Request)
+	was.Env = req.shape().Env // which the engine does not have
+	same := known && was.differences(req.shape()) == nil
 	if !same || rec.workspaceOnly() {
 		there, known, err := m.lookForWorkspace(ctx, rec.ID)
 		if !there && (known || !named) || err != nil {
@@ -165,7 +167,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	if beyond != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: beyond, Gone: true}
 	}
-	if err := m.permit(&req); err != nil {
+	if err := m.permit(&req); err != nil { // a record may have any image and user
 		return nil, refusedOpen(ctx, rec.Key, req, err)
 	}
 	if !named {
@@ -236,15 +238,6 @@ func (m *Manager) endInterrupted(ctx context.Context, rec Record, from string) e
 	}
 	m.save(rec)
 	return err
-}
-
-// hasWorkspace reports whether a workspace that was kept without its sandbox is there.
-func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
-	if !rec.workspaceOnly() {
-		return false, nil
-	}
-	there, _, err := m.lookForWorkspace(ctx, rec.ID)
-	return there, err
 }
 
 // lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody

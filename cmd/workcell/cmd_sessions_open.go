@@ -134,8 +134,8 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild rebuilds it with the files of its workspace"
 	if conflict.Gone {
-		return "give --mount, --network and --oci-runtime again as it had them, and no other flags, to rebuild it with its files; " +
-			"--rebuild --image IMAGE makes another one with them"
+		return "give --mount, --network and --oci-runtime again as it had them, and no other flags, " +
+			"to rebuild it with its files; --rebuild --image IMAGE changes its image"
 	}
 	list, err := m.List(ctx)
 	i := slices.IndexFunc(list, func(s session.Info) bool { return s.Key == conflict.Key && s.Image != "" })

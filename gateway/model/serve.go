@@ -147,8 +147,10 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 		out.Body = http.NoBody
 	}
 	proxy.ServeHTTP(finalOnly{w}, out)
-	// A provider's trailers may name the account, too.
-	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
+	// Trailers may name the account.
+	maps.DeleteFunc(w.Header(), func(name string, _ []string) bool {
+		return strings.HasPrefix(name, http.TrailerPrefix)
+	})
 	return nil
 }
 
@@ -326,7 +328,8 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	var f *refusal
 	if !errors.As(err, &f) {
 		// The error quotes answers that are not HTTP.
-		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", x.secrets().Replace(err.Error()))
+		quoted := x.secrets().Replace(err.Error())
+		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", quoted)
 		if x.accepted.Load() { // and may have thought for long
 			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)
 		}

@@ -14,7 +14,7 @@ import (
 // ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
-// CheckOwn returns ErrDamaged if entries that were kept for a run are those of another run.
+// CheckOwn returns ErrDamaged if an entry has the id of another run.
 func CheckOwn(runID string, entries []workflow.Entry) error {
 	for i, e := range entries {
 		if e.RunID != runID {
