@@ -35,13 +35,9 @@ func checkRead(src []byte, err error, name string) ([]byte, error) {
 	case errors.As(err, &problem):
 		return nil, (*Error)(problem)
 	case err == nil && len(src) > MaxFileBytes:
-		return nil, tooLarge(name)
+		return nil, &Error{File: name, Message: fmt.Sprintf("the file is larger than %d KiB", MaxFileBytes>>10)}
 	}
 	return src, err
-}
-
-func tooLarge(name string) *Error {
-	return &Error{File: name, Message: fmt.Sprintf("the file is larger than %d KiB", MaxFileBytes>>10)}
 }
 
 // parts is a file cut at its frontmatter markers. Offsets are into text.

@@ -81,8 +81,8 @@ const (
 )
 
 // Read reads the operator's file. lookup is asked for the variables that `env:` and `headers:` name. The error has
-// every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved, or
-// in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
+// every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved,
+// or in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
 // repository, and npx, python -m, and make run code from the directory where they start.
 func Read(file string, lookup func(name string) (string, bool)) (*Config, error) {
 	src, err := yamlnode.ReadFile(file, maxConfigBytes)
