@@ -381,19 +381,6 @@ func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 	}
 }
 
-// readAgent is agentFiles.known for a file that is known.
-func readAgent(path string) (*frontmatter.Document, error) {
-	src, err := frontmatter.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, nil
-	}
-	doc, _ := frontmatter.Parse(path, src)
-	return doc, nil
-}
-
 // hostname returns what a log calls this machine.
 func hostname() string {
 	name, err := os.Hostname()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -338,6 +339,19 @@ func (a agentFiles) known(name string) (*frontmatter.Document, error) {
 		return nil, err
 	}
 	return readAgent(path)
+}
+
+// readAgent is agentFiles.known for a file that is known.
+func readAgent(path string) (*frontmatter.Document, error) {
+	src, err := frontmatter.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, nil
+	}
+	doc, _ := frontmatter.Parse(path, src)
+	return doc, nil
 }
 
 // list returns the names of all agents, sorted. Files that begin with an underscore are parts of others.
