@@ -86,6 +86,9 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	made, half, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	if err == nil && !made {
+		err = c.b.removeTerminals(ctx, c.p.volume)
+	}
 	if err != nil {
 		return err
 	}

@@ -100,10 +100,17 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	if err == nil {
 		err = b.removeContainer(ctx, id)
 	}
-	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+	vanished := errors.Is(err, backend.ErrNotFound)
+	if err != nil && !vanished {
 		return err
 	}
-	if workspace, known := b.workspaces.Load(id); known && opts.Volumes {
+	workspace, known := b.workspaces.Load(id)
+	if known && vanished {
+		if err := b.removeTerminals(ctx, workspace.(volumeName)); err != nil {
+			return err
+		}
+	}
+	if known && opts.Volumes {
 		if err := b.removeUnforked(ctx, workspace.(volumeName)); err != nil {
 			return err
 		}
@@ -127,7 +134,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	name := workspaceName(sessionID)
 	v, err := b.inspectVolume(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil
+		return b.removeTerminals(ctx, name)
 	}
 	if err != nil {
 		return err
@@ -135,7 +142,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	if !sameOwner(v.Labels, instance, sessionID) {
 		return fmt.Errorf("docker: volume %s is not this session's: %w", name, backend.ErrExists)
 	}
-	return b.removeUnforked(ctx, name)
+	return errors.Join(b.removeTerminals(ctx, name), b.removeUnforked(ctx, name))
 }
 
 // removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is

@@ -26,6 +26,8 @@ const (
 	labelConfig = backend.LabelPrefix + "config"
 	// labelNonce distinguishes the volume of this very Create from one that was there.
 	labelNonce = backend.LabelPrefix + "nonce"
+	// labelTerminals is the workspace's volume, on the volume of a sandbox's terminals.
+	labelTerminals = backend.LabelPrefix + "terminals"
 	// labelFork is on the volume of a fork, which is whole once its directory has forkedFile.
 	labelFork = backend.LabelPrefix + "fork"
 )
@@ -164,7 +166,7 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 }
 
 // terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine
-// creates and removes this volume with the container; labels tell whose it is if it does not.
+// creates this volume with the container, and removes it unless somebody removes the container alone: see removeTerminals.
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{
@@ -192,7 +194,7 @@ func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	}
 	// The engine would not remove it again if it failed to make a mount behind it.
 	if p.engine.watch == "" && kernelNetwork(p.engine.runtime(p.Spec)) { // other engines fail to unmount or to label it
-		ms = append(ms, terminals(p.Labels("terminals")))
+		ms = append(ms, terminals(map[string]string{backend.LabelInstance: p.Spec.Instance, labelTerminals: string(p.volume)}))
 	}
 	return ms
 }

@@ -106,6 +106,18 @@ func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	})
 }
 
+// removeTerminals removes the terminals of earlier containers of a workspace that were removed without their volumes.
+func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) error {
+	list, err := kit.Call(ctx, b.calls, "list volumes", func(ctx context.Context) (volume.ListResponse, error) {
+		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(
+			filters.Arg("label", labelTerminals+"="+string(workspace)), filters.Arg("dangling", "true"))})
+	})
+	for _, v := range list.Volumes {
+		err = errors.Join(err, b.removeWorkspace(ctx, volumeName(v.Name)))
+	}
+	return err
+}
+
 // removeInits removes the containers that prepared a volume.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
