@@ -122,18 +122,18 @@ func TestStartDebugged(t *testing.T) {
 	info := backendtest.Create(t, b, newSpec())
 	pods := clustertest.Pods(admin(t), namespace())
 	name, _, _ := strings.Cut(info.ID, ".")
-	pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	main := pod.Spec.Containers[0]
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
-	}}}
-	update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(name).SubResource("ephemeralcontainers")
-	if err := update.Body(pod).Do(t.Context()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the debugger", func() bool { // the kubelet may change the pod meanwhile
+		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		main := pod.Spec.Containers[0]
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
+		}}}
+		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(name).SubResource("ephemeralcontainers")
+		return update.Body(pod).Do(t.Context()).Error() == nil
+	})
 	if err := errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)); err != nil {
 		t.Fatal(err)
 	}

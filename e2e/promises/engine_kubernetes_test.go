@@ -194,7 +194,7 @@ func (e *kubernetesEngine) steps() map[string]func(*http.Request) bool {
 		return func(r *http.Request) bool { return r.Method == method && strings.HasSuffix(r.URL.Path, suffix) }
 	}
 	return map[string]func(*http.Request) bool{
-		"policy": calls(http.MethodGet, "/networkpolicies/workcell-none"),
+		"policy": calls(http.MethodGet, "/networkpolicies"),
 		"claim":  calls(http.MethodPost, "/persistentvolumeclaims"),
 		"create": calls(http.MethodPost, "/pods"),
 		"exec":   calls(http.MethodPost, "/exec"),
