@@ -210,7 +210,7 @@ func (r Record) asWas(req Request) (_ Request, beyond []string) {
 	return req, beyond
 }
 
-// pick returns asked for a field that is the request's own.
+// pick returns asked if the request decides about a field.
 func pick[T any](own []string, field string, asked, had T) T {
 	if slices.Contains(own, field) {
 		return asked

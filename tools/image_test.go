@@ -139,7 +139,7 @@ func TestBlindModel(t *testing.T) {
 	}
 }
 
-// TestMediaByAddress: the address of a medium that an input names is asked by nobody.
+// TestMediaByAddress: no request goes to the address of a medium in an input.
 func TestMediaByAddress(t *testing.T) {
 	var fetched atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -166,7 +166,7 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 }
 
 // terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine
-// creates this volume with the container, and removes it unless somebody removes the container alone: see removeTerminals.
+// creates this volume with the container, and removes both together. See removeTerminals for `docker rm` without volumes.
 func terminals(labels map[string]string) mount.Mount {
 	return mount.Mount{Type: mount.TypeVolume, Target: "/dev/pts", VolumeOptions: &mount.VolumeOptions{
 		NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{

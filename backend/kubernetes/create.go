@@ -130,7 +130,7 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// await waits until the guest of a pod answers, and describes the sandbox; the error says why it never will. The first
+// await waits until the guest of a pod answers, and describes the sandbox; the error has the reason if it cannot start. The first
 // stream waits for the first Dial.
 func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (backend.Info, error) {
 	wait, cancel := context.WithTimeout(ctx, d.opts.PullTimeout)

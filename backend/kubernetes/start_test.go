@@ -122,7 +122,7 @@ func TestStartDebugged(t *testing.T) {
 	info := backendtest.Create(t, b, newSpec())
 	pods := clustertest.Pods(admin(t), namespace())
 	name, _, _ := strings.Cut(info.ID, ".")
-	eventually(t, "the debugger", func() bool { // the kubelet may change the pod meanwhile
+	eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
 		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)

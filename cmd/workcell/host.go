@@ -147,7 +147,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	return res, err
 }
 
-// keyless is an error with what it says in other words.
+// keyless is an error without keys in its text.
 type keyless struct {
 	error
 	text string // without keys of providers: steps that follow read it in their sandboxes

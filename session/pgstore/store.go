@@ -237,7 +237,7 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 		case there.State == session.RecordClosed, there.State == session.RecordLost:
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
-		// It was inserted between the two statements, and nobody changes it now.
+		// It was inserted between the two statements and is locked now.
 	}
 }
 
