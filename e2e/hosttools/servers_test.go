@@ -314,7 +314,7 @@ func rudeServer() *mcp.Server {
 		return "", self.Kill()
 	})
 	add("hang", func(context.Context, *mcp.CallToolRequest) (string, error) { select {} })
-	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) { // written here: to encode it takes the library long
+	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) { // an answer to another call, written here because the library takes long to encode it
 		_, err := fmt.Fprintf(os.Stdout, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%s"}]}}`+"\n", strings.Repeat("x", 100<<20))
 		return "", err
 	})
@@ -359,7 +359,7 @@ func TestServersThatMisbehave(t *testing.T) {
 				"calm.*", "dying.*", "hanging.*", "large.*", "flooding.*")
 			for _, tt := range []struct{ tool, want string }{
 				{"calm.chat", "chatted"}, {"calm.complain", "tool_failed"}, {"dying.die", "tool_failed"}, {"hanging.hang", "timeout"},
-				{"large.enlarge", "tool_failed"}, {"flooding.flood", "tool_failed"},
+				{"large.enlarge", ""}, {"flooding.flood", "tool_failed"},
 			} {
 				t.Run(tt.tool, func(t *testing.T) {
 					server, _, _ := strings.Cut(tt.tool, ".")
