@@ -264,8 +264,8 @@ func (c *creation) rollback(ctx context.Context) error {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
 		c.b.network.guarded.Delete(c.id)
 	}
-	if c.tried {
-		errs = append(errs, c.dropWorkspace(ctx))
+	if c.tried { // the engine keeps a container's own volume if it reads the container's files at that moment
+		errs = append(errs, c.b.removeTerminals(ctx, c.p.volume), c.dropWorkspace(ctx))
 	}
 	return errors.Join(errs...)
 }
