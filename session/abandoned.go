@@ -126,8 +126,11 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 			}
 		}
 		if there {
-			_, _, err := m.find(ctx, rec.ID)
-			if errors.Is(err, backend.ErrNotFound) {
+			engine, _, err := m.find(ctx, rec.ID)
+			switch {
+			case err == nil && engine.State == backend.StateStopped:
+				there = m.keepsFiles(engine.Limits, engine.Workspace)
+			case errors.Is(err, backend.ErrNotFound):
 				there = false
 				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.workspaceOnly() { // it may have been kept just now
 					there, _, err = m.lookForWorkspace(ctx, rec.ID)

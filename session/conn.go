@@ -140,9 +140,6 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 		s.lose("it was removed")
 		return err
 	}
-	if errors.Is(err, backend.ErrUnavailable) {
-		return err
-	}
 	info, getErr := s.m.b.Get(ctx, s.engine.ID)
 	switch {
 	case errors.Is(getErr, backend.ErrNotFound):

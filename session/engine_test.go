@@ -114,6 +114,9 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		User: spec.User, Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning,
 		Ephemeral: spec.Ephemeral, Created: spec.Created, Labels: spec.Labels,
 	}}
+	if spec.Limits.WorkspaceBytes > 0 {
+		b.info.Workspace = backend.WorkspaceMemory
+	}
 	if err := e.start(b); err != nil {
 		return backend.Info{}, err
 	}

@@ -104,6 +104,10 @@ func (r Record) ReclaimAt(now time.Time) (at time.Time, ok bool) {
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
 		State: owner.Ready, Kind: s.key.Scope().kind(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
+		Keep: s.m.keepsFiles(s.engine.Limits, s.engine.Workspace),
 	}, e)
 	return rule.To
 }
+
+// survives reports whether the files of an open session's sandbox are kept if its engine loses it.
+func (s *Session) survives() bool { return s.on(owner.EngineLost) != owner.Removing }

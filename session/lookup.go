@@ -117,7 +117,9 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	for _, rec := range recorded {
 		recs[rec.ID] = rec
 	}
-	list := m.unfound(ctx, found, maps.Clone(recs))
+	lost := maps.Clone(recs)
+	maps.DeleteFunc(lost, func(id string, _ Record) bool { return own[id] != nil })
+	list := m.unfound(ctx, found, lost)
 	for _, engine := range found {
 		if s := own[engine.SessionID]; s != nil {
 			continue

@@ -100,29 +100,32 @@ func TestGetAndInScope(t *testing.T) {
 	}
 }
 
+// ruins are the ways to lose a sandbox behind its manager's back.
+var ruins = map[string]func(e *engine, id string){
+	"killed": func(e *engine, id string) {
+		b, _ := e.sandbox(id)
+		b.murder()
+	},
+	"removed": func(e *engine, id string) { e.remove(id) },
+	"restarted": func(e *engine, id string) {
+		b, _ := e.sandbox(id)
+		b.murder()
+		if err := e.Start(context.Background(), id); err != nil {
+			panic(err)
+		}
+	},
+}
+
 // TestLost kills or removes sandboxes behind the manager's back.
 func TestLost(t *testing.T) {
 	t.Parallel()
-	for name, ruin := range map[string]func(e *engine, id string){
-		"killed": func(e *engine, id string) {
-			b, _ := e.sandbox(id)
-			b.murder()
-		},
-		"removed": func(e *engine, id string) { e.remove(id) },
-		"restarted": func(e *engine, id string) {
-			b, _ := e.sandbox(id)
-			b.murder()
-			if err := e.Start(context.Background(), id); err != nil {
-				panic(err)
-			}
-		},
-	} {
+	for name, ruin := range ruins {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
 			var log logBuffer
 			m := newManager(t, e, &session.Options{Logger: log.logger()})
-			key := session.WorkflowKey("run_1", "default")
+			key := session.AgentKey("run_1", "default")
 			s := mustOpen(t, m, key)
 			output(t, s, "echo old > file")
 			running := make(chan error, 1)

@@ -173,6 +173,45 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
+// TestLostRun verifies that the next opener of a run's lost sandbox gets it with its files, and that nothing is left after the run.
+func TestLostRun(t *testing.T) {
+	t.Parallel()
+	for name, ruin := range ruins {
+		for next, die := range map[string]bool{"same process": false, "next process": true} {
+			t.Run(name+" "+next, func(t *testing.T) {
+				t.Parallel()
+				e := sharing{newEngine(t)}
+				opts := shared()
+				m := dying(t, e, opts)
+				s := mustOpen(t, m, runKey)
+				output(t, s, "echo kept > file")
+				ruin(e.engine, s.Info().EngineID)
+				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+				eventually(t, "its record is nobody's", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
+				if list := mustList(t, m); len(list) != 1 {
+					t.Errorf("list %+v", list)
+				}
+				clock := newClock(m)
+				clock.add(24 * time.Hour)
+				m.Reap(t.Context())
+				if die {
+					m.Die()
+					m = newManager(t, e, opts)
+					m.Reap(t.Context())
+				}
+				if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
+					t.Errorf("Gone = %v, %v", gone, err)
+				}
+				reopen(t, m, runKey, testImage(), s.ID())
+				must(t, m.CloseScope(t.Context(), runKey.Scope()))
+				if e.count() != 0 || e.hasFiles(t, s.ID()) {
+					t.Errorf("%d sandboxes are left, files: %v", e.count(), e.hasFiles(t, s.ID()))
+				}
+			})
+		}
+	}
+}
+
 // TestLostIsMissed: who resumes a run hears for a month that a sandbox of it was lost, whatever was left of that,
 // and whether or not it could be removed at once.
 func TestLostIsMissed(t *testing.T) {
@@ -191,7 +230,10 @@ func TestLostIsMissed(t *testing.T) {
 			key := session.WorkflowKey("run_1", "default")
 			first, m := dying(t, e, opts), newManager(t, e, opts)
 			clock := newClock(m)
-			s := mustOpen(t, first, key)
+			req := testImage()
+			req.Limits.WorkspaceBytes = 1 << 20 // in memory, so that the files end with the processes
+			s, _, err := first.Open(t.Context(), key, req)
+			must(t, err)
 			how(e, s.Info().EngineID)
 			eventually(t, "it is lost", func() bool { return record(t, opts.Store, s.ID()).State == session.RecordLost })
 			first.Die()

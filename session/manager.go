@@ -270,7 +270,8 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
-	if s.on(owner.EngineLost) == owner.Suspended {
+	to := s.on(owner.EngineLost)
+	if to == owner.Suspended {
 		m.disownLost(s)
 		return
 	}
@@ -281,6 +282,10 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		return
 	}
 	now := m.now()
+	if to == owner.WorkspaceOnly {
+		m.keepLost(s, now)
+		return
+	}
 	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
 	rec.Reason = string(owner.EngineLost)
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {

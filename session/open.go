@@ -200,9 +200,13 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case s.state == StateLost:
 		s.mu.Unlock()
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
+		to := owner.Removing
+		if s.survives() {
+			to = owner.Ready // to be adopted with its files
+		}
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, s.on(owner.EngineLost), owner.EngineLost); err != nil {
+				if err := m.finishClose(ctx, s, to, owner.EngineLost); err != nil {
 					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})

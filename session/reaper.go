@@ -82,7 +82,11 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, s.on(owner.Idle), owner.Idle); err != nil {
+	to := s.on(owner.Idle)
+	if s.wasLost() && s.survives() {
+		to = owner.Ready
+	}
+	if err := m.finishClose(ctx, s, to, owner.Idle); err != nil {
 		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }

@@ -89,7 +89,7 @@ func TestRecords(t *testing.T) {
 		}
 		return nil
 	}, nil, nil)
-	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	s := mustOpen(t, m, session.AgentKey("run_1", "default"))
 	rec, err := store.Get(t.Context(), s.ID())
 	if err != nil || rec.State != session.RecordReady || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
 		t.Errorf("open: %+v, %v", rec, err)

@@ -120,6 +120,21 @@ func (m *Manager) disownLost(s *Session) {
 	m.save(rec)
 }
 
+// keepLost gives up the lost sandbox of a run. The next process that opens its key, which may be this one, starts it again or
+// creates it on its workspace.
+func (m *Manager) keepLost(s *Session, now time.Time) {
+	now = now.Truncate(time.Microsecond) // stores keep no less
+	rec := s.recordAs(RecordReady, now.Add(max(lifetimes.Workspace, s.req.Retention)))
+	rec.Owner, rec.LastUsed, rec.KeepWorkspace, rec.Reason = "", now, true, string(owner.EngineLost)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if m.store.Update(ctx, rec) == nil {
+		s.disowned = rec
+		return
+	}
+	m.save(rec) // logs the failure, and the reaper tries again
+}
+
 // holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
 // only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
@@ -129,7 +144,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	switch {
 	case !s.owned || taken:
 		return false, nil
-	case s.policy != IdleStop || !lost:
+	case !lost || !s.survives():
 		return true, nil
 	case to == owner.Ready || to == owner.Suspended:
 		return false, nil

@@ -131,17 +131,24 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLost ruins sandboxes behind their manager's back.
+// TestLost ruins sandboxes behind their manager's back. The files of a run's sandbox are kept if the backend can keep them.
 func TestLost(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)
-		for name, ruin := range map[string]func(ctx context.Context, id string) error{
-			"stopped": other.Stop,
-			"removed": func(ctx context.Context, id string) error {
-				return other.Remove(ctx, id, backend.RemoveOptions{Volumes: true})
-			},
+		remove := func(ctx context.Context, id string) error {
+			return other.Remove(ctx, id, backend.RemoveOptions{Volumes: true})
+		}
+		for name, test := range map[string]struct {
+			key  session.Key
+			ruin func(ctx context.Context, id string) error
+			kept bool
+		}{
+			"stopped":       {session.AgentKey("run_1", "stopped"), other.Stop, false},
+			"removed":       {session.AgentKey("run_1", "removed"), remove, false},
+			"run's stopped": {session.WorkflowKey("run_1", "stopped"), other.Stop, other.Capabilities().Persistent},
+			"run's removed": {session.WorkflowKey("run_1", "removed"), remove, false},
 		} {
-			key := session.WorkflowKey("run_1", name)
+			key := test.key
 			s := open(t, m, key, request())
 			running := make(chan error, 1)
 			go func() {
@@ -155,7 +162,7 @@ func TestLost(t *testing.T) {
 					t.Fatalf("%s: the command does not begin: %v", name, err)
 				}
 			}
-			must(t, ruin(t.Context(), s.Info().EngineID))
+			must(t, test.ruin(t.Context(), s.Info().EngineID))
 			if err := <-running; !errors.Is(err, backend.ErrLost) {
 				t.Errorf("%s: the command under way: %v, want ErrLost", name, err)
 			}
@@ -163,11 +170,11 @@ func TestLost(t *testing.T) {
 				t.Errorf("%s: the next call: %v in state %s", name, err, s.Info().State)
 			}
 			fresh, created, err := m.Open(t.Context(), key, request())
-			if err != nil || !created || fresh.ID() == s.ID() {
+			if err != nil || created == test.kept || (fresh.ID() == s.ID()) != test.kept {
 				t.Fatalf("%s: Open after the loss: %v, new %v, %v", name, fresh, created, err)
 			}
-			if got := output(t, fresh, "ls -A"); got != "" {
-				t.Errorf("%s: the fresh sandbox holds %q", name, got)
+			if got := output(t, fresh, "ls -A"); (got == "began\n") != test.kept || !test.kept && got != "" {
+				t.Errorf("%s: the sandbox holds %q", name, got)
 			}
 		}
 	})

@@ -169,7 +169,7 @@ func TestHistories(t *testing.T) {
 		random := chance(t)
 		for range laps(1) {
 			record := &history{began: time.Now()}
-			keys := []session.Key{session.WorkflowKey(session.NewRunID(), "a"), session.WorkflowKey(session.NewRunID(), "b")}
+			keys := []session.Key{session.AgentKey(session.NewRunID(), "a"), session.AgentKey(session.NewRunID(), "b")}
 			var wg sync.WaitGroup
 			for i := range 5 {
 				c := &client{l: l, engine: h.engine, number: i, random: rand.New(rand.NewPCG(random.Uint64(), 0)), record: record, fault: f}

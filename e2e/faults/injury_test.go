@@ -119,7 +119,7 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 	})
 }
 
-// saidToBeLost: the sandbox is gone or stopped, and its session does not pretend.
+// saidToBeLost verifies that the sandbox is stopped, that its session does not pretend, and that the run has it again.
 func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	t.Helper()
 	eventually(t, "the session says that it is lost", func() bool {
@@ -127,7 +127,7 @@ func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 		return errors.Is(err, backend.ErrLost)
 	})
 	again, created, err := l.Open(t.Context(), s.Key(), session.Request{Image: image, IdleTimeout: -1})
-	if err != nil || !created || again.ID() == s.ID() {
+	if err != nil || created || again.ID() != s.ID() {
 		f.lose(t, "opening a lost session again: %v, %v, %v", again, created, err)
 	}
 }
