@@ -43,6 +43,8 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 	}
 	if before != nil && before.ID() != s.ID() {
 		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
+	} else if before != nil && before != s {
+		out.Note = "The sandbox was restarted: files from earlier calls are kept, processes have ended. " + out.Note
 	}
 	return out, nil
 }

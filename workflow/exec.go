@@ -106,7 +106,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		return nil, fmt.Errorf("there are no sandboxes here: %w", backend.ErrUnsupported)
 	}
 	key := r.scope().Key(ex.session)
-	if s, err := r.manager.Get(key); err == nil {
+	if s, err := r.manager.Get(key); err == nil && s.Info().State != session.StateLost {
 		return s, nil
 	}
 	// An agent may have opened it with wishes of its own, or be faster now: a command takes it as it is.

@@ -44,6 +44,7 @@ type execution struct {
 	session string // the sandbox that "default" means in this step
 
 	attempts int                      // begun
+	losses   int                      // interrupted attempts before this one
 	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
@@ -128,7 +129,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	ex.attempts, ex.past = attempt, before.kept()
+	ex.attempts, ex.losses, ex.past = attempt, before.interrupted, before.kept()
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
@@ -247,8 +248,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
-		} else if away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity); away &&
-			ex.run.opts.Journal != nil && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil {
+		} else if ex.run.opts.Journal != nil && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil && ex.canRepeat(ctx, err) {
 			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
 			return 0, interruption(ctx)
 		}
@@ -267,6 +267,21 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	}
 	ex.dropForks(ctx)
 	return next, err
+}
+
+// maxLosses is how many attempts of a step may be interrupted before the loss of its sandbox fails it: the step may be the cause.
+const maxLosses = 5
+
+// canRepeat reports whether a step failed because of its engine and can be repeated later with the files of the steps before it.
+func (ex *execution) canRepeat(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, backend.ErrUnavailable), errors.Is(err, backend.ErrCapacity):
+		return true
+	case !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
+		return false
+	}
+	gone, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
+	return err != nil || len(gone) == 0
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.

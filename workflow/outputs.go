@@ -82,6 +82,11 @@ func (r *run) collect(ctx context.Context) error {
 		return nil
 	}
 	made, err := transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
+	if errors.Is(err, backend.ErrLost) {
+		if box, err = r.reopen(ctx, box.Key().Name); err == nil {
+			made, err = transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
+		}
+	}
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()
@@ -130,11 +135,8 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
-	req := r.sandboxRequest("")
-	req.Mode = session.OpenAsIs
-	box, created, err := r.manager.Open(ctx, key, req)
-	if created { // it was lost
-		return nil, err
+	if box, err = r.reopen(ctx, session.DefaultName); errors.Is(err, backend.ErrLost) {
+		return nil, nil
 	}
 	return box, err
 }

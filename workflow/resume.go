@@ -136,9 +136,10 @@ type past struct {
 
 // visit is a visit of a step that has not ended.
 type visit struct {
-	failed   int       // attempts that failed and were to be followed by another
-	underWay bool      // an attempt had begun
-	began    time.Time // what it was doing; zero for a step that only holds others
+	failed      int       // attempts that failed and were to be followed by another
+	underWay    bool      // an attempt had begun
+	interrupted int       // how often that was interrupted
+	began       time.Time // what it was doing; zero for a step that only holds others
 
 	conversation transcript.Conversation // of the agent, in that attempt
 	stripped     bool                    // a part of it is missing, as it is once an attempt has finished
@@ -200,6 +201,7 @@ func (p *past) read(e Entry) error {
 		case kept == nil && !v.stripped || kept != nil && kept.Turns() != e.Turns:
 			return fmt.Errorf("it continues behind turn %d of another conversation", e.Turns)
 		}
+		v.interrupted++
 		if v.underWay = true; e.Type != TypeParallel && e.Type != TypeForEach && (!e.Repeats || v.began.IsZero()) {
 			v.began = e.Time // the types left out begin nothing themselves
 		}

@@ -4,11 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -111,4 +116,83 @@ steps:
 	if last := entries[len(entries)-1]; last.Kind != workflow.EventStepStarted || last.Step != "two" {
 		t.Errorf("the last entry is %+v", last)
 	}
+}
+
+// TestLostInAStep verifies that a run whose sandbox dies keeps the files of its steps: it continues if the step is retried or its
+// failure is handled, and else it is interrupted, until one step has lost too many sandboxes.
+func TestLostInAStep(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		step        string
+		always      bool // the sandbox dies in each attempt
+		interrupted int
+		want        workflow.Outcome
+		log         string
+	}{
+		"resumed":  {"", false, 1, workflow.Succeeded, "one\ntwo\ntwo\n"},
+		"retried":  {", retry: {max_attempts: 2, backoff: 0s}", false, 0, workflow.Succeeded, "one\ntwo\ntwo\n"},
+		"handled":  {", on_error: continue", false, 0, workflow.Succeeded, "one\ntwo\n"},
+		"stubborn": {"", true, 5, workflow.Failed, "one\n" + strings.Repeat("two\n", 6)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t)
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "a.txt"), []byte("old\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			wf := parse(t, `id: w
+outputs: [log]
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: one, type: exec, command: "echo one >> log; echo new > a.txt"}
+  - {id: two, type: exec, command: "echo two >> log; test -e calm || exec sleep 1000"`+test.step+`}
+`)
+			journal := &cutJournal{room: -1}
+			deaths := 0
+			var killing sync.WaitGroup
+			opts := &workflow.Options{Workspace: dir, Results: t.TempDir(), Journal: journal, OnEvent: func(ev workflow.Event) {
+				if ev.Kind != workflow.EventStepStarted || ev.Step != "two" {
+					return
+				}
+				if deaths++; test.always {
+					killing.Go(func() { kill(t, m, ev.RunID, deaths, "/tmp/none") })
+				} else if deaths == 1 {
+					killing.Go(func() { kill(t, m, ev.RunID, deaths, "calm") })
+				}
+			}}
+			res, err := workflow.NewEngine(m, nil, opts).Run(t.Context(), wf, nil)
+			interrupted := 0
+			for ; errors.Is(err, workflow.ErrInterrupted) && interrupted < 10; interrupted++ {
+				killing.Wait()
+				res, err = workflow.NewEngine(m, nil, opts).Resume(t.Context(), wf, journal.entries(t))
+			}
+			killing.Wait()
+			if res.Outcome != test.want || interrupted != test.interrupted || left(t, m, "") != 0 {
+				t.Errorf("%s after %d interruptions, %d sandboxes are left: %v", res.Outcome, interrupted, left(t, m, ""), err)
+			}
+			if got := string(res.Outputs["log"].Content); got != test.log || res.Patch == nil || res.Patch.Stat().Files < 2 {
+				t.Errorf("log %q, want %q; patch %v", got, test.log, res.Patch)
+			}
+		})
+	}
+}
+
+// kill stops the sandbox of a run once its step has begun for the nth time, and makes a file before.
+func kill(t *testing.T, m *session.Manager, run string, n int, file string) {
+	command := fmt.Sprintf("[ $(grep -c two log) = %d ] && touch %s", n, file)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		s, err := m.Get(session.WorkflowKey(run, session.DefaultName))
+		if err != nil {
+			continue // it is being opened
+		}
+		if res, err := s.Exec(t.Context(), session.ExecRequest{Command: command}); err != nil || res.ExitCode != 0 {
+			continue
+		}
+		if err := m.Backend().Stop(t.Context(), s.Info().EngineID); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	t.Error("the step does not begin")
 }
