@@ -173,7 +173,8 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
-// TestLostRun verifies that the next opener of a run's lost sandbox gets it with its files, and that nothing is left after the run.
+// TestLostRun verifies that the next opener of a run's lost sandbox gets it with its files, and that nothing is left
+// after the run.
 func TestLostRun(t *testing.T) {
 	t.Parallel()
 	for name, ruin := range ruins {
@@ -187,7 +188,7 @@ func TestLostRun(t *testing.T) {
 				output(t, s, "echo kept > file")
 				ruin(e.engine, s.Info().EngineID)
 				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
-				eventually(t, "its record is nobody's", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
+				eventually(t, "its record has no owner", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
 				if list := mustList(t, m); len(list) != 1 {
 					t.Errorf("list %+v", list)
 				}

@@ -120,8 +120,8 @@ func (m *Manager) disownLost(s *Session) {
 	m.save(rec)
 }
 
-// keepLost gives up the lost sandbox of a run. The next process that opens its key, which may be this one, starts it again or
-// creates it on its workspace.
+// keepLost gives up the lost sandbox of a run. The next process that opens its key, which may be this one, starts it
+// again or creates it on its workspace.
 func (m *Manager) keepLost(s *Session, now time.Time) {
 	now = now.Truncate(time.Microsecond) // stores keep no less
 	rec := s.recordAs(RecordReady, now.Add(max(lifetimes.Workspace, s.req.Retention)))

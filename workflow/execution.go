@@ -248,7 +248,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
-		} else if ex.run.opts.Journal != nil && ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil && ex.canRepeat(ctx, err) {
+		} else if ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil && ex.canRepeat(ctx, err) {
 			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
 			return 0, interruption(ctx)
 		}
@@ -269,12 +269,16 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	return next, err
 }
 
-// maxLosses is how many attempts of a step may be interrupted before the loss of its sandbox fails it: the step may be the cause.
+// maxLosses is how many attempts of a step may be interrupted before the loss of its sandbox fails it: the step may be
+// the cause.
 const maxLosses = 5
 
-// canRepeat reports whether a step failed because of its engine and can be repeated later with the files of the steps before it.
+// canRepeat reports whether a step failed because of its engine, and a resumed run can repeat it with the files of the
+// steps before it.
 func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	switch {
+	case ex.run.opts.Journal == nil:
+		return false
 	case errors.Is(err, backend.ErrUnavailable), errors.Is(err, backend.ErrCapacity):
 		return true
 	case !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:

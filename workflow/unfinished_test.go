@@ -118,8 +118,8 @@ steps:
 	}
 }
 
-// TestLostInAStep verifies that a run whose sandbox dies keeps the files of its steps: it continues if the step is retried or its
-// failure is handled, and else it is interrupted, until one step has lost too many sandboxes.
+// TestLostInAStep verifies that a run whose sandbox dies keeps the files of its steps: it continues if the step is
+// retried or its failure is handled, and else it is interrupted, until one step has lost too many sandboxes.
 func TestLostInAStep(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -131,7 +131,8 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLost ruins sandboxes behind their manager's back. The files of a run's sandbox are kept if the backend can keep them.
+// TestLost ruins sandboxes behind their manager's back. The files of a run's sandbox are kept if the backend can keep
+// them.
 func TestLost(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)

@@ -314,8 +314,10 @@ func rudeServer() *mcp.Server {
 		return "", self.Kill()
 	})
 	add("hang", func(context.Context, *mcp.CallToolRequest) (string, error) { select {} })
-	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) { // an answer to another call, written here because the library takes long to encode it
-		_, err := fmt.Fprintf(os.Stdout, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%s"}]}}`+"\n", strings.Repeat("x", 100<<20))
+	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) {
+		// An answer to another call, written here because the library takes long to encode it.
+		_, err := fmt.Fprintf(os.Stdout, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%s"}]}}`+"\n",
+			strings.Repeat("x", 100<<20))
 		return "", err
 	})
 	add("flood", func(context.Context, *mcp.CallToolRequest) (string, error) {
