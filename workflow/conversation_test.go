@@ -43,7 +43,7 @@ func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]an
 		messages = []*ai.Message{ai.NewUserTextMessage(fmt.Sprint(name, input["it"]))}
 	}
 	for {
-		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages}}, twoRounds)
+		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages, Tools: []*ai.ToolDefinition{{Name: "x"}, {Name: "y"}}}}, twoRounds)
 		if err != nil {
 			return workflow.AgentOutput{}, err
 		}

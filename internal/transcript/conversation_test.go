@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/firebase/genkit/go/ai"
 )
 
 // Parts of a conversation with two calls in its first turn.
@@ -148,8 +150,31 @@ func FuzzConversation(f *testing.F) {
 		if p, err := r.Progress(); err != nil || p.Turns != c.turns {
 			t.Errorf("%+v, %v", p, err)
 		}
-		if m, err := r.replayed(); err != nil || m == nil {
+		var offered []*ai.ToolDefinition
+		for _, req := range c.requests {
+			offered = append(offered, &ai.ToolDefinition{Name: req.Name})
+		}
+		if m, err := r.replayed(offered); err != nil || m == nil {
 			t.Errorf("%v, %v", m, err)
 		}
 	})
+}
+
+// TestReplayedCalls: an answer that calls a tool which the agent is not offered is not played back.
+func TestReplayedCalls(t *testing.T) {
+	t.Parallel()
+	for names, want := range map[string]error{"x y": nil, "x": ErrInvalid, "": ErrInvalid} {
+		c := &Conversation{}
+		if err := add(c, ask); err != nil {
+			t.Fatal(err)
+		}
+		var offered []*ai.ToolDefinition
+		for _, name := range strings.Fields(names) {
+			offered = append(offered, &ai.ToolDefinition{Name: name})
+		}
+		p := &ai.ModelParams{Request: &ai.ModelRequest{Tools: offered}}
+		if _, err := New("a", "", c, nil).Hooks().WrapModel(t.Context(), p, nil); !errors.Is(err, want) {
+			t.Errorf("%q are offered: %v", names, err)
+		}
+	}
 }

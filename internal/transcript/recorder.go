@@ -174,7 +174,7 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.G
 
 // model plays back the latest answer, or asks the model and records an answer that calls tools.
 func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
-	if m, err := r.replayed(); m != nil || err != nil {
+	if m, err := r.replayed(p.Request.Tools); m != nil || err != nil {
 		return &ai.ModelResponse{Request: p.Request, Message: m, FinishReason: ai.FinishReasonStop, Usage: &ai.GenerationUsage{}}, err
 	}
 	resp, err := next(ctx, p)
@@ -189,13 +189,20 @@ func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-func (r *Recorder) replayed() (*ai.Message, error) {
+// replayed returns the latest answer, once. Genkit runs any registered tool, and others may write to the store of the record, so
+// all calls must be of offered tools.
+func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.replay {
 		return nil, nil
 	}
 	r.replay = false
+	for _, req := range r.past.requests {
+		if !slices.ContainsFunc(offered, func(t *ai.ToolDefinition) bool { return t.Name == req.Name }) {
+			return nil, fmt.Errorf("%w: it calls %.40q, which the agent may not use", ErrInvalid, req.Name)
+		}
+	}
 	return message(r.past.answer)
 }
 
