@@ -248,7 +248,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	if err != nil {
 		return nil, err
 	}
-	req, err := a.prompt.Render(ctx, variables)
+	req, err := a.render(ctx, variables)
 	if err != nil {
 		return nil, err
 	}
@@ -278,6 +278,12 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 		req.Use = append([]*ai.MiddlewareRef{ref}, req.Use...)
 	}
 	return req, nil
+}
+
+// render renders the prompt. Helpers of templates panic on arguments of another type.
+func (a *Agent) render(ctx context.Context, variables any) (req *ai.GenerateActionOptions, err error) {
+	defer recovered(&err)
+	return a.prompt.Render(ctx, variables)
 }
 
 // coding reports whether a coding agent answers in the model's place.

@@ -258,6 +258,12 @@ func TestAgentErrors(t *testing.T) {
 	if _, err := strict.Run(context.Background(), obj{}, nil); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "agent strict (") {
 		t.Errorf("missing input: %v", err)
 	}
+	for name, template := range map[string]string{"indent": `{{json x indent="x"}}`, "maps": "{{#ifEquals x x}}{{/ifEquals}}"} {
+		helper := r.agent(name, "---\nmodel: "+model+"\n---\n"+template)
+		if _, err := helper.Run(t.Context(), obj{"x": obj{}}, nil); err == nil || !strings.Contains(err.Error(), "agent "+name+" (") {
+			t.Errorf("a helper that panics: %v", err)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := endless.Run(ctx, nil, nil); !errors.Is(err, context.Canceled) {

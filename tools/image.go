@@ -139,6 +139,11 @@ func mediaByAddress(messages []*ai.Message) error {
 				return fmt.Errorf("%w: media %s: no address is fetched; pass its bytes, as in data:image/png;base64,…",
 					backend.ErrInvalid, sanitize.Clip(p.Text))
 			}
+			if p.IsToolResponse() {
+				if err := mediaByAddress([]*ai.Message{{Content: p.ToolResponse.Content}}); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

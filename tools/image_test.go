@@ -159,6 +159,12 @@ func TestMediaByAddress(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, res, err)
 		}
 	}
+	read := &ai.ToolResponse{Name: toolspec.ToolFSRead, Content: []*ai.Part{ai.NewMediaPart("image/png", server.URL)}}
+	past := ai.WithMessages(ai.NewMessage(ai.RoleTool, nil, ai.NewToolResponsePart(read)))
+	_, err := genkit.Generate(t.Context(), r.g, ai.WithModelName(gemini.model), past, ai.WithUse(r.plugin.Use(codeMode())))
+	if !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("in the answer of a tool: %v", err)
+	}
 	if n := fetched.Load(); n != 0 {
 		t.Errorf("%d requests", n)
 	}
