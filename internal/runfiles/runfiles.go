@@ -315,20 +315,17 @@ func (d Dir) Runs() ([]string, error) {
 // Begun lists the ids of the runs of which there is more than the end of a run leaves: their workspace as it began,
 // their note, or what killed processes wrote half.
 func (d Dir) Begun() ([]string, error) {
-	files, err := d.begun("*")
-	for i, file := range files {
-		files[i] = filepath.Base(filepath.Dir(file))
-	}
-	slices.Sort(files)
-	return slices.Compact(files), err
+	ids, err := d.Runs()
+	return slices.DeleteFunc(ids, func(run string) bool { return len(d.begun(run)) == 0 }), err
 }
 
-func (d Dir) begun(run string) (files []string, err error) {
+// begun lists files of a run, whose id is no pattern: a database may have any.
+func (d Dir) begun(run string) (files []string) {
 	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
-		found, globErr := filepath.Glob(filepath.Join(string(d), run, pattern))
-		files, err = append(files, found...), errors.Join(err, globErr)
+		found, _ := fs.Glob(os.DirFS(d.of(run)), pattern) // only a bad pattern is an error
+		files = append(files, found...)
 	}
-	return files, err
+	return files
 }
 
 // TakeBase moves the workspace of a run as it began from another directory, if it is there.
@@ -344,10 +341,9 @@ func (d Dir) TakeBase(run string, from Dir) error {
 
 // RemoveBegun deletes what Begun lists a run for, and leaves what else is kept of it. The run must have ended.
 func (d Dir) RemoveBegun(run string) error {
-	files, err := d.begun(filepath.Base(run))
-	errs := []error{err}
-	for _, file := range files {
-		errs = append(errs, os.RemoveAll(file))
+	var errs []error
+	for _, file := range d.begun(run) {
+		errs = append(errs, os.RemoveAll(d.of(run, file)))
 	}
 	return errors.Join(errs...)
 }

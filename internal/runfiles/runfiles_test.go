@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
@@ -127,5 +128,19 @@ func TestPrune(t *testing.T) {
 	must(t, err)
 	if diff := cmp.Diff([]string{"known", "new"}, ids); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// TestRemoveBegun: the id of a run is no pattern.
+func TestRemoveBegun(t *testing.T) {
+	t.Parallel()
+	d := runfiles.Dir(t.TempDir())
+	must(t, d.KeepNote("run_1", "note"))
+	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": nil} {
+		must(t, d.KeepNote("run_1", "note"))
+		must(t, d.RemoveBegun(id))
+		if ids, err := d.Begun(); err != nil || !cmp.Equal(ids, want, cmpopts.EquateEmpty()) {
+			t.Errorf("behind %s: %v, %v", id, ids, err)
+		}
 	}
 }
