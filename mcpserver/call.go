@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,7 @@ func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 // never does.
 func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
 	srv.AddTool(&mcp.Tool{
-		Name: def.Name, Title: def.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output,
+		Name: def.Name, Title: def.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: mayPend(def.Output),
 		Annotations: &mcp.ToolAnnotations{
 			Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
 		},
@@ -64,22 +65,14 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	if req.Params.RequestState != "" {
 		return s.resume(ctx, c, req.Params)
 	}
-	perform := func(ctx context.Context, c call) (*mcp.CallToolResult, error) { return s.perform(ctx, c, do) }
-	if can, byAnswer := canAsk(req); can && byAnswer {
-		return s.begin(ctx, c, perform)
+	if slices.Contains([]string{toolTaskStatus, toolTaskResult, toolTaskCancel}, c.tool) {
+		return s.perform(ctx, c, do) // at once, whatever else is running
 	}
-	return perform(withApprover(ctx, req), c)
+	return s.begin(ctx, req, c, do)
 }
 
-// perform runs a call within the bounds of its scope.
+// perform runs a call until its scope ends.
 func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.CallToolResult, err error) {
-	select {
-	case c.scope.slots <- struct{}{}:
-		defer func() { <-c.scope.slots }()
-	default:
-		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("%d calls are under way already", cap(c.scope.slots)), "")})
-	}
 	ctx, cancel := context.WithCancelCause(session.WithBase(ctx, s.base))
 	defer cancel(nil)
 	// The SDK lets calls end by themselves when a server or session closes; ours may take an hour.
@@ -145,8 +138,11 @@ func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Erro
 }
 
 // result makes what the client gets of an output: the same JSON as structured content and, for clients and models that
-// know text only, as text, and its image.
+// know text only, as text, and its image. The result of another call stays as it is.
 func result(out any) (*mcp.CallToolResult, error) {
+	if res, ok := out.(*mcp.CallToolResult); ok {
+		return res, nil
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)

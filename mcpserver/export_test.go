@@ -60,6 +60,9 @@ func (s *Server) SetSpareAfter(d time.Duration) {
 	s.spareAfter = d
 }
 
+// SetWaits sets how long a call is waited for, and after how long its result is kept. It is called before any call.
+func (s *Server) SetWaits(wait, keep time.Duration) { s.maxWait, s.keepAfter = wait, keep }
+
 // Sweep ends sessions of execute_task that are idle at a time.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 

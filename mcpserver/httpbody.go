@@ -45,6 +45,10 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 		_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
 		return
 	}
+	if gaveUp(msg) {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
 	req, isCall := msg.(*jsonrpc.Request)
 	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
 		place, no := h.limiter.reserve(client)

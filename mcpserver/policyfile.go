@@ -8,8 +8,6 @@ import (
 	"io"
 
 	"github.com/goccy/go-yaml"
-
-	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // maxPolicyBytes bounds a policy file.
@@ -53,7 +51,7 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 	p := DefaultPolicy()
 	if doc != nil {
 		if err := yaml.UnmarshalWithOptions(raw, &p, yaml.Strict()); err != nil {
-			return Policy{}, renamed(err)
+			return Policy{}, err
 		}
 	}
 	if limits == nil {
@@ -64,15 +62,3 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 
 // execTimeoutKey is the only limit that is a time.
 const execTimeoutKey = "exec_timeout"
-
-// renamed names the new word in the error of an old one.
-func renamed(err error) error {
-	var unknown *yaml.UnknownFieldError
-	if errors.As(err, &unknown) {
-		if now, ok := suggest.Renamed(unknown.Token.Value, []string{execTimeoutKey}); ok {
-			at := unknown.Token.Position
-			return fmt.Errorf("[%d:%d] %s; did you mean %q?", at.Line, at.Column, unknown.Message, now)
-		}
-	}
-	return err
-}

@@ -36,7 +36,7 @@ type scope struct {
 	// named: names that clients choose are safe, because only one client can use them.
 	named bool
 	calls *tools.Calls
-	slots chan struct{} // one for each call under way
+	slots chan struct{} // one for each call that runs
 
 	// ctx ends with the scope. It is kept because it is the life of the scope's calls.
 	ctx    context.Context
@@ -84,6 +84,7 @@ func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 	sc.cancel()
 	s.mu.Lock()
 	delete(s.scopes, sc)
+	maps.DeleteFunc(s.jobs, func(_ string, j *job) bool { return j.scope == sc })
 	s.mu.Unlock()
 	if !remove || sc.shared() {
 		return nil
@@ -203,6 +204,7 @@ func (s *Server) sweepLoop() {
 func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
 	scopes := slices.Collect(maps.Keys(s.scopes))
+	s.forget(now)
 	s.mu.Unlock()
 	for _, sc := range scopes {
 		sc.calls.Forget()

@@ -29,7 +29,7 @@ const DefaultIdleTimeout = 30 * time.Minute
 // sweepEvery is how often idle sessions of execute_task are looked for.
 const sweepEvery = time.Minute
 
-// maxCalls bounds the calls of one scope that are under way at once.
+// maxCalls bounds the calls of one scope that run at once, pending ones included.
 const maxCalls = 64
 
 // closeTimeout bounds the removal of a scope's sandboxes.
@@ -79,7 +79,9 @@ type Server struct {
 	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
 	spareAfter time.Duration // the constant, but in tests
 
-	rounds interrupt.Rounds[job] // questions to users whose clients make a call again with the answers
+	rounds interrupt.Rounds[*job] // questions to users whose clients make a call again with the answers
+
+	maxWait, keepAfter time.Duration // the constants, but in tests
 
 	// ctx ends with the server. It is kept because it is the life of the server's goroutines.
 	ctx    context.Context
@@ -90,6 +92,7 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
+	jobs   map[string]*job               // by id, that are kept for requests that name it
 	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
 }
 
@@ -107,7 +110,8 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	}
 	s := &Server{
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
-		spareAfter: spareAfter, scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
+		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter,
+		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{}, jobs: map[string]*job{},
 	}
 	if err := s.policy.compile(); err != nil {
 		return nil, err
@@ -192,6 +196,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 		s.addTool(srv, find, def, network && def.Network, s.callSandboxTool)
 	}
 	s.addTaskTools(srv, find)
+	s.addPendingTools(srv, find)
 	s.addResources(srv, find)
 	srv.AddReceivingMiddleware(s.traced(transport), s.protect, beginScopes(find))
 	return srv
@@ -200,7 +205,8 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 const instructions = "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
 	"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
 	"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
-	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write."
+	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write. " +
+	"A call that takes longer than 45 seconds goes on, and its answer is pending: get the result with task_result."
 
 // methodInitialize begins a session.
 const methodInitialize = "initialize"

@@ -130,6 +130,9 @@ func (c *lineConn) take(line []byte, long bool) error {
 		}
 		return c.send(fault.encode())
 	}
+	if gaveUp(msg) {
+		return nil
+	}
 	select {
 	case c.messages <- msg:
 		return nil

@@ -71,7 +71,9 @@ func (s *Server) traced(transport string) mcp.Middleware {
 // offers reports whether a tool of this server may have that name.
 func (s *Server) offers(name string) bool {
 	return slices.ContainsFunc(s.defs, func(def toolspec.Definition) bool { return def.Name == name }) ||
-		slices.Contains([]string{toolExecuteTask, toolGetFiles, toolCleanup, toolStatus}, name)
+		slices.Contains([]string{
+			toolExecuteTask, toolGetFiles, toolCleanup, toolStatus, toolTaskStatus, toolTaskResult, toolTaskCancel,
+		}, name)
 }
 
 func sessionAttributes(ss *mcp.ServerSession) (attrs []attribute.KeyValue) {

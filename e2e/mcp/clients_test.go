@@ -99,7 +99,7 @@ func TestInspector(t *testing.T) {
 			if err := json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list); err != nil {
 				t.Fatal(err)
 			}
-			if len(list.Tools) != 16 { // without execute_task: there are no tasks
+			if len(list.Tools) != 19 { // without execute_task: there are no tasks
 				t.Errorf("%d tools", len(list.Tools))
 			}
 			for _, tool := range list.Tools {

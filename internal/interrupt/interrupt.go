@@ -77,19 +77,31 @@ func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	return hosttools.Decision{}, ctx.Err()
 }
 
-// Wait waits for a question, or for the end of the work: then q is nil, and out and err are what it returned. When ctx ends
-// so does the work, and err is the cause.
+// Wait waits like Next, and ends the work when ctx ends.
 func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
+	if q, out, err = j.Next(ctx); q == nil && ctx.Err() != nil {
+		j.Cancel()
+	}
+	return q, out, err
+}
+
+// Next waits for a question, or for the end of the work: then q is nil, and out and err are what it returned. When ctx ends
+// err is the cause, and the work goes on.
+func (j *Job[T]) Next(ctx context.Context) (q *Question, out T, err error) {
 	select {
 	case <-j.done:
 		return nil, j.out, j.err
 	case q := <-j.questions:
 		return q, out, nil
 	case <-ctx.Done():
-		j.cancel()
-		<-j.done
 		return nil, out, context.Cause(ctx)
 	}
+}
+
+// Cancel ends the work, and waits until it has ended.
+func (j *Job[T]) Cancel() {
+	j.cancel()
+	<-j.done
 }
 
 // Another returns a further question that waits already; nil when there is none.

@@ -1,0 +1,337 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/internal/interrupt"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// maxWait is how long a call is waited for. Most clients give up after 60 seconds.
+const maxWait = 45 * time.Second
+
+// keepAfter is how long a call must take before its result is kept: clients that give up wait longer.
+const keepAfter = 5 * time.Second
+
+// Bounds of the results that are kept for one owner. The newest is kept whatever its size.
+const (
+	maxKept      = 64
+	maxKeptBytes = 16 << 20
+)
+
+// Names of the tools for calls that outlast their requests.
+const (
+	toolTaskStatus = "task_status"
+	toolTaskResult = "task_result"
+	toolTaskCancel = "task_cancel"
+)
+
+// job is the work of a call. It may outlast the request: when the client must ask its user, or stops waiting.
+type job struct {
+	*interrupt.Job[*mcp.CallToolResult]
+	id     string
+	scope  *scope
+	tool   string
+	began  time.Time
+	handed atomic.Bool                  // the request was answered with the id
+	to     atomic.Pointer[func(string)] // reports to the request that waits now
+	latest atomic.Pointer[string]       // the latest report
+
+	// Set before the work ends.
+	state string
+	ended time.Time
+	bytes int
+}
+
+// report passes a message on to the request that waits for the job.
+func (j *job) report(message string) {
+	j.latest.Store(&message)
+	(*j.to.Load())(message)
+}
+
+// over reports whether the work has ended.
+func (j *job) over() bool {
+	select {
+	case <-j.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// end notes the result of the work.
+func (j *job) end(res *mcp.CallToolResult, err error) {
+	j.ended, j.state = time.Now(), "completed"
+	switch {
+	case err != nil:
+		j.state = "cancelled"
+		return
+	case res.IsError:
+		j.state = "failed"
+	}
+	if raw, ok := res.StructuredContent.(json.RawMessage); ok {
+		j.bytes = 2 * len(raw) // it is there as text, too
+	}
+	for _, c := range res.Content {
+		if img, ok := c.(*mcp.ImageContent); ok {
+			j.bytes += len(img.Data)
+		}
+	}
+}
+
+// begin starts the work of a call, and waits for it.
+func (s *Server) begin(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
+	select {
+	case c.scope.slots <- struct{}{}:
+	default:
+		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
+			fmt.Sprintf("%d calls are running already", cap(c.scope.slots)), "Wait for one of them, or end one with task_cancel.")})
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		<-c.scope.slots
+		return nil, errCancelled()
+	}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	j := &job{id: "task_" + session.NewID(), scope: c.scope, tool: c.tool, began: time.Now()}
+	j.to.Store(&c.report)
+	in := c
+	in.report = j.report
+	approve := j.approver(ctx, req)
+	j.Job = interrupt.Start(ctx, nil, func(ctx context.Context) (*mcp.CallToolResult, error) {
+		defer s.wg.Done()
+		defer func() { <-c.scope.slots }()
+		res, err := s.perform(approve(ctx), in, do)
+		j.end(res, err)
+		return res, err
+	})
+	return s.await(ctx, c, j)
+}
+
+var errPatience = errors.New("the call takes longer than its client may wait")
+
+// await waits for the end of a job, for questions that end its request, or until the client has waited long enough.
+func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
+	j.to.Store(&c.report)
+	patient := ctx
+	if !c.scope.shared() { // else the next request may come to another server
+		var cancel context.CancelFunc
+		patient, cancel = context.WithTimeoutCause(ctx, s.maxWait, errPatience)
+		defer cancel()
+		defer time.AfterFunc(s.keepAfter, func() { s.keep(j) }).Stop()
+	}
+	for {
+		q, res, err := j.Next(patient)
+		switch {
+		case q == nil && ctx.Err() != nil:
+			if c.tool != toolTaskResult {
+				j.Cancel()
+			}
+			return nil, errCancelled()
+		case q == nil && errors.Is(err, errPatience):
+			s.keep(j)
+			j.handed.Store(true)
+			return result(pendingOutput{Pending: pending{TaskID: j.id, Note: fmt.Sprintf(
+				"Still running after %s. Pass the task_id to task_result to get the result; don't make the call again.", s.maxWait)}})
+		case q == nil && err != nil:
+			return nil, err
+		case q == nil:
+			own := *res // the library writes into it
+			return &own, nil
+		}
+		round, asked := interrupt.Round[*job]{Job: j}, mcp.InputRequestMap{}
+		for ; q != nil; q = j.Another() {
+			if len(q.Args) > maxShownArgs {
+				q.Answer(tooLong())
+				continue
+			}
+			round.Questions, asked[q.ID] = append(round.Questions, q), question(q.ApprovalRequest)
+		}
+		if len(asked) > 0 {
+			state := session.NewID()
+			s.rounds.Keep(state, askerOf(c), round)
+			return &mcp.CallToolResult{InputRequests: asked, RequestState: state}, nil
+		}
+	}
+}
+
+// keep keeps a job, and its result when it has ended, for requests that name its id.
+func (s *Server) keep(j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[j.id] = j
+	s.forget(time.Now())
+}
+
+// forget drops results that nobody asked for within the idle timeout, and the oldest of an owner that has too many. s.mu
+// must be held.
+func (s *Server) forget(now time.Time) {
+	type held struct{ count, bytes int }
+	owners := map[string]held{}
+	over := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return !j.over() })
+	slices.SortFunc(over, func(a, b *job) int { return b.ended.Compare(a.ended) })
+	for _, j := range over {
+		h := owners[j.scope.owner]
+		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || h.count > 0 && h.bytes+j.bytes > maxKeptBytes {
+			delete(s.jobs, j.id)
+			continue
+		}
+		owners[j.scope.owner] = held{h.count + 1, h.bytes + j.bytes}
+	}
+}
+
+// gaveUp reports whether a message cancels a request because the time that its client waits is over, not because anybody
+// wants the work to end: the libraries of clients name the reason.
+func gaveUp(msg jsonrpc.Message) bool {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok || req.Method != "notifications/cancelled" {
+		return false
+	}
+	var p mcp.CancelledParams
+	return json.Unmarshal(req.Params, &p) == nil && timedOut.MatchString(p.Reason)
+}
+
+var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)
+
+// pendingOutput is the answer to a call that goes on.
+type pendingOutput struct {
+	toolspec.Result
+	Pending pending `json:"pending"`
+}
+
+type pending struct {
+	TaskID string `json:"task_id"`
+	Note   string `json:"note"`
+}
+
+// pendingSchema is the schema of pending, which any tool may answer.
+var pendingSchema = map[string]any{
+	"type": "object", "description": "set when the call is not done yet; then the other fields are missing",
+	"properties": map[string]any{"task_id": map[string]any{"type": "string"}, "note": map[string]any{"type": "string"}},
+}
+
+// mayPend returns the schema of a tool's output with pending.
+func mayPend(output map[string]any) map[string]any {
+	output = maps.Clone(output)
+	if properties, ok := output["properties"].(map[string]any); ok {
+		properties = maps.Clone(properties)
+		properties["pending"] = pendingSchema
+		output["properties"] = properties
+	}
+	return output
+}
+
+type taskInput struct {
+	TaskID string `json:"task_id" jsonschema_description:"the task_id of a pending call"`
+}
+
+type taskStatusInput struct {
+	TaskID string `json:"task_id,omitempty" jsonschema_description:"the task_id of a pending call; all of your calls when left out"`
+}
+
+type taskStatusOutput struct {
+	toolspec.Result
+	Tasks []taskStatus `json:"tasks" jsonschema_description:"the newest first"`
+}
+
+type taskStatus struct {
+	TaskID     string `json:"task_id"`
+	Tool       string `json:"tool"`
+	State      string `json:"state" jsonschema:"enum=running,enum=completed,enum=failed,enum=cancelled"`
+	AgeSeconds int64  `json:"age_seconds" jsonschema_description:"time since the call"`
+	Progress   string `json:"progress,omitempty" jsonschema_description:"its latest message"`
+}
+
+// addPendingTools registers the tools for calls that outlast their requests.
+func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
+	status := toolspec.DefinitionOf[taskStatusInput, taskStatusOutput](toolTaskStatus,
+		"Lists your calls that took 5 seconds or more, with their task_id and state. If your client gave up on a call, the call goes on: find it here.")
+	status.Title, status.ReadOnly, status.Idempotent = "Show running calls", true, true
+	s.addTool(srv, find, status, false, typed(s.taskStatus))
+	res := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskResult,
+		fmt.Sprintf("Waits up to %s for a call and returns its result, or pending again.", s.maxWait))
+	res.Title, res.ReadOnly, res.Idempotent = "Get the result of a call", true, true
+	res.Output = map[string]any{"type": "object"} // that of any tool
+	s.addTool(srv, find, res, false, typed(s.taskResult))
+	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel, "Ends a running call and everything it started.")
+	end.Title, end.Destructive, end.Idempotent = "End a call", true, true
+	s.addTool(srv, find, end, false, typed(s.taskCancel))
+}
+
+// job returns a job of the caller's own.
+func (s *Server) job(c call, id string) (*job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[id]; j != nil && j.scope == c.scope {
+		return j, nil
+	}
+	return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such task, or its result is not kept any more",
+		"Call task_status for your tasks, or make the call again.")
+}
+
+func (s *Server) taskStatus(_ context.Context, c call, in taskStatusInput) (taskStatusOutput, error) {
+	if in.TaskID != "" {
+		j, err := s.job(c, in.TaskID)
+		if err != nil {
+			return taskStatusOutput{}, err
+		}
+		return statusOf(j), nil
+	}
+	if c.scope.handles && !c.scope.named {
+		return taskStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid, "task_id is required", "Pass the task_id of a pending call.")
+	}
+	s.mu.Lock()
+	own := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return j.scope != c.scope })
+	s.mu.Unlock()
+	slices.SortFunc(own, func(a, b *job) int { return b.began.Compare(a.began) })
+	return statusOf(own...), nil
+}
+
+func statusOf(jobs ...*job) taskStatusOutput {
+	out := taskStatusOutput{Tasks: []taskStatus{}}
+	for _, j := range jobs {
+		st := taskStatus{TaskID: j.id, Tool: j.tool, State: "running", AgeSeconds: int64(time.Since(j.began).Seconds())}
+		if j.over() {
+			st.State = j.state
+		}
+		st.Progress = *cmp.Or(j.latest.Load(), new(string))
+		out.Tasks = append(out.Tasks, st)
+	}
+	return out
+}
+
+func (s *Server) taskResult(ctx context.Context, c call, in taskInput) (*mcp.CallToolResult, error) {
+	j, err := s.job(c, in.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.await(ctx, c, j)
+	if err != nil && ctx.Err() == nil {
+		err = toolspec.NewError(toolspec.CodeClosed, "the call was cancelled", "Make the call again if it is still needed.")
+	}
+	return res, err
+}
+
+func (s *Server) taskCancel(_ context.Context, c call, in taskInput) (taskStatusOutput, error) {
+	j, err := s.job(c, in.TaskID)
+	if err != nil {
+		return taskStatusOutput{}, err
+	}
+	j.Cancel()
+	return statusOf(j), nil
+}

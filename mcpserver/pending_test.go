@@ -1,0 +1,262 @@
+package mcpserver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// slowWork is a server whose tasks and programs end when a test says so, and report how they ended.
+type slowWork struct {
+	server  *mcpserver.Server
+	release chan struct{} // takes a value for each piece of work that is to end well
+	ended   chan error
+}
+
+// newSlowWork returns such a server, which waits for calls and keeps their results as told.
+func newSlowWork(t *testing.T, wait, keep time.Duration) slowWork {
+	t.Helper()
+	w := slowWork{release: make(chan struct{}), ended: make(chan error, 100)}
+	engine, err := memory.New(nil) // what is shown here is no engine's
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine.Script(func(memory.Command) (memory.Answer, bool) {
+		<-w.release
+		return memory.Answer{Stdout: "done"}, true
+	})
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(context.Background()), engine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	w.server = newServer(t, m, &mcpserver.Options{
+		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
+		RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+			req.Report("step 1 of 2")
+			select {
+			case <-w.release:
+			case <-ctx.Done():
+			}
+			w.ended <- ctx.Err()
+			return mcpserver.TaskResult{Outcome: "succeeded", Text: "done" + strings.Repeat(".", len(req.Text)<<10)}, ctx.Err()
+		},
+	})
+	w.server.SetWaits(wait, keep)
+	return w
+}
+
+// connectSession connects a client with a session, on pipes or over HTTP.
+func connectSession(t *testing.T, s *mcpserver.Server, over string) *mcp.ClientSession {
+	t.Helper()
+	if over == "stdio" {
+		return connectPipes(t, s, nil)
+	}
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s)}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cs.Close() }) // hangs up, which is all that is wanted
+	return cs
+}
+
+// taskID returns the id in the answer to a call that goes on; empty when it does not.
+func (r result) taskID() string {
+	p, _ := r.fields["pending"].(map[string]any)
+	id, _ := p["task_id"].(string)
+	return id
+}
+
+// states returns tool and state of a client's tasks, and the id of the newest.
+func states(t *testing.T, cs *mcp.ClientSession) (list []string, newest string) {
+	t.Helper()
+	var out struct {
+		Tasks []struct {
+			TaskID   string `json:"task_id"`
+			Tool     string
+			State    string
+			Progress string
+		}
+	}
+	must(t, cs, "task_status", nil).into(t, &out)
+	for i, task := range out.Tasks {
+		if list = append(list, task.Tool+" "+task.State+" "+task.Progress); i == 0 {
+			newest = task.TaskID
+		}
+	}
+	return list, newest
+}
+
+// slowCalls are the calls of such a server, and the field of their results that says "done".
+var slowCalls = map[string]struct {
+	args  map[string]any
+	field string
+}{
+	"execute_task": {map[string]any{"task": "slow"}, "text"},
+	"sandbox_run":  {map[string]any{"code": "print(1)"}, "stdout"},
+}
+
+// TestPendingCalls: a call that takes long is answered before its client gives up. It goes on, and its result can be
+// fetched, more than once.
+func TestPendingCalls(t *testing.T) {
+	t.Parallel()
+	for _, over := range []string{"stdio", "HTTP"} {
+		w := newSlowWork(t, 10*time.Millisecond, time.Hour)
+		cs, other := connectSession(t, w.server, over), connect(t, w.server, nil)
+		schemas := outputSchemas(t, cs)
+		for tool, call := range slowCalls {
+			r := must(t, cs, tool, call.args)
+			id := r.taskID()
+			if id == "" {
+				t.Fatalf("%s %s: %v", over, tool, r.fields)
+			}
+			checkResult(t, tool, schemas[tool], r)
+			if again := must(t, cs, "task_result", map[string]any{"task_id": id}).taskID(); again != id {
+				t.Errorf("%s %s: waiting for %s gives %q", over, tool, id, again)
+			}
+			if code, _ := do(t, other, "task_result", map[string]any{"task_id": id}).failure(); code != "not_found" {
+				t.Errorf("%s %s: another client's: %q", over, tool, code)
+			}
+			w.release <- struct{}{}
+			for range 2 {
+				var r result
+				eventually(t, "the result", func() bool {
+					r = must(t, cs, "task_result", map[string]any{"task_id": id})
+					return r.taskID() == ""
+				})
+				if r.text(call.field) != "done" {
+					t.Errorf("%s %s: %v", over, tool, r.fields)
+				}
+			}
+		}
+		<-w.ended
+		id := must(t, cs, "execute_task", map[string]any{"task": "slow"}).taskID()
+		r := must(t, cs, "task_cancel", map[string]any{"task_id": id})
+		if got := fmt.Sprint(r.fields["tasks"]); !strings.Contains(got, "cancelled") || !errors.Is(<-w.ended, context.Canceled) {
+			t.Errorf("%s: cancelled: %s", over, got)
+		}
+		if code, _ := do(t, cs, "task_result", map[string]any{"task_id": id}).failure(); code != "closed" {
+			t.Errorf("%s: the result of a task that was cancelled: %q", over, code)
+		}
+	}
+}
+
+// hangsUp is a context that ends with an error when a test says so.
+type hangsUp struct {
+	context.Context
+	now chan struct{}
+	err error
+}
+
+// Done returns what is closed at the end.
+func (h hangsUp) Done() <-chan struct{} { return h.now }
+
+// Err returns the error after the end.
+func (h hangsUp) Err() error {
+	select {
+	case <-h.now:
+		return h.err
+	default:
+		return nil
+	}
+}
+
+// TestClientGivesUp: the work of a call goes on when its client does not wait any longer, and ends when its user cancels
+// the call.
+func TestClientGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, over := range []string{"stdio", "HTTP"} {
+		w := newSlowWork(t, time.Hour, time.Millisecond)
+		cs := connectSession(t, w.server, over)
+		// stop makes a call, ends its context with an error while the call runs, and returns the call's task_id.
+		stop := func(tool string, with error) (id string) {
+			t.Helper()
+			ctx, done := hangsUp{t.Context(), make(chan struct{}), with}, make(chan error, 1)
+			go func() {
+				_, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: slowCalls[tool].args})
+				done <- err
+			}()
+			eventually(t, "the call runs", func() bool {
+				list, newest := states(t, cs)
+				id = newest
+				return len(list) > 0 && strings.HasPrefix(list[0], tool+" running")
+			})
+			close(ctx.now)
+			if err := <-done; !errors.Is(err, with) {
+				t.Fatalf("%s %s: %v, want %v", over, tool, err, with)
+			}
+			return id
+		}
+		for tool, call := range slowCalls {
+			id := stop(tool, context.DeadlineExceeded)
+			if err := cs.Ping(t.Context(), nil); err != nil { // what came before is read
+				t.Fatal(err)
+			}
+			w.release <- struct{}{}
+			if r := must(t, cs, "task_result", map[string]any{"task_id": id}); r.text(call.field) != "done" {
+				t.Errorf("%s %s: %v", over, tool, r.fields)
+			}
+		}
+		if err := <-w.ended; err != nil {
+			t.Errorf("%s: the task's context: %v", over, err)
+		}
+		stop("execute_task", context.Canceled)
+		if err := <-w.ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: a call that was cancelled goes on: %v", over, err)
+		}
+		if list, _ := states(t, cs); !slices.Contains(list, "execute_task cancelled step 1 of 2") {
+			t.Errorf("%s: %q", over, list)
+		}
+	}
+}
+
+// TestKeptResults: results are kept for the idle timeout, up to a number and a size.
+func TestKeptResults(t *testing.T) {
+	t.Parallel()
+	w := newSlowWork(t, time.Nanosecond, time.Hour)
+	cs := connect(t, w.server, nil)
+	finish := func(n, size int) (ids []string) {
+		for range n {
+			id := must(t, cs, "execute_task", map[string]any{"task": "slow", "input": strings.Repeat("x", size)}).taskID()
+			w.release <- struct{}{}
+			eventually(t, "it is completed", func() bool {
+				return strings.Contains(fmt.Sprint(must(t, cs, "task_status", map[string]any{"task_id": id}).fields["tasks"]), "completed")
+			})
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	kept := func(at time.Time) string {
+		w.server.Sweep(at)
+		list, _ := states(t, cs)
+		return fmt.Sprintf("%d %s", len(list), strings.Join(slices.Compact(list), ","))
+	}
+	finish(66, 0)
+	large := finish(3, 3<<10) // of 6 MiB each
+	if got := kept(time.Now()); got != "64 execute_task completed step 1 of 2" {
+		t.Errorf("of 69 results: %s", got)
+	}
+	for i, id := range large {
+		if code, _ := do(t, cs, "task_status", map[string]any{"task_id": id}).failure(); code != []string{"not_found", "", ""}[i] {
+			t.Errorf("large result %d: %q", i, code)
+		}
+	}
+	if got := kept(time.Now().Add(31 * time.Minute)); got != "0 " {
+		t.Errorf("after 31 minutes: %s", got)
+	}
+}
