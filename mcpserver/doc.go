@@ -28,6 +28,12 @@
 // with a code of the closed set of package tools. Protocol errors are what is wrong with the message itself, a tool name
 // that does not exist, and the end of the request.
 //
+// # Long calls
+//
+// A call that takes longer than 45 seconds is answered as pending with a task_id, and goes on. It also goes on if its client
+// cancels it because of a timeout. The tools task_status, task_result and task_cancel list such calls, return their results,
+// and end them. Results are kept for Options.IdleTimeout. Shared servers wait for the end of a call instead.
+//
 // # The guard policy
 //
 // A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: a client that can run

@@ -39,7 +39,7 @@ func tasksOfACodingAgent(t *testing.T, engine string) {
 		id := p.request("tools/call", map[string]any{
 			"name": "execute_task", "arguments": map[string]any{"task": "claude", "input": input, "session_id": session}, "_meta": map[string]any{"progressToken": 1},
 		})
-		return decodeResult(t, p.answer(id))
+		return p.outcome(id)
 	}
 	first := task("make data.csv", "new")
 	if first.IsError || first.text(t, "text") != "Written." || first.text(t, "model") != "anthropic/claude-sonnet-4-5" || string(first.Structured["tool_calls"]) != "1" {

@@ -265,6 +265,30 @@ func (p *peer) tool(name string, args map[string]any) toolResult {
 	return decodeResult(p.t, p.call("tools/call", map[string]any{"name": name, "arguments": args}))
 }
 
+// outcome waits for the answer of a tool call, and for the result of one that is pending.
+func (p *peer) outcome(id string) toolResult {
+	p.t.Helper()
+	r := decodeResult(p.t, p.answer(id))
+	for task := r.taskID(p.t); task != ""; task = r.taskID(p.t) {
+		r = p.tool("task_result", map[string]any{"task_id": task})
+	}
+	return r
+}
+
+// taskID returns the id of a call that is pending; empty when it is not.
+func (r toolResult) taskID(t *testing.T) string {
+	t.Helper()
+	var pending struct {
+		TaskID string `json:"task_id"`
+	}
+	if raw, ok := r.Structured["pending"]; ok {
+		if err := json.Unmarshal(raw, &pending); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pending.TaskID
+}
+
 // must calls a tool that must not fail.
 func (p *peer) must(name string, args map[string]any) toolResult {
 	p.t.Helper()

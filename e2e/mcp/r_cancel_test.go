@@ -124,3 +124,35 @@ func TestR8CancelInASession(t *testing.T) {
 		t.Error("the command ended by itself")
 	}
 }
+
+// R8: a program that runs longer than its client waits goes on, whether the client takes the answer that it is pending, or
+// gives up before; its result can be fetched.
+func TestR8LongCalls(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	long := map[string]any{"name": "sandbox_run", "arguments": map[string]any{"code": "import time; time.sleep(60); print(6*7)"}}
+	waits, givesUp := p.request("tools/call", long), p.request("tools/call", long)
+	var list struct {
+		Tasks []struct {
+			TaskID string `json:"task_id"`
+		}
+	}
+	until(t, "both are listed", func() bool {
+		return json.Unmarshal(p.must("task_status", nil).Structured["tasks"], &list.Tasks) == nil && len(list.Tasks) == 2
+	})
+	p.notify("notifications/cancelled", map[string]any{
+		"requestId": json.RawMessage(givesUp), "reason": "McpError: MCP error -32001: Request timed out",
+	})
+	pending := decodeResult(t, p.answer(waits))
+	if pending.IsError || pending.taskID(t) == "" {
+		t.Fatalf("after 45 s: %v", pending.Content)
+	}
+	for _, task := range list.Tasks {
+		id := p.request("tools/call", map[string]any{"name": "task_result", "arguments": map[string]any{"task_id": task.TaskID}})
+		if r := p.outcome(id); r.text(t, "stdout") != "42\n" {
+			t.Errorf("%s: %v", task.TaskID, r.Content)
+		}
+	}
+	delete(p.early, givesUp) // it is answered, too
+}

@@ -34,7 +34,7 @@ func TestTaskWorkflow(t *testing.T) {
 	id := p.request("tools/call", map[string]any{
 		"name": "execute_task", "arguments": map[string]any{"task": "debug-and-fix", "session_id": "work"}, "_meta": map[string]any{"progressToken": 1},
 	})
-	r := decodeResult(t, p.answer(id))
+	r := p.outcome(id)
 	if r.IsError || r.text(t, "outcome") != "succeeded" || !strings.Contains(r.text(t, "output_json"), `"all_passed":true`) {
 		t.Fatalf("result %v", r.Content)
 	}
