@@ -44,7 +44,8 @@ func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 // never does.
 func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
 	srv.AddTool(&mcp.Tool{
-		Name: def.Name, Title: def.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: mayPend(def.Output),
+		Name: def.Name, Title: def.Title, Description: def.Description,
+		InputSchema: def.Input, OutputSchema: mayPend(def.Output),
 		Annotations: &mcp.ToolAnnotations{
 			Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
 		},
@@ -66,7 +67,7 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 		return s.resume(ctx, c, req.Params)
 	}
 	if slices.Contains([]string{toolTaskStatus, toolTaskResult, toolTaskCancel}, c.tool) {
-		return s.perform(ctx, c, do) // at once, whatever else is running
+		return s.perform(ctx, c, do) // even if all slots are taken
 	}
 	return s.begin(ctx, req, c, do)
 }

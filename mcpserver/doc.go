@@ -30,9 +30,10 @@
 //
 // # Long calls
 //
-// A call that takes longer than 45 seconds is answered as pending with a task_id, and goes on. It also goes on if its client
-// cancels it because of a timeout. The tools task_status, task_result and task_cancel list such calls, return their results,
-// and end them. Results are kept for Options.IdleTimeout. Shared servers wait for the end of a call instead.
+// A call that takes longer than 45 seconds is answered as pending with a task_id, and continues. It also continues if
+// its client cancels it because of a timeout. The tools task_status, task_result, and task_cancel list such calls,
+// return their results, and end them. Results are kept for Options.IdleTimeout. Servers with Options.Shared wait for
+// the end of a call instead, because the next request may come to another server.
 //
 // # The guard policy
 //

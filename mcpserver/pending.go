@@ -20,13 +20,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// maxWait is how long a call is waited for. Most clients give up after 60 seconds.
+// maxWait is the time after which a call is answered as pending. Most clients give up after 60 seconds.
 const maxWait = 45 * time.Second
 
-// keepAfter is how long a call must take before its result is kept: clients that give up wait longer.
+// keepAfter is the duration of a call from which on its result is kept. No client gives up earlier.
 const keepAfter = 5 * time.Second
 
-// Bounds of the results that are kept for one owner. The newest is kept whatever its size.
+// Limits of the kept results of one owner. The newest result is kept at any size.
 const (
 	maxKept      = 64
 	maxKeptBytes = 16 << 20
@@ -39,7 +39,7 @@ const (
 	toolTaskCancel = "task_cancel"
 )
 
-// job is the work of a call. It may outlast the request: when the client must ask its user, or stops waiting.
+// job is the work of a call. It may outlast the request, because the client must ask its user or stops waiting.
 type job struct {
 	*interrupt.Job[*mcp.CallToolResult]
 	id     string
@@ -83,7 +83,7 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 		j.state = "failed"
 	}
 	if raw, ok := res.StructuredContent.(json.RawMessage); ok {
-		j.bytes = 2 * len(raw) // it is there as text, too
+		j.bytes = 2 * len(raw) // also as text
 	}
 	for _, c := range res.Content {
 		if img, ok := c.(*mcp.ImageContent); ok {
@@ -93,12 +93,15 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 }
 
 // begin starts the work of a call, and waits for it.
-func (s *Server) begin(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
+func (s *Server) begin(
+	ctx context.Context, req *mcp.CallToolRequest, c call, do handler,
+) (*mcp.CallToolResult, error) {
 	select {
 	case c.scope.slots <- struct{}{}:
 	default:
 		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("%d calls are running already", cap(c.scope.slots)), "Wait for one of them, or end one with task_cancel.")})
+			fmt.Sprintf("%d calls are running already", cap(c.scope.slots)),
+			"Wait for one of them, or end one with task_cancel.")})
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -123,13 +126,13 @@ func (s *Server) begin(ctx context.Context, req *mcp.CallToolRequest, c call, do
 	return s.await(ctx, c, j)
 }
 
-var errPatience = errors.New("the call takes longer than its client may wait")
+var errPatience = errors.New("the call takes longer than clients wait")
 
-// await waits for the end of a job, for questions that end its request, or until the client has waited long enough.
+// await waits for the end of a job, for questions that end its request, or for s.maxWait.
 func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
 	j.to.Store(&c.report)
 	patient := ctx
-	if !c.scope.shared() { // else the next request may come to another server
+	if !c.scope.shared() { // otherwise the next request may come to another server
 		var cancel context.CancelFunc
 		patient, cancel = context.WithTimeoutCause(ctx, s.maxWait, errPatience)
 		defer cancel()
@@ -146,8 +149,8 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 		case q == nil && errors.Is(err, errPatience):
 			s.keep(j)
 			j.handed.Store(true)
-			return result(pendingOutput{Pending: pending{TaskID: j.id, Note: fmt.Sprintf(
-				"Still running after %s. Pass the task_id to task_result to get the result; don't make the call again.", s.maxWait)}})
+			const note = "The call is still running. Pass task_id to task_result to get the result. Do not repeat the call."
+			return result(pendingOutput{Pending: pending{TaskID: j.id, Note: note}})
 		case q == nil && err != nil:
 			return nil, err
 		case q == nil:
@@ -178,8 +181,8 @@ func (s *Server) keep(j *job) {
 	s.forget(time.Now())
 }
 
-// forget drops results that nobody asked for within the idle timeout, and the oldest of an owner that has too many. s.mu
-// must be held.
+// forget drops results older than the idle timeout, and the oldest results of an owner above the limits. s.mu must be
+// held.
 func (s *Server) forget(now time.Time) {
 	type held struct{ count, bytes int }
 	owners := map[string]held{}
@@ -195,8 +198,8 @@ func (s *Server) forget(now time.Time) {
 	}
 }
 
-// gaveUp reports whether a message cancels a request because the time that its client waits is over, not because anybody
-// wants the work to end: the libraries of clients name the reason.
+// gaveUp reports whether a message cancels a request because of the client's timeout. A user's cancellation ends the
+// work, a timeout does not. The reason of the message tells them apart.
 func gaveUp(msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok || req.Method != "notifications/cancelled" {
@@ -208,7 +211,7 @@ func gaveUp(msg jsonrpc.Message) bool {
 
 var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)
 
-// pendingOutput is the answer to a call that goes on.
+// pendingOutput is the answer to a call that is still running.
 type pendingOutput struct {
 	toolspec.Result
 	Pending pending `json:"pending"`
@@ -241,7 +244,7 @@ type taskInput struct {
 }
 
 type taskStatusInput struct {
-	TaskID string `json:"task_id,omitempty" jsonschema_description:"the task_id of a pending call; all of your calls when left out"`
+	TaskID string `json:"task_id,omitempty" jsonschema_description:"a pending call; all of your calls when left out"`
 }
 
 type taskStatusOutput struct {
@@ -260,7 +263,7 @@ type taskStatus struct {
 // addPendingTools registers the tools for calls that outlast their requests.
 func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
 	status := toolspec.DefinitionOf[taskStatusInput, taskStatusOutput](toolTaskStatus,
-		"Lists your calls that took 5 seconds or more, with their task_id and state. If your client gave up on a call, the call goes on: find it here.")
+		"Lists your calls that took 5 seconds or more, running and finished. A call that timed out on your side is among them.")
 	status.Title, status.ReadOnly, status.Idempotent = "Show running calls", true, true
 	s.addTool(srv, find, status, false, typed(s.taskStatus))
 	res := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskResult,
@@ -268,19 +271,20 @@ func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
 	res.Title, res.ReadOnly, res.Idempotent = "Get the result of a call", true, true
 	res.Output = map[string]any{"type": "object"} // that of any tool
 	s.addTool(srv, find, res, false, typed(s.taskResult))
-	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel, "Ends a running call and everything it started.")
+	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel,
+		"Ends a running call and everything it started.")
 	end.Title, end.Destructive, end.Idempotent = "End a call", true, true
 	s.addTool(srv, find, end, false, typed(s.taskCancel))
 }
 
-// job returns a job of the caller's own.
+// job returns a job of the caller's scope.
 func (s *Server) job(c call, id string) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[id]; j != nil && j.scope == c.scope {
 		return j, nil
 	}
-	return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such task, or its result is not kept any more",
+	return nil, toolspec.NewError(toolspec.CodeNotFound, "task not found, or its result has expired",
 		"Call task_status for your tasks, or make the call again.")
 }
 
@@ -293,7 +297,8 @@ func (s *Server) taskStatus(_ context.Context, c call, in taskStatusInput) (task
 		return statusOf(j), nil
 	}
 	if c.scope.handles && !c.scope.named {
-		return taskStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid, "task_id is required", "Pass the task_id of a pending call.")
+		return taskStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid,
+			"task_id is required", "Pass the task_id of a pending call.")
 	}
 	s.mu.Lock()
 	own := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return j.scope != c.scope })

@@ -12,18 +12,19 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend/memory"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
 
-// slowWork is a server whose tasks and programs end when a test says so, and report how they ended.
+// slowWork is a server with tasks and programs that run until they receive from release.
 type slowWork struct {
 	server  *mcpserver.Server
-	release chan struct{} // takes a value for each piece of work that is to end well
-	ended   chan error
+	release chan struct{}
+	ended   chan error // the error of each task's context
 }
 
-// newSlowWork returns such a server, which waits for calls and keeps their results as told.
+// newSlowWork returns a slowWork whose server has the specified maxWait and keepAfter.
 func newSlowWork(t *testing.T, wait, keep time.Duration) slowWork {
 	t.Helper()
 	w := slowWork{release: make(chan struct{}), ended: make(chan error, 100)}
@@ -60,13 +61,13 @@ func newSlowWork(t *testing.T, wait, keep time.Duration) slowWork {
 	return w
 }
 
-// connectSession connects a client with a session, on pipes or over HTTP.
-func connectSession(t *testing.T, s *mcpserver.Server, over string) *mcp.ClientSession {
+// connectSession connects a client of the newest revision on pipes, or of an older one over HTTP.
+func connectSession(t *testing.T, s *mcpserver.Server, over string, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	if over == "stdio" {
-		return connectPipes(t, s, nil)
+		return connectPipes(t, s, opts)
 	}
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(),
 		&mcp.StreamableClientTransport{Endpoint: serveHTTP(t, s)}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func connectSession(t *testing.T, s *mcpserver.Server, over string) *mcp.ClientS
 	return cs
 }
 
-// taskID returns the id in the answer to a call that goes on; empty when it does not.
+// taskID returns the task_id of a pending call; empty if the call is done.
 func (r result) taskID() string {
 	p, _ := r.fields["pending"].(map[string]any)
 	id, _ := p["task_id"].(string)
@@ -102,7 +103,7 @@ func states(t *testing.T, cs *mcp.ClientSession) (list []string, newest string) 
 	return list, newest
 }
 
-// slowCalls are the calls of such a server, and the field of their results that says "done".
+// slowCalls are the calls of a slowWork by tool, with the field of the result that is "done".
 var slowCalls = map[string]struct {
 	args  map[string]any
 	field string
@@ -111,13 +112,13 @@ var slowCalls = map[string]struct {
 	"sandbox_run":  {map[string]any{"code": "print(1)"}, "stdout"},
 }
 
-// TestPendingCalls: a call that takes long is answered before its client gives up. It goes on, and its result can be
-// fetched, more than once.
+// TestPendingCalls verifies that a long call is answered as pending and continues, and that its result can be fetched
+// more than once.
 func TestPendingCalls(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"stdio", "HTTP"} {
 		w := newSlowWork(t, 10*time.Millisecond, time.Hour)
-		cs, other := connectSession(t, w.server, over), connect(t, w.server, nil)
+		cs, other := connectSession(t, w.server, over, nil), connect(t, w.server, nil)
 		schemas := outputSchemas(t, cs)
 		for tool, call := range slowCalls {
 			r := must(t, cs, tool, call.args)
@@ -147,8 +148,9 @@ func TestPendingCalls(t *testing.T) {
 		<-w.ended
 		id := must(t, cs, "execute_task", map[string]any{"task": "slow"}).taskID()
 		r := must(t, cs, "task_cancel", map[string]any{"task_id": id})
-		if got := fmt.Sprint(r.fields["tasks"]); !strings.Contains(got, "cancelled") || !errors.Is(<-w.ended, context.Canceled) {
-			t.Errorf("%s: cancelled: %s", over, got)
+		got, err := fmt.Sprint(r.fields["tasks"]), <-w.ended
+		if !strings.Contains(got, "cancelled") || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: cancelled: %s, %v", over, got, err)
 		}
 		if code, _ := do(t, cs, "task_result", map[string]any{"task_id": id}).failure(); code != "closed" {
 			t.Errorf("%s: the result of a task that was cancelled: %q", over, code)
@@ -156,17 +158,17 @@ func TestPendingCalls(t *testing.T) {
 	}
 }
 
-// hangsUp is a context that ends with an error when a test says so.
+// hangsUp is a context that ends with err when now is closed.
 type hangsUp struct {
 	context.Context
 	now chan struct{}
 	err error
 }
 
-// Done returns what is closed at the end.
+// Done returns now.
 func (h hangsUp) Done() <-chan struct{} { return h.now }
 
-// Err returns the error after the end.
+// Err returns err after the end.
 func (h hangsUp) Err() error {
 	select {
 	case <-h.now:
@@ -176,13 +178,13 @@ func (h hangsUp) Err() error {
 	}
 }
 
-// TestClientGivesUp: the work of a call goes on when its client does not wait any longer, and ends when its user cancels
+// TestClientGivesUp verifies that the work of a call continues after the client's timeout, and ends if the user cancels
 // the call.
 func TestClientGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"stdio", "HTTP"} {
 		w := newSlowWork(t, time.Hour, time.Millisecond)
-		cs := connectSession(t, w.server, over)
+		cs := connectSession(t, w.server, over, nil)
 		// stop makes a call, ends its context with an error while the call runs, and returns the call's task_id.
 		stop := func(tool string, with error) (id string) {
 			t.Helper()
@@ -217,7 +219,7 @@ func TestClientGivesUp(t *testing.T) {
 		}
 		stop("execute_task", context.Canceled)
 		if err := <-w.ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: a call that was cancelled goes on: %v", over, err)
+			t.Errorf("%s: a cancelled call continues: %v", over, err)
 		}
 		if list, _ := states(t, cs); !slices.Contains(list, "execute_task cancelled step 1 of 2") {
 			t.Errorf("%s: %q", over, list)
@@ -225,7 +227,7 @@ func TestClientGivesUp(t *testing.T) {
 	}
 }
 
-// TestKeptResults: results are kept for the idle timeout, up to a number and a size.
+// TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size.
 func TestKeptResults(t *testing.T) {
 	t.Parallel()
 	w := newSlowWork(t, time.Nanosecond, time.Hour)
@@ -235,7 +237,8 @@ func TestKeptResults(t *testing.T) {
 			id := must(t, cs, "execute_task", map[string]any{"task": "slow", "input": strings.Repeat("x", size)}).taskID()
 			w.release <- struct{}{}
 			eventually(t, "it is completed", func() bool {
-				return strings.Contains(fmt.Sprint(must(t, cs, "task_status", map[string]any{"task_id": id}).fields["tasks"]), "completed")
+				status := must(t, cs, "task_status", map[string]any{"task_id": id})
+				return strings.Contains(fmt.Sprint(status.fields["tasks"]), "completed")
 			})
 			ids = append(ids, id)
 		}
@@ -252,11 +255,45 @@ func TestKeptResults(t *testing.T) {
 		t.Errorf("of 69 results: %s", got)
 	}
 	for i, id := range large {
-		if code, _ := do(t, cs, "task_status", map[string]any{"task_id": id}).failure(); code != []string{"not_found", "", ""}[i] {
+		code, _ := do(t, cs, "task_status", map[string]any{"task_id": id}).failure()
+		if code != []string{"not_found", "", ""}[i] {
 			t.Errorf("large result %d: %q", i, code)
 		}
 	}
 	if got := kept(time.Now().Add(31 * time.Minute)); got != "0 " {
 		t.Errorf("after 31 minutes: %s", got)
+	}
+}
+
+// TestApprovalOfAPendingCall verifies that a pending call can still ask the client's user.
+func TestApprovalOfAPendingCall(t *testing.T) {
+	t.Parallel()
+	for _, over := range []string{"stdio", "HTTP"} {
+		pending := make(chan struct{})
+		s := newServer(t, newManager(t), &mcpserver.Options{
+			Tasks: []mcpserver.Task{{Name: "desk", Kind: "agent"}},
+			RunTask: func(ctx context.Context, _ mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+				<-pending
+				ask := hosttools.ApprovalRequest{ID: "a", Server: "orders", Tool: "refund", Args: []byte(`{}`)}
+				d, err := hosttools.ApproverFromContext(ctx).Approve(ctx, ask)
+				return mcpserver.TaskResult{Text: fmt.Sprint(d.Allow)}, err
+			},
+		})
+		s.SetWaits(10*time.Millisecond, time.Hour)
+		cs := connectSession(t, s, over, &mcp.ClientOptions{
+			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"allow": true}}, nil
+			},
+		})
+		id := must(t, cs, "execute_task", map[string]any{"task": "desk"}).taskID()
+		close(pending)
+		var r result
+		eventually(t, "the result", func() bool {
+			r = must(t, cs, "task_result", map[string]any{"task_id": id})
+			return r.taskID() == ""
+		})
+		if r.text("text") != "true" {
+			t.Errorf("%s: %v", over, r.fields)
+		}
 	}
 }

@@ -92,7 +92,7 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
-	jobs   map[string]*job               // by id, that are kept for requests that name it
+	jobs   map[string]*job               // running and finished calls by task_id
 	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
 }
 
@@ -111,7 +111,8 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	s := &Server{
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
 		spareAfter: spareAfter, maxWait: maxWait, keepAfter: keepAfter,
-		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{}, jobs: map[string]*job{},
+		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
+		jobs: map[string]*job{},
 	}
 	if err := s.policy.compile(); err != nil {
 		return nil, err
@@ -206,7 +207,7 @@ const instructions = "Runs code and commands in sandboxes, apart from the user's
 	"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
 	"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
 	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write. " +
-	"A call that takes longer than 45 seconds goes on, and its answer is pending: get the result with task_result."
+	"If an answer is pending, the call is still running: get its result with task_result."
 
 // methodInitialize begins a session.
 const methodInitialize = "initialize"

@@ -79,7 +79,10 @@ func TestDefinitions(t *testing.T) {
 		if tool.Annotations == nil || tool.Annotations.Title == "" || tool.Annotations.DestructiveHint == nil || tool.Annotations.OpenWorldHint == nil {
 			t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
 		}
-		readOnly := slices.Contains([]string{"sandbox_fs_read", "sandbox_fs_list", "sandbox_exec_read", "sandbox_exec_wait", "get_files", "session_status", "task_status", "task_result"}, tool.Name)
+		readOnly := slices.Contains([]string{
+			"sandbox_fs_read", "sandbox_fs_list", "sandbox_exec_read", "sandbox_exec_wait",
+			"get_files", "session_status", "task_status", "task_result",
+		}, tool.Name)
 		if tool.Annotations.ReadOnlyHint != readOnly {
 			t.Errorf("%s: readOnlyHint is %v", tool.Name, tool.Annotations.ReadOnlyHint)
 		}

@@ -77,7 +77,7 @@ func (j *Job[T]) unanswered(ctx context.Context) (hosttools.Decision, error) {
 	return hosttools.Decision{}, ctx.Err()
 }
 
-// Wait waits like Next, and ends the work when ctx ends.
+// Wait waits like Next, and cancels the work if ctx ends.
 func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
 	if q, out, err = j.Next(ctx); q == nil && ctx.Err() != nil {
 		j.Cancel()
@@ -85,8 +85,8 @@ func (j *Job[T]) Wait(ctx context.Context) (q *Question, out T, err error) {
 	return q, out, err
 }
 
-// Next waits for a question, or for the end of the work: then q is nil, and out and err are what it returned. When ctx ends
-// err is the cause, and the work goes on.
+// Next waits for a question, or for the end of the work. At the end q is nil, and out and err are the results of the
+// work. If ctx ends first, err is its cause, and the work continues.
 func (j *Job[T]) Next(ctx context.Context) (q *Question, out T, err error) {
 	select {
 	case <-j.done:
