@@ -66,7 +66,7 @@ func TestInputsAreDescribed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Tools) != 17 {
+	if len(list.Tools) != 20 {
 		t.Errorf("%d tools", len(list.Tools))
 	}
 	for _, tool := range list.Tools {

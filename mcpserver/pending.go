@@ -126,15 +126,13 @@ func (s *Server) begin(
 	return s.await(ctx, c, j)
 }
 
-var errPatience = errors.New("the call takes longer than clients wait")
-
 // await waits for the end of a job, for questions that end its request, or for s.maxWait.
 func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult, error) {
 	j.to.Store(&c.report)
 	patient := ctx
 	if !c.scope.shared() { // otherwise the next request may come to another server
 		var cancel context.CancelFunc
-		patient, cancel = context.WithTimeoutCause(ctx, s.maxWait, errPatience)
+		patient, cancel = context.WithTimeout(ctx, s.maxWait)
 		defer cancel()
 		defer time.AfterFunc(s.keepAfter, func() { s.keep(j) }).Stop()
 	}
@@ -146,11 +144,11 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 				j.Cancel()
 			}
 			return nil, errCancelled()
-		case q == nil && errors.Is(err, errPatience):
+		case q == nil && errors.Is(err, context.DeadlineExceeded):
 			s.keep(j)
 			j.handed.Store(true)
 			const note = "The call is still running. Pass task_id to task_result to get the result. Do not repeat the call."
-			return result(pendingOutput{Pending: pending{TaskID: j.id, Note: note}})
+			return result(map[string]any{"pending": map[string]string{"task_id": j.id, "note": note}})
 		case q == nil && err != nil:
 			return nil, err
 		case q == nil:
@@ -211,18 +209,7 @@ func gaveUp(msg jsonrpc.Message) bool {
 
 var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)
 
-// pendingOutput is the answer to a call that is still running.
-type pendingOutput struct {
-	toolspec.Result
-	Pending pending `json:"pending"`
-}
-
-type pending struct {
-	TaskID string `json:"task_id"`
-	Note   string `json:"note"`
-}
-
-// pendingSchema is the schema of pending, which any tool may answer.
+// pendingSchema is the schema of the field pending in the answer to a call that is still running.
 var pendingSchema = map[string]any{
 	"type": "object", "description": "set when the call is not done yet; then the other fields are missing",
 	"properties": map[string]any{"task_id": map[string]any{"type": "string"}, "note": map[string]any{"type": "string"}},

@@ -177,9 +177,12 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	switch {
 	case t != nil && (given || t.busy > 0 || !sc.shared()): // else another server may have ended it
 	case !given:
-		return run, "", nil, errNoTask()
+		return run, "", nil, toolspec.NewError(toolspec.CodeNotFound,
+			"session not found", "Pass new as session_id to create a session.")
 	case len(sc.tasks) >= maxTaskSessions:
-		return run, "", nil, errManyTasks()
+		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity,
+			fmt.Sprintf("session limit reached (%d)", maxTaskSessions),
+			"End one with cleanup_session, or use an existing session.")
 	default:
 		t = &taskSession{run: fresh}
 		sc.tasks[id] = t
@@ -191,15 +194,6 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		t.busy--
 		t.lastUsed = time.Now()
 	}, nil
-}
-
-func errNoTask() *toolspec.Error {
-	return toolspec.NewError(toolspec.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
-}
-
-func errManyTasks() *toolspec.Error {
-	return toolspec.NewError(toolspec.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
-		"End one with cleanup_session, or work on in one of them.")
 }
 
 var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
