@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -150,7 +151,9 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 		}
 	}
 	return m.inScope(func(s *Session) bool {
-		return s.key.Scope() == scope && (s.owned && !s.wasTaken() || s.joined && !s.wasLost())
+		// If another process has closed the sandbox, this one may not have noticed yet.
+		ready := slices.ContainsFunc(recs, func(rec Record) bool { return rec.ID == s.id })
+		return s.key.Scope() == scope && (s.owned && !s.wasTaken() || s.joined && ready && !s.wasLost())
 	}), nil
 }
 
