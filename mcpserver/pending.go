@@ -83,7 +83,7 @@ func (j *job) end(res *mcp.CallToolResult, err error) {
 		j.state = "failed"
 	}
 	if raw, ok := res.StructuredContent.(json.RawMessage); ok {
-		j.bytes = 2 * len(raw) // also as text
+		j.bytes = 2 * len(raw) // structured and as text
 	}
 	for _, c := range res.Content {
 		if img, ok := c.(*mcp.ImageContent); ok {
@@ -250,7 +250,7 @@ type taskStatus struct {
 // addPendingTools registers the tools for calls that outlast their requests.
 func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
 	status := toolspec.DefinitionOf[taskStatusInput, taskStatusOutput](toolTaskStatus,
-		"Lists your calls that took 5 seconds or more, running and finished. A call that timed out on your side is among them.")
+		"Lists your calls that took 5 seconds or more, running and finished, with those that timed out on your side.")
 	status.Title, status.ReadOnly, status.Idempotent = "Show running calls", true, true
 	s.addTool(srv, find, status, false, typed(s.taskStatus))
 	res := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskResult,
