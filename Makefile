@@ -104,7 +104,7 @@ soak: images ## fault tests (TESTS, or all) and killed workers for SOAK (default
 	  go test -race -count=1 -timeout 0 -v -run "$${TESTS:-TestKilledWorkers}" ./e2e/workers | grep -v '^ *=== '; \
 	}; supervise soak
 
-lint: ## sizes of packages beside their bounds, and the linters of Go, of scripts and of workflows
+lint: ## check sizes of packages, prose, Go, scripts, and GitHub workflows
 	@hack/lint.sh
 	@"$$(hack/tool.sh shellcheck)" hack/*.sh .ci/run .ci/debian
 	@"$$(hack/tool.sh actionlint)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the sizes of packages next to their bounds (hack/house/bounds.txt) and the weight of the command (hack/house/weight.txt),
-# then runs golangci-lint.
+# Prints the sizes of packages next to their bounds (hack/house/bounds.txt), the weight of the command (hack/house/weight.txt), and
+# the counts of banned phrases and long lines (hack/words/budget.txt), then runs golangci-lint.
 # usage: lint.sh [ARGUMENT...]   (default: run)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -10,6 +10,7 @@ main() {
   cd "$root"
   if [ $# -eq 0 ]; then
     go run ./hack/house . hack/house/bounds.txt
+    go run ./hack/words .
     weight
     set -- run
   fi

@@ -192,6 +192,7 @@ sources() {
   # This script sets up what the tests need, and a test that skips shows nothing.
   if grep -rnE '\bt\.Skip(Now|f)?\(' --include='*_test.go' .; then die "tests must not skip"; fi
   go run ./hack/house . hack/house/bounds.txt >/dev/null
+  go run ./hack/words . >/dev/null
   go run ./hack/tiers check
   hack/build-guest.sh --version
 }
