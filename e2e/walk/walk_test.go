@@ -39,10 +39,6 @@ func pages() (names []string, steps map[string]map[string]step) {
 			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
 			`workcell agent run examples/agents/python-developer.prompt "plot the primes below 100"`: {says: `(?m)^there are 25$`},
 			`workcell validate examples`: {says: `valid`},
-			`go run ./examples/quickstart`: {
-				why: "an engine would need the official image", instead: "DOCKER_HOST=unix:///none go run ./examples/quickstart", says: `(?m)^1229$`,
-				then: "env -u GEMINI_API_KEY DOCKER_HOST=unix:///none go run ./examples/quickstart | grep -qx '1229 primes are below 10,000'",
-			},
 			`id=$(workcell sessions open --image python:3.11-slim)`:                            {},
 			`workcell sessions exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
 			`workcell sessions cp "$id":report.csv .`:                                          {then: "grep -qx 42 report.csv"},
@@ -68,7 +64,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 	}
 }
 
-// TestNewcomer walks the pages, and the Go program of the README.
+// TestNewcomer walks the pages, and the first Go programs of two of them.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	w := newWalker(t)
@@ -88,7 +84,10 @@ func TestNewcomer(t *testing.T) {
 			t.Errorf("%s does not have the command %s", name, command)
 		}
 	}
-	program(t, w)
+	const quickstart = "DOCKER_HOST=unix:///none go run ./examples/quickstart" // Docker does not have the official image
+	w.take(t, quickstart, step{says: `(?m)^1229$`, then: "env -u GEMINI_API_KEY " + quickstart + " | grep -qx '1229 primes are below 10,000'"})
+	program(t, w, "README.md", `(?m)^1229$`)
+	program(t, w, "docs/go.md", `^42\n$`)
 }
 
 // commands returns the lines of the blocks of a page that are for a shell, without comments.
@@ -222,15 +221,17 @@ func (w *walker) kill(t *testing.T) {
 	w.run = runID(out)
 }
 
-// program runs the README's Go program inside of the module.
-func program(t *testing.T, w *walker) {
-	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(output(t, "cat", w.dir+"/README.md"))
+// program runs the first Go program of a page inside the module.
+func program(t *testing.T, w *walker, page, says string) {
+	t.Helper()
+	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(output(t, "cat", w.dir+"/"+page))
 	if block == nil {
-		t.Fatal("the README has no Go program")
+		t.Fatalf("%s has no Go program", page)
 	}
 	source := strings.ReplaceAll(block[1], "python:3.11-slim", "workcell/python:3.11") // a program maps no images
-	if err := errors.Join(os.Mkdir(w.dir+"/newcomer", 0o755), os.WriteFile(w.dir+"/newcomer/main.go", []byte(source), 0o644)); err != nil {
+	dir := w.dir + "/newcomer"
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/main.go", []byte(source), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	w.take(t, "go run ./newcomer", step{says: `^42\n$`})
+	w.take(t, "go run ./newcomer", step{says: says})
 }
