@@ -31,24 +31,24 @@ func (u Use) String() string {
 func (u Use) Provider() (string, error) {
 	name, rest, _ := strings.Cut(u.Model, "/")
 	if name == "" || rest == "" {
-		return "", hint.New(hint.Model, fmt.Errorf("%s is not of the form provider/name", u), "for example googleai/gemini-2.5-flash")
+		return "", hint.New(hint.Model, fmt.Errorf("%s must have the form provider/name", u), "for example googleai/gemini-2.5-flash")
 	}
 	known := slices.Sorted(maps.Keys(genkitPlugins(environ.Of(nil))))
 	if slices.Contains(known, name) {
 		return name, nil
 	}
 	if len(known) == 0 {
-		return "", hint.New(hint.Model, fmt.Errorf("%s: this workcell was built without model providers (tag no_models)", u),
-			"use a workcell that was built with them; recorded answers are chosen with --model scripted/PATH.yaml")
+		return "", hint.New(hint.Model, fmt.Errorf("%s: model providers are not included in this build (build tag no_models)", u),
+			"use a workcell build that includes them, or recorded answers with --model scripted/PATH.yaml")
 	}
 	todo := "known providers: " + strings.Join(known, ", ")
 	if near, ok := suggest.Closest(name, known); ok {
 		todo = fmt.Sprintf("did you mean %q? ", near) + todo
 	}
 	if name == "scripted" {
-		todo = "recorded answers are chosen with --model scripted/PATH.yaml"
+		todo = "use --model scripted/PATH.yaml for recorded answers"
 	}
-	return "", hint.New(hint.Model, fmt.Errorf("%s: no provider is named %q", u, name), todo)
+	return "", hint.New(hint.Model, fmt.Errorf("unknown model provider %q in %s", name, u), todo)
 }
 
 // Plugins returns the plugins that uses need, one per provider. The error names every variable that is missing.

@@ -75,7 +75,7 @@ func TestUpstream(t *testing.T) {
 			t.Errorf("%s: %s, %v", tt.model, p.Base, h)
 		}
 	}
-	for model, want := range map[string]string{"vertexai/x": "no way to sign in", "xai/x": "needs XAI_API_KEY", "openai/x": "no address"} {
+	for model, want := range map[string]string{"vertexai/x": "cannot authenticate", "xai/x": "requires XAI_API_KEY", "openai/x": "not an http or https URL"} {
 		_, err := Upstream(environ.Of(map[string]string{"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "ftp:x"}), Use{model, "a"})
 		wantModel(t, err, want)
 	}
@@ -96,7 +96,7 @@ func TestMissingKeyNamesTheVariables(t *testing.T) {
 		"openrouter/x": "OPENROUTER_API_KEY",
 	} {
 		_, err := Plugins(environ.Of(map[string]string{"GOOGLE_API_KEY_": ""}), []Use{{model, "coder"}})
-		wantModel(t, err, `model "`+model+`" of agent coder needs `+want+" in the environment")
+		wantModel(t, err, `model "`+model+`" of agent coder requires `+want)
 	}
 	if _, err := Plugins(environ.Of(nil), []Use{{"ollama/x", "coder"}}); err != nil {
 		t.Errorf("ollama needs no key: %v", err)
@@ -106,12 +106,12 @@ func TestMissingKeyNamesTheVariables(t *testing.T) {
 func TestUnknownProviderListsTheKnownOnes(t *testing.T) {
 	t.Parallel()
 	_, err := Plugins(environ.Of(nil), []Use{{"acme/x", ""}})
-	wantModel(t, err, `model "acme/x" (--model): no provider is named "acme"`)
+	wantModel(t, err, `unknown model provider "acme" in model "acme/x" (--model)`)
 	if h := hint.Of(err); h == nil || !strings.Contains(h.Hint, "anthropic, dashscope, deepseek, googleai") {
 		t.Errorf("hint = %+v", h)
 	}
 	_, err = Plugins(environ.Of(nil), []Use{{"gemini", "a"}})
-	wantModel(t, err, "is not of the form provider/name")
+	wantModel(t, err, "must have the form provider/name")
 }
 
 func TestOllamaAddress(t *testing.T) {

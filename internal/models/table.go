@@ -95,8 +95,8 @@ func (r row) checkKeys(e environ.Lookup, u Use) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return hint.New(hint.Model, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
-		"export it, or choose another model with --model provider/name")
+	return hint.New(hint.Model, fmt.Errorf("%s requires %s", u, strings.Join(missing, " and ")),
+		"set the variable, or choose another model with --model provider/name")
 }
 
 // Upstream returns the provider of a use for the model proxy, which then has its key.
@@ -107,7 +107,7 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	}
 	r := table(e)[name]
 	if len(r.dialects) == 0 {
-		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: the model proxy has no way to sign in to %s", u, name), "choose a model of a provider with keys")
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: the model proxy cannot authenticate to %s", u, name), "choose a model whose provider uses API keys")
 	}
 	if err := r.checkKeys(e, u); err != nil {
 		return model.Provider{}, err
@@ -118,7 +118,7 @@ func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	}
 	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
-		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is no address of a provider", u, variable), "for example "+r.base)
+		return model.Provider{}, hint.New(hint.Model, fmt.Errorf("%s: %s is not an http or https URL", u, variable), "for example "+r.base)
 	}
 	return model.Provider{Name: name, Dialects: r.dialects, Base: base, Auth: r.auth(e)}, nil
 }
