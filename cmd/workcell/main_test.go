@@ -217,7 +217,7 @@ func TestEngineThatHangs(t *testing.T) {
 				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %s", took)
 				}
-				if !strings.Contains(string(out), "gives no proper answer") || !strings.Contains(strings.ToLower(string(out)), "start docker") {
+				if !strings.Contains(string(out), "unexpected response from socket") || !strings.Contains(strings.ToLower(string(out)), "start docker") {
 					t.Errorf("neither why nor what to do:\n%s", out)
 				}
 			})

@@ -50,7 +50,7 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case second.err == nil:
-		s.Notice(fmt.Sprintf("%s, because %s cannot be used: %s", second.engine.Name, first.engine.Name, first.why(ctx)))
+		s.Notice(fmt.Sprintf("%s, because %s is unavailable: %s", second.engine.Name, first.engine.Name, first.why(ctx)))
 		return second.backend, nil
 	default:
 		return nil, noEngine(ctx, first, second)
@@ -91,9 +91,9 @@ func noEngine(ctx context.Context, tried ...opened) error {
 	for _, o := range tried {
 		text += fmt.Sprintf("\n%s: %s", o.engine.Name, o.why(ctx))
 	}
-	todo := "start Docker or containerd; `workcell doctor` says what is missing"
+	todo := "start Docker or containerd, and run `workcell doctor` to check your setup"
 	if runtime.GOOS == "linux" {
-		todo += "\nor pass --backend local, which needs no engine and no image, but is a weaker wall than a container: see docs/local.md"
+		todo += "\nor use --backend local (no engine or image needed, but less isolation: see docs/local.md)"
 	}
-	return hint.New(hint.Unavailable, fmt.Errorf("no container engine can be used (%w)%s", backend.ErrUnavailable, text), todo)
+	return hint.New(hint.Unavailable, fmt.Errorf("no container engine available (%w)%s", backend.ErrUnavailable, text), todo)
 }

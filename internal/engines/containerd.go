@@ -58,11 +58,11 @@ func (s Set) containerdID() string {
 func containerdFix(err error) string {
 	switch {
 	case runtime.GOOS != "linux":
-		return "containerd can be used on Linux only"
+		return "containerd requires Linux"
 	case os.Geteuid() != 0:
-		return "run as root: containerd's socket, and what its sandboxes need on this machine, are root's"
+		return "run as root: containerd's socket and its sandboxes require root"
 	case errors.Is(err, backend.ErrUnavailable):
-		return "start containerd (`systemctl start containerd`, or `containerd`), or point CONTAINERD_ADDRESS at its socket"
+		return "start containerd (`systemctl start containerd`, or `containerd`), or set CONTAINERD_ADDRESS to its socket"
 	default:
 		return ""
 	}

@@ -35,8 +35,8 @@ func (s Set) docker() Engine {
 		},
 		Absent: s.dockerAbsent,
 		Fix: func(error) string {
-			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), let this user use it, " +
-				"or point DOCKER_HOST at an engine"
+			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), give this user access to it, " +
+				"or set DOCKER_HOST to an engine's address"
 		},
 		at: s.dockerAddress,
 	}
@@ -92,14 +92,14 @@ func (s Set) dockerAddress() string {
 	case opts.Host != "" && s.Env.Get("DOCKER_CONTEXT") != "":
 		source = "DOCKER_CONTEXT"
 	case opts.Host != "":
-		source = "the docker command's context"
+		source = "current Docker context"
 	}
 	u, err := url.Parse(host)
 	switch {
 	case err == nil:
 		host = u.Redacted()
 	case strings.Contains(host, "@"):
-		host = "an address that is not shown"
+		host = "hidden address"
 	}
 	return fmt.Sprintf("%s (%s)", host, source)
 }
@@ -114,7 +114,7 @@ func useContext(opts *docker.Options, dir, name string) error {
 	err := readJSON(&meta, dir, "contexts", "meta", id, "meta.json")
 	if err != nil {
 		return hint.New(hint.Unavailable, fmt.Errorf("cannot read the Docker context %q: %w", name, err),
-			"`docker context ls` lists the contexts; or set DOCKER_HOST")
+			"run `docker context ls` to list contexts, or set DOCKER_HOST")
 	}
 	opts.Host = meta.Endpoints["docker"].Host
 	certs := filepath.Join(dir, "contexts", "tls", id, "docker")
@@ -133,7 +133,7 @@ func dockerTLS(dir string) (*tls.Config, error) {
 	})
 	if err != nil {
 		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err),
-			"the directory must hold ca.pem, cert.pem and key.pem, see DOCKER_CERT_PATH")
+			"the directory must contain ca.pem, cert.pem, and key.pem (see DOCKER_CERT_PATH)")
 	}
 	return config, nil
 }

@@ -38,7 +38,7 @@ func (s Set) dockerContext() (string, error) {
 	}
 	if err != nil {
 		return "", hint.New(hint.Unavailable, fmt.Errorf("cannot read Docker's config.json: %w", err),
-			"mend the file, or set DOCKER_HOST")
+			"fix the file, or set DOCKER_HOST")
 	}
 	return config.CurrentContext, nil
 }

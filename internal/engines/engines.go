@@ -80,7 +80,7 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 	if !wrong || e.at == nil || ctx.Err() != nil {
 		return b, err
 	}
-	todo := "`workcell doctor` says what is missing"
+	todo := "run `workcell doctor` to check your setup"
 	if fix := e.Fix(err); fix != "" {
 		todo = fix + "\n" + todo
 	}
@@ -89,8 +89,8 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 
 // leftOut returns an engine that this build was made without, by the tag no_NAME.
 func leftOut(name string) Engine {
-	why := fmt.Sprintf("this workcell was built without it (tag no_%s)", name)
-	todo := "use a workcell that was built with " + name
+	why := fmt.Sprintf("not included in this build (build tag no_%s)", name)
+	todo := "use a workcell build that includes " + name
 	return Engine{
 		Name: name,
 		open: func(context.Context) (backend.SandboxBackend, error) {
@@ -113,7 +113,7 @@ func (s Set) Named(name string) (Engine, error) {
 		}
 		names = append(names, e.Name)
 	}
-	return Engine{}, hint.New(hint.Usage, fmt.Errorf("there is no backend %q", name), "backends: "+strings.Join(names, ", "))
+	return Engine{}, hint.New(hint.Usage, fmt.Errorf("unknown backend %q", name), "backends: "+strings.Join(names, ", "))
 }
 
 // Open opens the engine of a name, or the one that Auto chooses.
@@ -274,13 +274,13 @@ func socketProblem(ctx context.Context, path string) string {
 	switch {
 	case err == nil:
 		conn.Close()
-		return "something listens on " + path + " but gives no proper answer"
+		return "unexpected response from socket " + path
 	case errors.Is(err, fs.ErrNotExist):
-		return "it is not here: there is no socket " + path
+		return "socket " + path + " not found; is it installed?"
 	case errors.Is(err, fs.ErrPermission):
-		return "this user may not use the socket " + path
+		return "permission denied: " + path
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "it does not run: nobody listens on " + path
+		return "connection refused: " + path + "; is it running?"
 	default:
 		return ""
 	}

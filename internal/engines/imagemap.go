@@ -20,15 +20,15 @@ func ParseImageMap(pairs []string) (ImageMap, error) {
 	for _, pair := range pairs {
 		from, to, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		if !ok || from == "" || to == "" {
-			return nil, hint.New(hint.Usage, fmt.Errorf("image mapping %q is not of the form FROM=TO", pair),
+			return nil, hint.New(hint.Usage, fmt.Errorf("invalid image mapping %q: must be FROM=TO", pair),
 				"for example --map-image python:3.11-slim=registry.example.com/python:3.11")
 		}
 		key, err := backend.NormalizeImage(from)
 		if err != nil {
-			return nil, hint.New(hint.Usage, err, "the part before = is an image reference such as python:3.11-slim")
+			return nil, hint.New(hint.Usage, err, "use an image reference before =, for example python:3.11-slim")
 		}
 		if _, err := backend.NormalizeImage(to); err != nil {
-			return nil, hint.New(hint.Usage, err, "the part after = is an image reference such as registry.example.com/python:3.11")
+			return nil, hint.New(hint.Usage, err, "use an image reference after =, for example registry.example.com/python:3.11")
 		}
 		m[key] = to
 	}

@@ -36,12 +36,12 @@ func (s Set) kubernetes() Engine {
 		},
 		Absent: func(context.Context) string { return "" },
 		Fix: func(error) string {
-			return "point KUBECONFIG at a cluster, and kubernetes.context and kubernetes.namespace at a place in it where this user has the Role of docs/kubernetes.md"
+			return "set KUBECONFIG to a cluster's file, and kubernetes.context and kubernetes.namespace to a namespace where this user has the Role from docs/kubernetes.md"
 		},
 		at: func() string {
 			server, namespace, err := kubernetes.Locate(s.kubernetesOptions())
 			if err != nil {
-				return "what KUBECONFIG, else ~/.kube/config names"
+				return "the cluster in KUBECONFIG or ~/.kube/config"
 			}
 			return fmt.Sprintf("%s, namespace %s", server, namespace)
 		},

@@ -28,20 +28,20 @@ func (s Set) local() Engine {
 // localFix returns what to do when the local backend cannot isolate sandboxes: the error has said which one.
 func localFix(error) string {
 	if runtime.GOOS != "linux" {
-		return "the local backend needs Linux"
+		return "the local backend requires Linux"
 	}
 	if os.Geteuid() == 0 {
-		return "it works where root has all its rights, and for other users where the kernel allows them user namespaces"
+		return "run as root with all capabilities, or as a user who may create user namespaces"
 	}
 	for _, k := range []struct{ file, bad, fix string }{
-		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "as root: sysctl -w kernel.unprivileged_userns_clone=1"},
-		{"/proc/sys/user/max_user_namespaces", "0", "as root: sysctl -w user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "run as root: sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/user/max_user_namespaces", "0", "run as root: sysctl -w user.max_user_namespaces=10000"},
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
-			"as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with `userns`"},
+			"run as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add an AppArmor profile with `userns`"},
 	} {
 		if raw, err := os.ReadFile(k.file); err == nil && strings.TrimSpace(string(raw)) == k.bad {
 			return k.fix
 		}
 	}
-	return "run it as root, or where the kernel allows user namespaces"
+	return "run as root, or enable user namespaces in the kernel"
 }
