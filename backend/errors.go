@@ -31,7 +31,7 @@ var (
 	ErrQuota = errors.New("quota exceeded")
 	// ErrNoRoom: the disk that the engine or the driver keeps sandboxes on is full, or has no room for a workspace of the
 	// size that was asked for. It is an ErrQuota.
-	ErrNoRoom = fmt.Errorf("no room on the host's disk: %w", ErrQuota)
+	ErrNoRoom = fmt.Errorf("the host's disk is full: %w", ErrQuota)
 	// ErrTimeout: a time limit of the request itself, not of the context, ran out.
 	ErrTimeout = errors.New("timed out")
 	// ErrImage: the image is missing, refused by the registry or does not match its digest.

@@ -24,7 +24,7 @@ func NormalizeImage(ref string) (string, error) {
 func parseImage(ref string) (reference.Named, error) {
 	if strings.Contains(ref, "://") {
 		// Not quoted: an address may hold a password.
-		return nil, fmt.Errorf("an image reference is no address: leave out what ends in ://: %w", ErrInvalid)
+		return nil, fmt.Errorf("an image reference is not a URL; remove the scheme before ://: %w", ErrInvalid)
 	}
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *ImagePolicy) Check(ref string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("image %s is not on the list of allowed images: %w", reference.FamiliarString(named), ErrPermission)
+	return fmt.Errorf("image %s is not allowed by allow_images: %w", reference.FamiliarString(named), ErrPermission)
 }
 
 func (r imageRule) allows(ref reference.Named) bool {
@@ -128,7 +128,7 @@ func parseRule(s string) (imageRule, error) {
 		return r, nil
 	}
 	if strings.ContainsAny(s, "@?[]\\") {
-		return imageRule{}, errors.New("only * may stand for text, and not beside a digest")
+		return imageRule{}, errors.New("only * is a wildcard, and not in a reference with a digest")
 	}
 	repo, tag := s, ""
 	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, '/') {
@@ -152,7 +152,7 @@ func parseRule(s string) (imageRule, error) {
 		return imageRule{}, errors.New("** must be a whole component below another")
 	}
 	if first, _, ok := strings.Cut(repo, "/"); ok && strings.Contains(first, "*") && !strings.HasPrefix(r.path, first) {
-		return imageRule{}, errors.New("a registry's name cannot be a pattern")
+		return imageRule{}, errors.New("a registry name cannot be a pattern")
 	}
 	return r, nil
 }

@@ -32,7 +32,7 @@ func LimitTable() []Limit {
 		{"cpu_millicores", "thousandths of a core", 1, 10, 1 << 20, 1000, "CPU time", func(l *Limits) *int64 { return &l.CPUMillis }},
 		{"memory_mb", "MiB", mib, 16 * mib, 4 << 20 * mib, 2048 * mib, "memory and swap together", func(l *Limits) *int64 { return &l.MemoryBytes }},
 		// With fewer a sandbox has no room for who connects to it.
-		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads; the guest's own come on top", func(l *Limits) *int64 { return &l.PIDs }},
+		{"pids", "processes and threads", 1, 16, 4 << 20, 256, "processes and threads, without the guest agent's", func(l *Limits) *int64 { return &l.PIDs }},
 		{"tmp_mb", "MiB", mib, 4096, 4 << 20 * mib, 256 * mib, "size of /tmp, which counts against memory", func(l *Limits) *int64 { return &l.TmpBytes }},
 		{"workspace_mb", "MiB", mib, 64 << 10, 16 << 20 * mib, 500 * mib, "size of the workspace", func(l *Limits) *int64 { return &l.WorkspaceBytes }},
 		{"open_files", "files", 1, 16, 1 << 20, 16384, "open files of a process", func(l *Limits) *int64 { return &l.OpenFiles }},
@@ -47,7 +47,7 @@ func LimitNamed(name string) Limit {
 			return row
 		}
 	}
-	panic("backend: there is no limit " + name) // a bug of the caller
+	panic("backend: unknown limit " + name) // a bug of the caller
 }
 
 // Of returns the limit's field of l.

@@ -102,7 +102,7 @@ func (b *driver) makeCgroup(r *record) error {
 			}
 		}
 		if err != nil && !errors.Is(err, syscall.EROFS) { // what the runtime cannot use either
-			return stateError("make control groups", err)
+			return stateError("create control groups", err)
 		}
 	}
 	return nil

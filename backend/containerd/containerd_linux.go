@@ -61,7 +61,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	// It connects when it is first used and again whenever it has to.
 	api, err := ctrd.New(o.Address, ctrd.WithDefaultNamespace(o.Namespace), ctrd.WithTimeout(reconnectPause))
 	if err != nil { // the text quotes the address, which may be a path
-		return nil, fmt.Errorf("containerd: Options.Address is not a socket's: %w", backend.ErrInvalid)
+		return nil, fmt.Errorf("containerd: Options.Address is not a socket address: %w", backend.ErrInvalid)
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
@@ -94,7 +94,7 @@ func (b *driver) applyDefaults() error {
 		return fmt.Errorf("containerd: Options.StateDir is not absolute: %w", backend.ErrInvalid)
 	}
 	if o.CgroupParent == "/" || path.Clean(o.CgroupParent) != o.CgroupParent || !path.IsAbs(o.CgroupParent) {
-		return fmt.Errorf("containerd: Options.CgroupParent is not the absolute name of a control group: %w", backend.ErrInvalid)
+		return fmt.Errorf("containerd: Options.CgroupParent is not an absolute control group name: %w", backend.ErrInvalid)
 	}
 	return o.CNI.applyDefaults()
 }

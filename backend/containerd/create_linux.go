@@ -95,7 +95,7 @@ func (b *driver) outlive(ctx context.Context, err error) error {
 	case err != nil && ctx.Err() != nil:
 		return b.calls.Fail(ctx, "create", ctx.Err())
 	case errors.Is(err, backend.ErrNotFound) && !errors.Is(err, snapshots.ErrNone):
-		return fmt.Errorf("containerd: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
+		return fmt.Errorf("containerd: a resource of the sandbox was removed: %v: %w", err, backend.ErrUnavailable)
 	}
 	return err
 }
@@ -141,7 +141,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 func (b *driver) only(ctx context.Context, r *record) error {
 	others, err := b.others(ctx, r.session, r)
 	if err == nil && len(others) > 0 {
-		err = fmt.Errorf("containerd: session %s has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
+		err = fmt.Errorf("containerd: session %s already has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
 	}
 	return err
 }
@@ -179,7 +179,7 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	case errors.Is(err, backend.ErrExists):
 		return kit.Call(ctx, b.calls, "find snapshot", func(ctx context.Context) ([]mount.Mount, error) { return s.Mounts(ctx, r.id) })
 	case errors.Is(err, backend.ErrNotFound):
-		return nil, fmt.Errorf("containerd: image %s vanished: %w", familiar(r.image), backend.ErrImage)
+		return nil, fmt.Errorf("containerd: image %s was removed during the call: %w", familiar(r.image), backend.ErrImage)
 	}
 	return mounts, err
 }

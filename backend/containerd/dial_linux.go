@@ -55,7 +55,7 @@ func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 // lost is what it means when a sandbox that just ran is gone or in another state.
 func lost(err error) error {
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, errState) {
-		return fmt.Errorf("containerd: the sandbox ended: %w", backend.ErrLost)
+		return fmt.Errorf("containerd: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err
 }
@@ -67,7 +67,7 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 		if _, now, gone := b.running(ctx, id); gone != nil {
 			return nil, lost(gone)
 		} else if now != pid {
-			return nil, fmt.Errorf("containerd: the guest ended: %w", backend.ErrLost)
+			return nil, fmt.Errorf("containerd: the guest agent exited: %w", backend.ErrLost)
 		}
 	}
 	return stream, err

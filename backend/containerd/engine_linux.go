@@ -42,7 +42,7 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 	e.system, e.kernel = host.Machine()
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
-		return e, b.calls.Error("connect", backend.ErrUnavailable, "there is no such socket")
+		return e, b.calls.Error("connect", backend.ErrUnavailable, "socket not found")
 	}
 	if _, err := kit.Call(ctx, b.calls, "connect", b.api.Version); err != nil {
 		return e, err
@@ -64,7 +64,7 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 		return e, err
 	}
 	if e.runtimes[b.opts.OCIRuntime] == "" {
-		return e, fmt.Errorf("containerd: this machine has no OCI runtime %.40q: %w", b.opts.OCIRuntime, backend.ErrUnsupported)
+		return e, fmt.Errorf("containerd: OCI runtime %.40q not found on this host: %w", b.opts.OCIRuntime, backend.ErrUnsupported)
 	}
 	e.memory = e.cgroups.has("memory")
 	e.caps = backend.Capabilities{
@@ -101,7 +101,7 @@ func (b *driver) findSnapshotter(ctx context.Context) (string, error) {
 			return name, err
 		}
 	}
-	return "", fmt.Errorf("containerd: it has no snapshotter of %q: %w", names, backend.ErrUnsupported)
+	return "", fmt.Errorf("containerd: no snapshotter found among %q: %w", names, backend.ErrUnsupported)
 }
 
 // findRuntimes returns the OCI runtimes of this machine.

@@ -70,7 +70,7 @@ func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o ki
 		}
 		return root.Chown(dir, int(o.UID), int(o.GID))
 	})
-	return b.calls.Fail(ctx, "make the directory to install in", err)
+	return b.calls.Fail(ctx, "create the installation directory", err)
 }
 
 // CommitEnvironment keeps the root of a sandbox as a snapshot. It is the sandbox's own, which cannot be started any more.
@@ -122,7 +122,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	})
 	if err == nil {
 		if _, ok := kit.DescribeEnvironment(name, instance, info.Labels); !ok {
-			return fmt.Errorf("containerd: environment %.80q is not of this instance: %w", name, backend.ErrExists)
+			return fmt.Errorf("containerd: environment %.80q belongs to another instance: %w", name, backend.ErrExists)
 		}
 		var used bool
 		err = b.calls.Do(ctx, "remove environment", func(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 			return err
 		})
 		if used {
-			return fmt.Errorf("containerd: a sandbox has the environment: %w", backend.ErrExists)
+			return fmt.Errorf("containerd: the environment is in use by a sandbox: %w", backend.ErrExists)
 		}
 	}
 	return ignoreNotFound(err)

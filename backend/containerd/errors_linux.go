@@ -12,7 +12,7 @@ import (
 )
 
 // errState is the kind of failure where something is in another state than a call needs, perhaps only for now.
-var errState = errors.New("in another state")
+var errState = errors.New("wrong state")
 
 // settle returns the error of something that is not a call of containerd's: the end of ctx where that is the reason.
 func (b *driver) settle(ctx context.Context, what string, err error) error {

@@ -89,7 +89,7 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 	}
 	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
 		return nil, b.calls.Error("read image", backend.ErrUnsupported,
-			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
+			fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
 	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool)
 	if err != nil || len(ps) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
+	return fmt.Sprintf("%s is for %.40s/%.40s, this host runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
 }
 
 // unpack makes sure that an image's layers are a snapshot.
@@ -125,7 +125,7 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 		})
 	})
 	if errors.Is(err, backend.ErrNotFound) { // layers are missing: it counts as not there
-		return fmt.Errorf("containerd: image %s is not whole: %w", familiar(found.Name), backend.ErrNotFound)
+		return fmt.Errorf("containerd: image %s is incomplete: %w", familiar(found.Name), backend.ErrNotFound)
 	}
 	return err
 }

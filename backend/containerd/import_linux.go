@@ -40,7 +40,7 @@ func (b *driver) importImage(ctx context.Context, r io.Reader) ([]string, error)
 // importError keeps the errors of a containerd or a caller that is gone; all others are about the archive.
 func (b *driver) importError(ctx context.Context, err error) error {
 	if errors.Is(err, images.ErrEmptyWalk) {
-		return fmt.Errorf("containerd: the archive has no image for linux/%s: %w", b.engine.arch, backend.ErrUnsupported)
+		return fmt.Errorf("containerd: no image for linux/%s in the archive: %w", b.engine.arch, backend.ErrUnsupported)
 	}
 	err = b.calls.Fail(ctx, "import image", err)
 	var e *kit.Error

@@ -19,7 +19,7 @@ func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(cleanupTimeout, b.opts.Patience))
 		defer cancel()
 		if err := m.Delete(ctx, l); err != nil {
-			b.log.Debug("containerd: a lease is left to expire", "error", err)
+			b.log.Debug("containerd: cannot delete a lease, it will expire", "error", err)
 		}
 	}()
 	return f(leases.WithLease(ctx, l.ID))

@@ -123,7 +123,7 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	defer r.letGo()
 	mounts, _, err := b.materialize(ctx, r)
 	if errors.Is(err, snapshots.ErrNone) {
-		return fmt.Errorf("containerd: the sandbox was to be a fork, and nobody has its files: %w", backend.ErrLost)
+		return fmt.Errorf("containerd: the forked workspace of the sandbox is missing: %w", backend.ErrLost)
 	}
 	if err == nil {
 		err = b.checkMountPoints(ctx, mounts, slices.Concat(r.config.Volumes, kit.MountTargets(r.config.Mounts)))
@@ -199,7 +199,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return err
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("containerd: session %s has a container: %w", sessionID, backend.ErrExists)
+		return fmt.Errorf("containerd: session %s already has a container: %w", sessionID, backend.ErrExists)
 	}
 	tag, err := b.state.readTag(session)
 	if err == nil && tag != (workspaceTag{}) && !tag.is(instance, sessionID) {

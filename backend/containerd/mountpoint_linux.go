@@ -35,7 +35,7 @@ func (b *driver) checkImage(ctx context.Context, mounts []mount.Mount, img *imag
 func (b *driver) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
 	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, volumes...)
 	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
-	return b.calls.Fail(ctx, "look at the mount points", err)
+	return b.calls.Fail(ctx, "inspect the mount points", err)
 }
 
 // plainDirs makes sure that every component of the targets that is there is a directory and no link.
@@ -65,7 +65,7 @@ func plainDir(root *os.Root, at string) error {
 		return err
 	}
 	if !st.IsDir() {
-		return &kit.Error{Driver: "containerd", What: "root file system", Kind: backend.ErrInvalid, Detail: at + " in it is not a plain directory"}
+		return &kit.Error{Driver: "containerd", What: "root file system", Kind: backend.ErrInvalid, Detail: at + " is not a plain directory"}
 	}
 	return nil
 }

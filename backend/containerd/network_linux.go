@@ -37,7 +37,7 @@ func (o *CNIOptions) applyDefaults() error {
 		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w", backend.ErrInvalid)
 	}
 	if len(o.Bridge) > 15 || strings.ContainsAny(o.Bridge, "/ \x00") {
-		return fmt.Errorf("containerd: Options.CNI.Bridge is not an interface's name: %w", backend.ErrInvalid)
+		return fmt.Errorf("containerd: Options.CNI.Bridge is not an interface name: %w", backend.ErrInvalid)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func makeNetns(path string) error {
 		err = f.Close()
 	}
 	if err != nil {
-		return stateError("make network namespace", err)
+		return stateError("create network namespace", err)
 	}
 	err = inThread(unix.CLONE_NEWNET, func() error {
 		if err := errors.Join(loopbackUp(), noIPv6()); err != nil {
@@ -114,7 +114,7 @@ func makeNetns(path string) error {
 		}
 		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
 	})
-	return stateError("make network namespace", err)
+	return stateError("create network namespace", err)
 }
 
 func isNamespace(path string) bool {
@@ -188,7 +188,7 @@ func (b *driver) setupNetwork(ctx context.Context, id, path string) error {
 func (b *driver) guard(ctx context.Context, path string) error {
 	facts, err := netguard.Probe()
 	if err != nil {
-		return b.networkError(ctx, "find this machine's addresses", err)
+		return b.networkError(ctx, "find the host's addresses", err)
 	}
 	rules := netguard.Rules{Allow: b.opts.AllowNets, Resolvers: resolvers()}
 	for _, a := range facts.Addresses {

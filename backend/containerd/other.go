@@ -17,7 +17,7 @@ type Backend struct {
 
 // New fails with ErrUnsupported: sandboxes on containerd need to be on containerd's own machine, which runs Linux.
 func New(context.Context, *Options) (*Backend, error) {
-	return nil, fmt.Errorf("containerd: only on Linux: %w", backend.ErrUnsupported)
+	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
 }
 
 // Name is "containerd".
@@ -25,5 +25,5 @@ func (b *Backend) Name() string { return "containerd" }
 
 // ImportImage fails with ErrUnsupported.
 func (b *Backend) ImportImage(context.Context, io.Reader) ([]string, error) {
-	return nil, fmt.Errorf("containerd: only on Linux: %w", backend.ErrUnsupported)
+	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
 }

@@ -50,7 +50,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 func checkDomain(ref string) error {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil || reference.Domain(named) != strings.ToLower(reference.Domain(named)) {
-		return fmt.Errorf("containerd: image %.200q: the name of its registry is not in lower case: %w", ref, backend.ErrInvalid)
+		return fmt.Errorf("containerd: image %.200q: the registry name must be lower case: %w", ref, backend.ErrInvalid)
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func (e *engine) supports(p *kit.Plan) error {
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
 		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and iptables: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(s.OCIRuntime):
-		return fmt.Errorf("containerd: the network of OCI runtime %.40q cannot be guarded: %w", s.OCIRuntime, backend.ErrUnsupported)
+		return fmt.Errorf("containerd: network filtering is not supported with OCI runtime %.40q: %w", s.OCIRuntime, backend.ErrUnsupported)
 	}
 	return p.Supports("containerd", e.caps, e.arch)
 }

@@ -59,7 +59,7 @@ func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle fu
 		user, secret, err := registryAuth(ctx, b.opts.ConfigDir, host)
 		if err != nil {
 			b.log.Warn("containerd: registry credentials", "registry", host, "error", err)
-			return "", "", errors.New("the registry's credentials cannot be read")
+			return "", "", errors.New("cannot read the registry credentials")
 		}
 		return user, secret, nil
 	}
@@ -83,7 +83,7 @@ func isLoopback(host string) bool {
 // pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not finished within %v", b.opts.PullTimeout))
 	}
 	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
 		return b.calls.Error(what, backend.ErrUnavailable, "")

@@ -167,7 +167,7 @@ func (r *record) stateOf(p *apitask.Process) backend.State {
 const startedFile = "started"
 
 func (r *record) markStarted() error {
-	return stateError("note the start", os.WriteFile(r.state().file(r.id, startedFile), []byte(r.name()), 0o600))
+	return stateError("record the start", os.WriteFile(r.state().file(r.id, startedFile), []byte(r.name()), 0o600))
 }
 
 func (r *record) started() bool {

@@ -31,9 +31,9 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 	}
 	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() != nil {
-		return "", b.calls.Fail(ctx, "look at workspaces", ctx.Err())
+		return "", b.calls.Fail(ctx, "inspect workspaces", ctx.Err())
 	}
-	return enforcement, stateError("make a workspace", err)
+	return enforcement, stateError("create a workspace", err)
 }
 
 // chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.
@@ -79,7 +79,7 @@ func (r *record) finishImage() error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return stateError("make the workspace", err)
+	return stateError("create the workspace", err)
 }
 
 // formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
@@ -90,12 +90,12 @@ func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) 
 	}
 	file := r.state().newImage(r.session)
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return stateError("make the workspace", err)
+		return stateError("create the workspace", err)
 	}
 	if err := sizedfs.Format(ctx, file, r.sizedSpec(user)); err != nil {
-		return stateError("make the workspace", err)
+		return stateError("create the workspace", err)
 	}
-	return stateError("make the workspace", host.Sync(file))
+	return stateError("create the workspace", host.Sync(file))
 }
 
 func (r *record) sizedSpec(user kit.User) sizedfs.Spec {

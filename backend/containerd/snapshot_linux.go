@@ -40,7 +40,7 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
 	return b.alone(ctx, id, func(r *record) error {
 		if !kernelNetwork(r.config.Runtime) {
-			return fmt.Errorf("containerd: snapshots of a sandbox with the OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
+			return fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
 		}
 		w, err := b.snapshots(ctx, r)
 		if err != nil {
@@ -61,7 +61,7 @@ func snapshotError(err error) error {
 func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
 	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
 		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
 		}
 		s, err = w.Take(ctx, name)
 		return err
@@ -98,7 +98,7 @@ func (b *driver) unfinished(ctx context.Context, r *record, f func(*snapshots.Wo
 		return err
 	}
 	if err := f(w, ctx); err != nil {
-		return fmt.Errorf("containerd: the workspace is half rolled back: %w", err)
+		return fmt.Errorf("containerd: the workspace is only partly rolled back: %w", err)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (r *record) origin(from backend.ForkOf) (*snapshots.Workspace, error) {
 		return nil, fmt.Errorf("containerd: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
 	}
 	if tag.Bytes != r.sized() {
-		return nil, fmt.Errorf("containerd: the snapshot is of a workspace with another limit, %d bytes: %w", tag.Bytes, backend.ErrInvalid)
+		return nil, fmt.Errorf("containerd: the snapshot's workspace has a different limit, %d bytes: %w", tag.Bytes, backend.ErrInvalid)
 	}
 	return r.state().snapshots(session, tag.Bytes > 0), nil
 }
@@ -145,15 +145,15 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 		err = errors.Join(removeTree(ctx, to.Files), os.Mkdir(to.Files, 0o755), os.Chown(to.Files, int(user.UID), int(user.GID)))
 	}
 	if err != nil {
-		return stateError("make the workspace", err)
+		return stateError("create the workspace", err)
 	}
 	if r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to); err != nil || to.Files == files {
 		return snapshotError(err)
 	}
 	if err := os.Remove(files); err != nil { // it is empty
-		return stateError("make the workspace", err)
+		return stateError("create the workspace", err)
 	}
-	return stateError("make the workspace", os.Rename(to.Files, files))
+	return stateError("create the workspace", os.Rename(to.Files, files))
 }
 
 // waitForWorkspace waits for what is done to a sandbox's workspace, or brings to its end what a dead process began.

@@ -47,7 +47,7 @@ func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
 	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
-			return s, stateError("make the state directory", err)
+			return s, stateError("create the state directory", err)
 		}
 	}
 	st, err := os.Stat(s.root)
@@ -128,7 +128,7 @@ type workspaceTag struct {
 }
 
 // errStrange: a workspace cannot be a session's.
-var errStrange = fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
+var errStrange = fmt.Errorf("containerd: the existing workspace belongs to another session: %w", backend.ErrExists)
 
 func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
@@ -140,7 +140,7 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return tag, stateError("read whose the workspace is", err)
+		return tag, stateError("read the workspace's owner", err)
 	}
 	if len(data) > 0 && (json.Unmarshal(data, &tag) != nil || tag == workspaceTag{}) {
 		return tag, errStrange
@@ -163,14 +163,14 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 		return false, err
 	case found == workspaceTag{}:
 		if _, err := os.Lstat(dir.image(r.session)); !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("containerd: a workspace of that name is there and does not say whose it is: %w", backend.ErrExists)
+			return false, fmt.Errorf("containerd: the existing workspace has no owner record: %w", backend.ErrExists)
 		}
 		made = true
 	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.sized():
 		return false, errStrange
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
-		return made, stateError("make the workspace", err)
+		return made, stateError("create the workspace", err)
 	}
 	if made {
 		err = snapshots.Alone(ctx, dir.workspaces(r.session), func() error {
@@ -191,7 +191,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, tag workspaceTag) error {
 	dir := r.state()
 	// The owner comes first: a tag says that the directory is as it must be.
-	err := stateError("make the workspace", os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)))
+	err := stateError("create the workspace", os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)))
 	switch {
 	case err != nil:
 	case r.config.Fork != nil:
@@ -206,7 +206,7 @@ func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, ta
 	if err != nil {
 		return fmt.Errorf("containerd: workspace: %w", err)
 	}
-	return stateError("make the workspace", host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0 || r.config.Fork != nil))
+	return stateError("create the workspace", host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0 || r.config.Fork != nil))
 }
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.

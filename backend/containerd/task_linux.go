@@ -83,13 +83,13 @@ func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount
 			return true, errStarted
 		}
 		// Somebody else is starting it, or containerd has not yet cleaned up after a shim that died.
-		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is being started or ended: %w", backend.ErrUnavailable)
+		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is starting or stopping: %w", backend.ErrUnavailable)
 	})
 }
 
 // task returns the main process of a sandbox; ErrNotFound when it has none.
 func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) {
-	res, err := kit.Call(ctx, b.calls, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "inspect sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
 		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	})
 	return res.GetProcess(), err
@@ -145,7 +145,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	}
 	wctx, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	_, err = kit.Call(wctx, b.calls, "wait for the sandbox's end", func(ctx context.Context) (*tasks.WaitResponse, error) {
+	_, err = kit.Call(wctx, b.calls, "wait for the sandbox to exit", func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -153,7 +153,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 		return b.calls.Do(ctx, "resume sandbox", func(ctx context.Context) error {
 			_, err := svc.Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 			if err != nil {
-				b.log.Warn("containerd: a killed sandbox does not end", "container", id, "error", err)
+				b.log.Warn("containerd: a killed sandbox does not exit", "container", id, "error", err)
 			}
 			return nil
 		})

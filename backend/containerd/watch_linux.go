@@ -45,7 +45,7 @@ func (b *Backend) Watch(ctx context.Context, _ backend.Filter, changed func()) e
 // watchFailed returns why a watch ended. An engine that ends takes leave with the end of its answer.
 func (b *driver) watchFailed(ctx context.Context, err error) error {
 	if ctx.Err() == nil && (err == nil || errors.Is(err, io.EOF)) {
-		return fmt.Errorf("containerd: events: the engine ended them: %w", backend.ErrUnavailable)
+		return fmt.Errorf("containerd: the engine closed the event stream: %w", backend.ErrUnavailable)
 	}
 	return b.calls.Fail(ctx, "events", err)
 }

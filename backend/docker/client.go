@@ -34,7 +34,7 @@ func newClient(o Options) (*client.Client, error) {
 	}
 	api, err := client.NewClientWithOpts(opts...)
 	if err != nil { // the text quotes the address, which may be a path
-		return nil, fmt.Errorf("docker: Options.Host is not an engine's address: %w", backend.ErrInvalid)
+		return nil, fmt.Errorf("docker: Options.Host is not an engine address: %w", backend.ErrInvalid)
 	}
 	return api, nil
 }

@@ -39,7 +39,7 @@ func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 // lost is what it means when a sandbox that just ran is gone or in conflict.
 func lost(err error) error {
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
-		return fmt.Errorf("docker: the sandbox ended: %w", backend.ErrLost)
+		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err
 }

@@ -68,7 +68,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 			case <-b.calls.Life().Done():
 			}
 			if err := remove(ctx); err != nil {
-				b.log.Warn("docker: an init container is left behind", "session", p.Spec.ID, "error", err)
+				b.log.Warn("docker: cannot remove an init container", "session", p.Spec.ID, "error", err)
 			}
 		})
 	}
@@ -146,9 +146,9 @@ func (c *creation) why(ctx context.Context, err error) error {
 	case errors.Is(err, snapshots.ErrNone), errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
 		return err
 	case c.id != "" && c.b.isRemoved(ctx, c.id):
-		return fmt.Errorf("docker: the sandbox was removed while it was being made: %w", backend.ErrLost)
+		return fmt.Errorf("docker: the sandbox was removed while it was being created: %w", backend.ErrLost)
 	case errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("docker: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
+		return fmt.Errorf("docker: a resource of the sandbox was removed: %v: %w", err, backend.ErrUnavailable)
 	}
 	return err
 }
@@ -175,11 +175,11 @@ func (c *creation) createContainer(ctx context.Context) error {
 		c.b.installed.Delete(c.p.installed)
 		return c.b.calls.NoEnvironment(c.p.Plan)
 	case errors.Is(err, backend.ErrInvalid) && len(c.p.Spec.Mounts) > 0: // its words name directories of its machine
-		return fmt.Errorf("docker: a directory that is to be mounted is not on the engine's machine: %w", backend.ErrInvalid)
+		return fmt.Errorf("docker: a directory to mount does not exist on the engine's host: %w", backend.ErrInvalid)
 	case errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("docker: image %s vanished: %w", c.p.Image, backend.ErrImage)
+		return fmt.Errorf("docker: image %s was removed during the call: %w", c.p.Image, backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
-		return fmt.Errorf("docker: session %s has a container: %w", c.p.Spec.ID, backend.ErrExists)
+		return fmt.Errorf("docker: session %s already has a container: %w", c.p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 		volume.ready.Store(whole)
 		return err
 	}
-	b.log.Warn("docker: the guest's volume was emptied, filling it again")
+	b.log.Warn("docker: the guest agent's volume is empty, filling it again")
 	if err := b.ensureGuest(ctx, volume, id); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.Image, backend.ErrImage)
 	}
 	if res.State == nil || !res.State.Running {
-		return backend.Info{}, fmt.Errorf("docker: the sandbox ended as soon as it was started: %w", backend.ErrLost)
+		return backend.Info{}, fmt.Errorf("docker: the sandbox exited immediately after its start: %w", backend.ErrLost)
 	}
 	if err := c.b.guardNetwork(ctx, res); err != nil {
 		return backend.Info{}, err

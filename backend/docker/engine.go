@@ -41,7 +41,7 @@ func (b *driver) probe(ctx context.Context) error {
 		return fmt.Errorf("docker: the engine runs %q containers, not linux: %w", ping.OSType, backend.ErrUnsupported)
 	}
 	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, minAPI) {
-		return fmt.Errorf("docker: the engine speaks API %s, need %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
+		return fmt.Errorf("docker: the engine's API is %s, Workcell requires %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
 	}
 	b.api.NegotiateAPIVersionPing(ping)
 	return nil
@@ -115,7 +115,7 @@ func watchReason(info system.Info) string {
 	}
 	if info.LiveRestoreEnabled {
 		// Engines before 23.0 count wrong what containers that outlived them have mounted, and then never remove it.
-		return "live-restore loses count of mounts"
+		return "live-restore miscounts mounts"
 	}
 	return ""
 }
@@ -145,9 +145,9 @@ func kernelNetwork(runtime string) bool {
 func (e *engine) supports(p *kit.Plan) error {
 	switch s := p.Spec; {
 	case !e.seccomp:
-		return fmt.Errorf("docker: this engine has no seccomp: %w", backend.ErrUnsupported)
+		return fmt.Errorf("docker: the engine does not support seccomp: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
-		return fmt.Errorf("docker: the network of OCI runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
+		return fmt.Errorf("docker: network filtering is not supported with OCI runtime %.40q: %w", e.runtime(s), backend.ErrUnsupported)
 	}
 	return p.Supports("docker", e.caps, e.arch)
 }

@@ -76,7 +76,7 @@ func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) err
 	if err = errors.Join(err, tw.Close()); err != nil {
 		return err
 	}
-	return b.calls.Do(ctx, "make the directory to install in", func(ctx context.Context) error {
+	return b.calls.Do(ctx, "create the installation directory", func(ctx context.Context) error {
 		return b.api.CopyToContainer(ctx, id, "/", &buf, container.CopyToContainerOptions{})
 	})
 }
@@ -150,7 +150,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	res, err := b.lookUp(ctx, ref)
 	if err == nil && res.Config != nil {
 		if _, ok := kit.DescribeEnvironment(name, instance, res.Config.Labels); !ok {
-			return fmt.Errorf("docker: image %.80s is no environment of this instance: %w", ref, backend.ErrExists)
+			return fmt.Errorf("docker: image %.80s is not an environment of this instance: %w", ref, backend.ErrExists)
 		}
 		if err = b.unused(ctx, res.ID); err == nil {
 			err = b.calls.Do(ctx, "remove environment", func(ctx context.Context) error {
@@ -171,7 +171,7 @@ func (b *driver) unused(ctx context.Context, image string) error {
 		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", image))})
 	})
 	if err == nil && len(list) > 0 {
-		err = fmt.Errorf("docker: a sandbox has the environment: %w", backend.ErrExists)
+		err = fmt.Errorf("docker: the environment is in use by a sandbox: %w", backend.ErrExists)
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func guardError(err error) error {
 		errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) {
 		return err
 	}
-	return fmt.Errorf("docker: bridged network cannot be guarded: %v: %w", err, backend.ErrUnsupported)
+	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, backend.ErrUnsupported)
 }
 
 // hostFacts finds out the addresses and resolvers of the engine's machine, from a container of ours in its network that
@@ -83,7 +83,7 @@ func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 		return netguard.Facts{}, err
 	}
 	if err := json.Unmarshal(out, &facts); err != nil {
-		return netguard.Facts{}, fmt.Errorf("docker: addresses of the engine's machine: %w", err)
+		return netguard.Facts{}, fmt.Errorf("docker: addresses of the engine's host: %w", err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,7 +146,7 @@ func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	}
 	code, err := kit.Call(ctx, b.calls, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
 	if err == nil && code != 0 {
-		err = fmt.Errorf("docker: the network guard ended with %d: %.200s", code, out)
+		err = fmt.Errorf("docker: the network guard exited with %d: %.200s", code, out)
 	}
 	return out, err
 }

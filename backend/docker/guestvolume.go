@@ -167,7 +167,7 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 	var buf bytes.Buffer
 	size, err := kit.TarGuest(&buf, v.guest, e.arch, mark)
 	if err != nil {
-		return fmt.Errorf("docker: pack guest: %w", err)
+		return fmt.Errorf("docker: pack the guest agent: %w", err)
 	}
 	if err := b.calls.Do(ctx, "copy guest", func(ctx context.Context) error {
 		return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
@@ -176,7 +176,7 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 	}
 	st, err := b.statPath(ctx, id, embed.Path)
 	if err == nil && st.Size != int64(size) {
-		err = fmt.Errorf("docker: the engine stored %d of the guest's %d bytes: %w", st.Size, size, backend.ErrUnavailable)
+		err = fmt.Errorf("docker: the engine stored %d of %d bytes of the guest agent: %w", st.Size, size, backend.ErrUnavailable)
 	}
 	return err
 }

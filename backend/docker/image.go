@@ -74,11 +74,11 @@ func (b *driver) checkMountPoint(ctx context.Context, id, at string) error {
 		return nil // the runtime makes a plain directory
 	case kit.Unexplained(err):
 		// To look at a path the engine mounts everything first, and fails where a mount does not fit what is there.
-		return fmt.Errorf("docker: the image's mount points cannot be mounted over: %v: %w", err, backend.ErrInvalid)
+		return fmt.Errorf("docker: cannot mount over the image's mount points: %v: %w", err, backend.ErrInvalid)
 	case err != nil:
 		return err
 	case st.Mode&fs.ModeType != fs.ModeDir:
-		return fmt.Errorf("docker: in the image, %s is not a plain directory: %w", at, backend.ErrInvalid)
+		return fmt.Errorf("docker: %s in the image is not a plain directory: %w", at, backend.ErrInvalid)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	for i, n := range list {
 		if n.Labels[backend.LabelRole] != backend.RoleNetwork || n.Driver != "bridge" || n.EnableIPv6 ||
 			n.Options["com.docker.network.bridge.enable_icc"] != "false" {
-			return false, fmt.Errorf("docker: the engine's network %q is not Workcell's: %w", networkName, backend.ErrUnsupported)
+			return false, fmt.Errorf("docker: network %q was not created by Workcell: %w", networkName, backend.ErrUnsupported)
 		}
 		if i == 0 {
 			continue

@@ -28,10 +28,10 @@ func (b *driver) removeOldGuests(ctx context.Context) {
 			continue
 		}
 		if err := b.calls.Do(ctx, "remove guest", func(ctx context.Context) error { return b.api.VolumeRemove(ctx, v.Name, false) }); err == nil {
-			b.log.Info("docker: removed the guest of another version", "volume", v.Name)
+			b.log.Info("docker: removed a guest agent of another version", "volume", v.Name)
 		}
 	}
 	if err != nil {
-		b.log.Warn("docker: guests of other versions cannot be listed", "error", err)
+		b.log.Warn("docker: cannot list guest agents of other versions", "error", err)
 	}
 }

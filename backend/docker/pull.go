@@ -44,7 +44,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
 		b.log.Warn("docker: registry credentials", "image", name, "error", err)
-		return b.calls.Error(what, backend.ErrImage, "the registry's credentials cannot be read")
+		return b.calls.Error(what, backend.ErrImage, "cannot read the registry credentials")
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not finished within %v", b.opts.PullTimeout))
 	}
 	err = b.calls.Fail(ctx, what, err)
 	var e *kit.Error

@@ -44,7 +44,7 @@ func TestRemovedWhileMade(t *testing.T) {
 				return true
 			})
 			_, err := b.Create(t.Context(), spec)
-			if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "was removed while it was being made") {
+			if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "was removed while it was being created") {
 				t.Errorf("Create: %v, want ErrLost", err)
 			}
 			if err := b.Close(); err != nil {

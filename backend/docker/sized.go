@@ -71,7 +71,7 @@ func (b *driver) probeSized(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		if err := b.removeWorkspace(ctx, name); err != nil {
-			b.log.Warn("docker: a probe is left behind", "volume", name, "error", err)
+			b.log.Warn("docker: cannot remove a probe", "volume", name, "error", err)
 		}
 	}()
 	if _, err := kit.Finish(ctx, b.calls, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
@@ -241,7 +241,7 @@ func (b *driver) linked(ctx context.Context, v volumeName, f func() error) error
 	}
 	defer func() {
 		if err := link.Close(); err != nil {
-			b.log.Warn("docker: letting go of a workspace's device", "volume", v, "error", err)
+			b.log.Warn("docker: cannot release a workspace's device", "volume", v, "error", err)
 		}
 	}()
 	return f()

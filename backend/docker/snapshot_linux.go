@@ -26,7 +26,7 @@ func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
 	if _, err := os.Lstat(w.Files); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
-		return nil, fmt.Errorf("docker: snapshots of a workspace that this process cannot reach, be root on the engine's machine, or take local or containerd: %w",
+		return nil, fmt.Errorf("docker: cannot access the workspace to snapshot it; run as root on the engine's host, or use local or containerd: %w",
 			backend.ErrUnsupported)
 	}
 	if image := filepath.Join(w.Dir, imageFile); exists(image) {
@@ -43,13 +43,13 @@ func exists(file string) bool {
 // sandboxSnapshots returns where a sandbox's workspace lies, and its processes if it runs.
 func (b *driver) sandboxSnapshots(res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
-		return nil, fmt.Errorf("docker: snapshots of a sandbox with the OCI runtime %s: %w", runtime, backend.ErrUnsupported)
+		return nil, fmt.Errorf("docker: snapshots are not supported with OCI runtime %s: %w", runtime, backend.ErrUnsupported)
 	}
 	w, err := b.snapshots(workspaceName(res.Config.Labels[backend.LabelID]))
 	if err == nil && res.State.Running {
 		w.Processes = host.ProcessesOf(res.State.Pid, func(group string) bool { return strings.Contains(group, res.ID) })
 		if !w.Processes.Seen {
-			return nil, fmt.Errorf("docker: snapshots of a sandbox whose processes this one cannot see: share the process namespace of the engine's machine: %w",
+			return nil, fmt.Errorf("docker: cannot see the sandbox's processes to snapshot it; share the process namespace of the engine's host: %w",
 				backend.ErrUnsupported)
 		}
 	}
@@ -74,7 +74,7 @@ func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots
 func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
 	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
 		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
 		}
 		s, err = w.Take(ctx, name)
 		return err
@@ -111,7 +111,7 @@ func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, 
 		return nil //nolint:nilerr // it is none of this process's
 	}
 	if err := f(w, ctx); err != nil {
-		return fmt.Errorf("docker: the workspace is half rolled back: %w", err)
+		return fmt.Errorf("docker: the workspace is only partly rolled back: %w", err)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance, size
 		return nil, fmt.Errorf("docker: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
 	}
 	if v.Labels[labelBytes] != size {
-		return nil, fmt.Errorf("docker: the snapshot is of a workspace with another limit, %q bytes: %w", v.Labels[labelBytes], backend.ErrInvalid)
+		return nil, fmt.Errorf("docker: the snapshot's workspace has a different limit, %q bytes: %w", v.Labels[labelBytes], backend.ErrInvalid)
 	}
 	return b.snapshots(name)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // errSnapshots: snapshots are files of the engine's machine, which is another one here.
-var errSnapshots = fmt.Errorf("docker: snapshots need an engine on this machine, which runs Linux: %w", backend.ErrUnsupported)
+var errSnapshots = fmt.Errorf("docker: snapshots require Linux and an engine on this host: %w", backend.ErrUnsupported)
 
 // Snapshot fails.
 func (b *driver) Snapshot(context.Context, string, string) (backend.Snapshot, error) {

@@ -23,7 +23,7 @@ func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 		return backend.Usage{}, err
 	}
 	if !res.State.Running {
-		return backend.Usage{}, fmt.Errorf("%w: the container does not run", backend.ErrLost)
+		return backend.Usage{}, fmt.Errorf("%w: the container is not running", backend.ErrLost)
 	}
 	return kit.Call(ctx, b.calls, "stats", func(ctx context.Context) (backend.Usage, error) {
 		answer, err := b.api.ContainerStatsOneShot(ctx, id)

@@ -45,10 +45,10 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 		return true, false, nil
 	}
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
-		return false, false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
+		return false, false, fmt.Errorf("docker: volume %s already exists and belongs to another session: %w", p.volume, backend.ErrExists)
 	}
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
-		return false, false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
+		return false, false, fmt.Errorf("docker: the existing workspace of the session has a different size or kind: %w", backend.ErrExists)
 	}
 	half = b.half(v)
 	if half && p.Spec.Fork == nil {
@@ -58,7 +58,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 }
 
 // errHalf: whoever made the fork died while it did, and nothing but the snapshot's files was ever in it.
-var errHalf = fmt.Errorf("docker: the session has a workspace that was to be a fork of a snapshot, and is not whole: %w", backend.ErrLost)
+var errHalf = fmt.Errorf("docker: the existing workspace of the session is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 // sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {

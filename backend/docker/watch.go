@@ -55,7 +55,7 @@ func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func
 // watchFailed returns why a watch ended. An engine that ends takes leave with the end of its answer.
 func (b *driver) watchFailed(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("docker: events: the engine ended them: %w", backend.ErrUnavailable)
+		return fmt.Errorf("docker: the engine closed the event stream: %w", backend.ErrUnavailable)
 	}
 	return b.calls.Fail(ctx, "events", err)
 }

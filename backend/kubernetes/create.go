@@ -48,13 +48,13 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	s := p.Spec
 	switch {
 	case p.Asked.PIDs > 0:
-		return nil, fmt.Errorf("kubernetes: processes of a pod are limited by its node (podPidsLimit), not by a sandbox: %w", backend.ErrUnsupported)
+		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: %w", backend.ErrUnsupported)
 	case s.Fork != nil:
 		return nil, errNoSnapshots
 	case s.Environment != "":
 		return nil, errNoEnvironments
 	case len(s.Mounts) > 0:
-		return nil, fmt.Errorf("kubernetes: directories of the machine cannot be mounted, because a sandbox may be on any: %w", backend.ErrUnsupported)
+		return nil, fmt.Errorf("kubernetes: host directories cannot be mounted, because pods can run on any node: %w", backend.ErrUnsupported)
 	}
 	arch := strings.TrimPrefix(s.Platform, "linux/")
 	if s.Platform != "" && !slices.Contains(embed.Arches(), arch) {
@@ -112,7 +112,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 		_, there, err = d.getClaim(ctx, p.name)
 	}
 	if err == nil && (there.Values[backend.LabelInstance] != p.Spec.Instance || there.Values[backend.LabelID] != p.Spec.ID) {
-		err = fmt.Errorf("kubernetes: the workspace of session %s is another installation's: %w", p.Spec.ID, backend.ErrExists)
+		err = fmt.Errorf("kubernetes: the workspace of session %s belongs to another installation: %w", p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -125,7 +125,7 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	}
 	_, err := kit.Finish(ctx, d.calls, "create pod", call(d.api.pods.Create, pod))
 	if errors.Is(err, backend.ErrExists) {
-		return fmt.Errorf("kubernetes: session %s has a pod: %w", session, backend.ErrExists)
+		return fmt.Errorf("kubernetes: session %s already has a pod: %w", session, backend.ErrExists)
 	}
 	return err
 }
@@ -144,7 +144,7 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 				return backend.Info{}, d.whyNot(ctx, wait, err)
 			}
 			if now.Labels[labelNonce] != pod.Labels[labelNonce] {
-				return backend.Info{}, fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+				return backend.Info{}, fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 			}
 			looked = time.Now()
 			if err := troubleSince(begin, now, image); err != nil {
@@ -178,7 +178,7 @@ func (d *driver) whyNot(ctx, wait context.Context, err error) error {
 	case wait.Err() != nil:
 		return fmt.Errorf("kubernetes: the sandbox did not start within %v: %w", d.opts.PullTimeout, backend.ErrUnavailable)
 	case errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+		return fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 	}
 	return err
 }
@@ -241,7 +241,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 			return line, nil
 		}
 	}
-	return nil, fmt.Errorf("kubernetes: the guest's report is longer than %d bytes: %w", most, backend.ErrUnavailable)
+	return nil, fmt.Errorf("kubernetes: the guest agent's report is longer than %d bytes: %w", most, backend.ErrUnavailable)
 }
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.

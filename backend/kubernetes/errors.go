@@ -39,17 +39,17 @@ func classify(err error) error {
 func trouble(pod *corev1.Pod, image string) error {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return fmt.Errorf("kubernetes: no node takes the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
+			return fmt.Errorf("kubernetes: no node can run the sandbox: %.200s: %w", c.Message, backend.ErrCapacity)
 		}
 	}
 	if pod.DeletionTimestamp != nil {
-		return fmt.Errorf("kubernetes: the sandbox was removed while it was being made: %w", backend.ErrLost)
+		return fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil {
 			switch w.Reason {
 			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-				return fmt.Errorf("kubernetes: the node cannot get image %s: %w", named(&s, image), backend.ErrImage)
+				return fmt.Errorf("kubernetes: the node cannot pull image %s: %w", named(&s, image), backend.ErrImage)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return fmt.Errorf("kubernetes: the node cannot start the sandbox: %s: %.200s: %w", w.Reason, w.Message, backend.ErrInvalid)
 			}
@@ -79,13 +79,13 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	case pod.Status.Reason == "Evicted":
 		return fmt.Errorf("kubernetes: the node evicted the sandbox: %.200s: %w", pod.Status.Message, backend.ErrLost)
 	case pod.Status.Reason == "OutOfcpu" || pod.Status.Reason == "OutOfmemory" || pod.Status.Reason == "OutOfpods":
-		return fmt.Errorf("kubernetes: the node had no room for the sandbox: %s: %w", pod.Status.Reason, backend.ErrCapacity)
+		return fmt.Errorf("kubernetes: the node rejected the sandbox for lack of resources: %s: %w", pod.Status.Reason, backend.ErrCapacity)
 	case t != nil && t.Reason == "StartError":
-		return fmt.Errorf("kubernetes: the sandbox cannot be started: its image has no guest for this node, and Options.GuestImage names none: %w", backend.ErrInvalid)
+		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set Options.GuestImage: %w", backend.ErrInvalid)
 	case t != nil:
-		return fmt.Errorf("kubernetes: the sandbox ended: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
+		return fmt.Errorf("kubernetes: the sandbox exited: %s, exit code %d: %w", t.Reason, t.ExitCode, backend.ErrLost)
 	}
-	return fmt.Errorf("kubernetes: the sandbox ended: %w", backend.ErrLost)
+	return fmt.Errorf("kubernetes: the sandbox exited: %w", backend.ErrLost)
 }
 
 // lost returns why there is no guest to be reached in a pod that has ended.

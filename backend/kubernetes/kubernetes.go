@@ -141,7 +141,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	if o.GuestVolume && o.GuestImage == "" {
-		return nil, fmt.Errorf("kubernetes: Options.GuestVolume needs Options.GuestImage: %w", backend.ErrInvalid)
+		return nil, fmt.Errorf("kubernetes: Options.GuestVolume requires Options.GuestImage: %w", backend.ErrInvalid)
 	}
 	if err := validNets(o.AllowNets); err != nil {
 		return nil, err
@@ -176,13 +176,13 @@ func (d *driver) configure() error {
 	}
 	// Certificates that are files are read once: the client would watch them for as long as the process lives.
 	if err = rest.LoadTLSFiles(d.config); err != nil {
-		return fmt.Errorf("kubernetes: the cluster's certificates cannot be read: %w", backend.ErrInvalid)
+		return fmt.Errorf("kubernetes: cannot read the cluster's certificates: %w", backend.ErrInvalid)
 	}
 	if d.http, err = rest.HTTPClientFor(d.config); err == nil {
 		d.api, err = newClients(d.config, d.http, d.opts.Namespace)
 	}
 	if err != nil { // its text may name files
-		return fmt.Errorf("kubernetes: the cluster's configuration cannot be used: %w", backend.ErrInvalid)
+		return fmt.Errorf("kubernetes: invalid cluster configuration: %w", backend.ErrInvalid)
 	}
 	return nil
 }
@@ -253,9 +253,9 @@ func load(o *Options) (*rest.Config, string, error) {
 	switch {
 	case err == nil:
 	case clientcmd.IsEmptyConfig(err) && o.Kubeconfig == "":
-		return nil, "", fmt.Errorf("kubernetes: there is no kubeconfig, and the program runs in no pod: %w", backend.ErrUnavailable)
+		return nil, "", fmt.Errorf("kubernetes: no kubeconfig found, and the program does not run in a pod: %w", backend.ErrUnavailable)
 	default:
-		return nil, "", fmt.Errorf("kubernetes: the kubeconfig cannot be used: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
+		return nil, "", fmt.Errorf("kubernetes: invalid kubeconfig: %s: %w", kit.Scrub(err.Error()), backend.ErrInvalid)
 	}
 	if config.ExecProvider != nil {
 		if err := startInRoot(config.ExecProvider); err != nil {
@@ -344,7 +344,7 @@ func (d *driver) Release() error {
 }
 
 // errNoEnvironments: a pod's files cannot be kept for other pods.
-var errNoEnvironments = fmt.Errorf("kubernetes: packages cannot be installed once for all sandboxes here; use an image that has them: %w", backend.ErrUnsupported)
+var errNoEnvironments = fmt.Errorf("kubernetes: shared package environments are not supported; use an image that includes the packages: %w", backend.ErrUnsupported)
 
 // CommitEnvironment fails.
 func (d *driver) CommitEnvironment(context.Context, string) error { return errNoEnvironments }
@@ -358,7 +358,7 @@ func (d *driver) Environments(context.Context, string) ([]backend.Environment, e
 func (d *driver) RemoveEnvironment(context.Context, string, string) error { return nil }
 
 // errNoSnapshots: a volume's files can be kept by its class alone.
-var errNoSnapshots = fmt.Errorf("kubernetes: workspaces of pods have no snapshots: %w", backend.ErrUnsupported)
+var errNoSnapshots = fmt.Errorf("kubernetes: snapshots are not supported: %w", backend.ErrUnsupported)
 
 // Snapshot fails.
 func (d *driver) Snapshot(context.Context, string, string) (backend.Snapshot, error) {
@@ -381,7 +381,7 @@ func (d *driver) Rollback(context.Context, string, string) error { return errNoS
 
 // FindImage cannot be answered: images are on nodes.
 func (d *driver) FindImage(context.Context, string) (string, error) {
-	return "", fmt.Errorf("kubernetes: images are on nodes: %w", backend.ErrUnsupported)
+	return "", fmt.Errorf("kubernetes: images are stored on nodes: %w", backend.ErrUnsupported)
 }
 
 var (

@@ -227,7 +227,7 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 	if m.DeletionTimestamp == nil || time.Since(begin) < stuckFor || time.Since(m.DeletionTimestamp.Time) < goesWithin {
 		return nil
 	}
-	return fmt.Errorf("kubernetes: %s was deleted, and does not go: its node may be away: %w", m.Name, backend.ErrUnavailable)
+	return fmt.Errorf("kubernetes: %s was deleted but still exists; its node may be unreachable: %w", m.Name, backend.ErrUnavailable)
 }
 
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is
@@ -242,7 +242,7 @@ func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentV
 	}
 	of, ok := configOf(&c.ObjectMeta, backend.RoleWorkspace)
 	if !ok {
-		return nil, config{}, fmt.Errorf("kubernetes: claim %s is no workspace: %w", name, backend.ErrExists)
+		return nil, config{}, fmt.Errorf("kubernetes: claim %s is not a workspace: %w", name, backend.ErrExists)
 	}
 	return c, of, nil
 }
@@ -290,7 +290,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	case err != nil:
 		return err
 	case of.Values[backend.LabelInstance] != instance || of.Values[backend.LabelID] != sessionID:
-		return fmt.Errorf("kubernetes: claim %s is not this session's: %w", name, backend.ErrExists)
+		return fmt.Errorf("kubernetes: claim %s belongs to another session: %w", name, backend.ErrExists)
 	}
 	err = d.calls.Retry(ctx, func() (bool, error) {
 		pod, err := d.getPod(ctx, name)
@@ -315,7 +315,7 @@ func (d *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	case err != nil:
 		return backend.Usage{}, err
 	case info.State != backend.StateRunning:
-		return backend.Usage{}, fmt.Errorf("kubernetes: the sandbox does not run: %w", backend.ErrLost)
+		return backend.Usage{}, fmt.Errorf("kubernetes: the sandbox is not running: %w", backend.ErrLost)
 	}
 	r, err := d.ask(ctx, pod.Name)
 	return backend.Usage{CPU: time.Duration(r.CPUNanos), MemoryBytes: r.MemoryBytes}, err
@@ -352,6 +352,6 @@ func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func
 		if ctx.Err() != nil { // which ends the server's answer as well
 			return d.calls.Fail(ctx, "watch", ctx.Err())
 		}
-		return fmt.Errorf("kubernetes: the server ended the watch: %w", backend.ErrUnavailable)
+		return fmt.Errorf("kubernetes: the server closed the watch: %w", backend.ErrUnavailable)
 	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // errUndeclared: the driver cannot see whether policies bind.
-var errUndeclared = fmt.Errorf("kubernetes: sandboxes need a cluster that enforces NetworkPolicies: check it with "+
+var errUndeclared = fmt.Errorf("kubernetes: sandboxes require a cluster that enforces NetworkPolicies; run "+
 	"`workcell doctor --backend kubernetes --network`, then set kubernetes.network_policy: enforced "+
 	"(Options.NetworkPolicyEnforced): %w", backend.ErrUnsupported)
 
@@ -135,7 +135,7 @@ func opens(policy *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
 func validNets(nets []netip.Prefix) error {
 	for _, n := range nets {
 		if !n.IsValid() {
-			return fmt.Errorf("kubernetes: Options.AllowNets has an address that is none: %w", backend.ErrInvalid)
+			return fmt.Errorf("kubernetes: invalid address in Options.AllowNets: %w", backend.ErrInvalid)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func (d *driver) dial(ctx context.Context, what, id string) (io.ReadWriteCloser,
 		return nil, d.calls.Fail(ctx, what, ctx.Err())
 	}
 	if err != nil && bounded.Err() != nil {
-		return nil, fmt.Errorf("kubernetes: %s: the sandbox cannot be reached: %w", what, backend.ErrUnavailable)
+		return nil, fmt.Errorf("kubernetes: %s: cannot reach the sandbox: %w", what, backend.ErrUnavailable)
 	}
 	if err != nil {
 		return nil, err

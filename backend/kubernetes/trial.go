@@ -110,8 +110,8 @@ func (t *trial) run(ctx context.Context) ([]string, error) {
 		case reached&bit != 0:
 			opened = append(opened, one.name)
 		case i < pods && before&after&bit == 0:
-			return nil, fmt.Errorf("kubernetes: pods of this namespace do not reach each other, so the test shows nothing; "+
-				"allow pods with the label %s=%s to reach each other: %w", labelNetwork, open, backend.ErrUnsupported)
+			return nil, fmt.Errorf("kubernetes: pods of this namespace cannot reach each other, so the test is inconclusive; "+
+				"allow traffic between pods with the label %s=%s: %w", labelNetwork, open, backend.ErrUnsupported)
 		case before&bit != 0:
 			closed = append(closed, one.name)
 		default:
@@ -119,8 +119,8 @@ func (t *trial) run(ctx context.Context) ([]string, error) {
 		}
 	}
 	if opened != nil {
-		return nil, fmt.Errorf("kubernetes: a pod of a sandbox without a network reaches %s: this cluster does not enforce "+
-			"its NetworkPolicies; use a network plugin that does: %w", strings.Join(opened, ", "), backend.ErrUnsupported)
+		return nil, fmt.Errorf("kubernetes: a pod without network access reached %s; the cluster does not enforce "+
+			"NetworkPolicies, so use a network plugin that does: %w", strings.Join(opened, ", "), backend.ErrUnsupported)
 	}
 	return closed, nil
 }
@@ -146,7 +146,7 @@ func (t *trial) dial(ctx context.Context, network string, targets []target) (rea
 		return false
 	})
 	if err == nil && (code < trialCode || code >= 2*trialCode) {
-		err = fmt.Errorf("kubernetes: a trial of the network ended with exit code %d: %w", code, backend.ErrUnavailable)
+		err = fmt.Errorf("kubernetes: a network test exited with code %d: %w", code, backend.ErrUnavailable)
 	}
 	return code - trialCode, err
 }
@@ -209,7 +209,7 @@ func (t *trial) sweep(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		t.d.log.WarnContext(ctx, "kubernetes: pods of an earlier trial of the network may be left", "error", err)
+		t.d.log.WarnContext(ctx, "kubernetes: cannot remove pods of earlier network tests", "error", err)
 	}
 }
 

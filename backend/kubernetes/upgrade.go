@@ -108,7 +108,7 @@ func (u *upgrade) NewConnection(resp *http.Response) (httpstream.Connection, err
 		return nil, &apierrors.StatusError{ErrStatus: status}
 	case server && code != http.StatusBadRequest, // which it is without the headers that ask for the upgrade
 		code == http.StatusNotFound, code == http.StatusTooManyRequests, code == http.StatusInternalServerError: // the node's
-		return nil, fmt.Errorf("the program cannot be run: %w", err)
+		return nil, fmt.Errorf("cannot run the program: %w", err)
 	}
 	return nil, &httpstream.UpgradeFailureError{Cause: err}
 }

@@ -69,7 +69,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 func (b *driver) sweep(ctx context.Context) {
 	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
 	if err != nil {
-		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
+		b.log.Warn("local: cannot remove leftovers of exited processes", "error", err)
 	}
 }
 
@@ -100,7 +100,7 @@ func defaultStateDir() (string, error) {
 	}
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "" {
-		return "", fmt.Errorf("local: there is no home directory to keep state in, name a state directory: %w", backend.ErrInvalid)
+		return "", fmt.Errorf("local: no home directory for state found; set a state directory: %w", backend.ErrInvalid)
 	}
 	return filepath.Join(u.HomeDir, ".local/state/workcell/local"), nil
 }

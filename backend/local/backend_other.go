@@ -15,7 +15,7 @@ type Backend struct{ backend.SandboxBackend }
 
 // New fails with backend.ErrUnsupported: namespaces are Linux's.
 func New(context.Context, *Options) (*Backend, error) {
-	return nil, fmt.Errorf("local: sandboxes without an engine need Linux, this is %s: use docker: %w", runtime.GOOS, backend.ErrUnsupported)
+	return nil, fmt.Errorf("local: requires Linux, this host runs %s; use docker: %w", runtime.GOOS, backend.ErrUnsupported)
 }
 
 // Name is "local".

@@ -240,7 +240,7 @@ func (g group) create(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("local: making a control group: %w", scrub(err))
+			return fmt.Errorf("local: creating a control group: %w", scrub(err))
 		}
 	}
 	return nil

@@ -143,7 +143,7 @@ func (b *driver) mounts(list []backend.Mount) ([]backend.Mount, error) {
 	for _, m := range list {
 		for _, dir := range append(systemDirs(), "/etc") {
 			if m.Target == dir || strings.HasPrefix(m.Target, dir+"/") {
-				return nil, fmt.Errorf("local: nothing can be mounted at %s, which is the host's: %w", m.Target, backend.ErrUnsupported)
+				return nil, fmt.Errorf("local: cannot mount at %s, which is a path of the host: %w", m.Target, backend.ErrUnsupported)
 			}
 		}
 	}
@@ -155,17 +155,17 @@ func (b *driver) supports(p *kit.Plan) error {
 	m := b.machine
 	switch s, asked := p.Spec, p.Asked; {
 	case s.Network == backend.NetworkBridge:
-		return fmt.Errorf("local: a sandbox without an engine has no network but its own loopback, use docker or containerd: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: network access is not supported; use docker or containerd: %w", backend.ErrUnsupported)
 	case s.Root == backend.RootWritable && !m.layers && !s.Building:
-		return fmt.Errorf("local: this kernel or file system cannot put a writable layer over the host's files: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: a writable root is not supported by this kernel or file system: %w", backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !m.cgroups.memory():
-		return fmt.Errorf("local: memory cannot be limited here, no memory cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: cannot create a memory cgroup; run as root or in a delegated cgroup, or remove the limit: %w", backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !m.cgroups.cpu():
-		return fmt.Errorf("local: CPU time cannot be limited here, no CPU cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
+		return fmt.Errorf("local: cannot create a CPU cgroup; run as root or in a delegated cgroup, or remove the limit: %w", backend.ErrUnsupported)
 	case asked.OpenFiles > 0:
 		var own unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(asked.OpenFiles) > own.Max {
-			return fmt.Errorf("local: %d open files cannot be given, this process may have %d: %w", asked.OpenFiles, own.Max, backend.ErrUnsupported)
+			return fmt.Errorf("local: cannot allow %d open files, the limit of this process is %d: %w", asked.OpenFiles, own.Max, backend.ErrUnsupported)
 		}
 	}
 	return p.Supports(name, b.Capabilities(), runtime.GOARCH)
@@ -188,7 +188,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.fresh(), record: r}
 	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
+		return nil, fmt.Errorf("local: creating a sandbox: %w", scrub(err))
 	}
 	_, err := x.tryLock()
 	if err == nil {
@@ -203,7 +203,7 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 		if errors.Is(err, unix.EEXIST) {
 			return nil, b.taken(r.session())
 		}
-		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
+		return nil, fmt.Errorf("local: creating a sandbox: %w", scrub(err))
 	}
 	x.dir = b.dirs.sandbox(r.session())
 	return x, nil
@@ -214,11 +214,11 @@ func (b *driver) taken(session string) error {
 	x, err := b.readSandbox(session)
 	switch {
 	case err != nil && exists(b.dirs.sandbox(session)):
-		return fmt.Errorf("local: what has the name of session %s is no sandbox: %w", session, backend.ErrExists)
+		return fmt.Errorf("local: the directory of session %s is not a sandbox: %w", session, backend.ErrExists)
 	case err == nil && x.damaged && x.made():
-		return fmt.Errorf("local: session %s has a sandbox that runs and whose record is damaged, remove it first: %w", session, backend.ErrExists)
+		return fmt.Errorf("local: session %s has a running sandbox with a damaged record; remove it first: %w", session, backend.ErrExists)
 	}
-	return fmt.Errorf("local: session %s has a sandbox: %w", session, backend.ErrExists)
+	return fmt.Errorf("local: session %s already has a sandbox: %w", session, backend.ErrExists)
 }
 
 // rollback removes what a failed Create made. It runs after the caller's context ended, too.
@@ -233,7 +233,7 @@ func (b *driver) rollback(ctx context.Context, x *sandbox) error {
 		err = b.abandon(ctx, x)
 	}
 	if err != nil {
-		b.log.Warn("local: a failed create left something behind", "session", x.session(), "error", err)
+		b.log.Warn("local: cannot clean up after a failed create", "session", x.session(), "error", err)
 	}
 	return err
 }
@@ -318,7 +318,7 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error
 	}
 	if c.p, err = identify(c.l.pid, b.machine.boot); err != nil {
 		c.l.close() // which ends it
-		return nil, fmt.Errorf("local: looking at the sandbox's process: %w", scrub(err))
+		return nil, fmt.Errorf("local: inspecting the sandbox's process: %w", scrub(err))
 	}
 	return c, nil
 }
@@ -326,11 +326,11 @@ func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error
 // endpoints makes what the guest inherits: its socket and its log.
 func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
-		return nil, nil, fmt.Errorf("local: making the guest's socket: %w", scrub(err))
+		return nil, nil, fmt.Errorf("local: creating the guest agent's socket: %w", scrub(err))
 	}
 	log, err = os.OpenFile(x.file(logFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("local: making the guest's log: %w", scrub(err)), listener.Close())
+		return nil, nil, errors.Join(fmt.Errorf("local: creating the guest agent's log: %w", scrub(err)), listener.Close())
 	}
 	return listener, log, nil
 }

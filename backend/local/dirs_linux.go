@@ -67,7 +67,7 @@ func openDirs(root string) (dirs, error) {
 		return d, fmt.Errorf("local: state directory: %w", err)
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, it must be the caller's own (%d) with mode 0700: %w",
+		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, must belong to user %d with mode 0700: %w",
 			st.Uid, st.Mode&0o7777, os.Geteuid(), backend.ErrPermission)
 	}
 	if err := outsideView(root); err != nil {
@@ -78,7 +78,7 @@ func openDirs(root string) (dirs, error) {
 		return d, fmt.Errorf("local: state directory: %w", err)
 	}
 	if fs.Flags&unix.ST_NOEXEC != 0 {
-		return d, fmt.Errorf("local: the state directory lies on a file system that is mounted noexec, name one where programs may run: %w",
+		return d, fmt.Errorf("local: the state directory is on a file system mounted noexec; use one that allows execution: %w",
 			backend.ErrUnsupported)
 	}
 	return d, nil
@@ -92,7 +92,7 @@ func outsideView(root string) error {
 	}
 	for _, dir := range append(systemDirs(), hostFiles()...) {
 		if shown, err := filepath.EvalSymlinks(dir); err == nil && (real == shown || strings.HasPrefix(real, shown+"/")) {
-			return fmt.Errorf("local: the state directory lies below %s, which every sandbox can read; name one elsewhere: %w", dir, backend.ErrInvalid)
+			return fmt.Errorf("local: the state directory is below %s, which all sandboxes can read; use another directory: %w", dir, backend.ErrInvalid)
 		}
 	}
 	return nil
@@ -102,10 +102,10 @@ func outsideView(root string) error {
 func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	dir := filepath.Join(d.guest(), g.Version)
 	if !filepath.IsLocal(g.Version) || strings.Contains(g.Version, "/") {
-		return "", fmt.Errorf("local: guest version %.40q: %w", g.Version, backend.ErrInvalid)
+		return "", fmt.Errorf("local: guest agent version %.40q: %w", g.Version, backend.ErrInvalid)
 	}
 	if err := kit.InstallGuest(dir, d.fresh(), g, runtime.GOARCH); err != nil {
-		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
+		return "", fmt.Errorf("local: installing the guest agent: %w", scrub(err))
 	}
 	return dir, nil
 }
@@ -154,7 +154,7 @@ func readJSON(file string, v any) error {
 		return err
 	}
 	if st.Size() > maxState {
-		return fmt.Errorf("a state file of %d bytes", st.Size())
+		return fmt.Errorf("state file too large (%d bytes)", st.Size())
 	}
 	return json.NewDecoder(f).Decode(v)
 }

@@ -103,7 +103,7 @@ func (b *driver) prepareBuilding(x *sandbox) error {
 	}
 	dir := filepath.Join(b.dirs.files(x.session()), buildingDir)
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // sandboxes read it
-		return fmt.Errorf("local: making the directory to install in: %w", scrub(err))
+		return fmt.Errorf("local: creating the installation directory: %w", scrub(err))
 	}
 	return b.adoptFiles(x, dir)
 }
@@ -151,7 +151,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return left
 	}
-	return errors.Join(fmt.Errorf("local: keeping the environment: %w", scrub(err)), left)
+	return errors.Join(fmt.Errorf("local: saving the environment: %w", scrub(err)), left)
 }
 
 // gatherEnvironment makes an environment's directory of what lies in the workspace of a sandbox, no process of which runs.
@@ -161,7 +161,7 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	if err == nil {
 		from := filepath.Join(b.dirs.files(x.session()), buildingDir)
 		if !isDir(from) { // the sandbox may have put a link into its place
-			return fmt.Errorf("the directory to install in is gone: %w", backend.ErrInvalid)
+			return fmt.Errorf("the installation directory was removed: %w", backend.ErrInvalid)
 		}
 		err = os.Rename(from, files)
 	}
@@ -256,7 +256,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 		return nil
 	}
 	if _, ok := b.readEnvironment(name, instance); !ok {
-		return fmt.Errorf("local: environment %s is not of this instance: %w", name, backend.ErrExists)
+		return fmt.Errorf("local: environment %s belongs to another instance: %w", name, backend.ErrExists)
 	}
 	l := b.dirs.environmentLock(name)
 	ok, err := l.TryLock()
@@ -268,7 +268,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 	}
 	defer l.Unlock() //nolint:errcheck // nothing was written
 	if !ok || b.hasSandboxes(name) {
-		return fmt.Errorf("local: a sandbox has the environment: %w", backend.ErrExists)
+		return fmt.Errorf("local: the environment is in use by a sandbox: %w", backend.ErrExists)
 	}
 	err = b.dirs.discard(ctx, b.dirs.environment(name))
 	if err != nil {

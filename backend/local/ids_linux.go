@@ -104,7 +104,7 @@ func (d dirs) claimBlock(claimant string) (uint32, error) {
 		}
 		d.dropStale(link)
 	}
-	return 0, fmt.Errorf("local: no block of user ids is free: %w", backend.ErrCapacity)
+	return 0, fmt.Errorf("local: all blocks of user ids are in use: %w", backend.ErrCapacity)
 }
 
 // preparing begins a claim for a sandbox to come; the name of the process that prepares it follows.

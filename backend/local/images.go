@@ -50,7 +50,7 @@ func resolveImage(ref string) (program, error) {
 	_, pinned := named.(reference.Digested)
 	p, ok := programs()[named.Name()]
 	if !ok || pinned {
-		return program{}, fmt.Errorf("local: there are no images without an engine, only the host's own programs as %q, %q, %q or %q; use docker or containerd for %s: %w",
+		return program{}, fmt.Errorf("local: only the host's programs are available, as %q, %q, %q, or %q; use docker or containerd for image %s: %w",
 			hostImage, "debian", "python", "node", reference.FamiliarString(named), backend.ErrUnsupported)
 	}
 	return p, nil
@@ -67,7 +67,7 @@ func (p program) find() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("local: this machine has no %s below /usr or /bin: install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
+	return fmt.Errorf("local: %s not found below /usr or /bin; install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
 }
 
 // visible reports whether a sandbox sees a path of the host, which has no links in it.

@@ -36,10 +36,10 @@ func (l *launching) reportError(r launch.Report) error {
 		}
 		r.What = "showing " + t.Target
 		if errno == unix.ENOENT && strings.HasPrefix(t.Source, l.own+"/") {
-			return fmt.Errorf("local: what the sandbox sees as %s was removed from the state directory: %w", t.Target, backend.ErrLost)
+			return fmt.Errorf("local: the source of %s was removed from the state directory: %w", t.Target, backend.ErrLost)
 		}
 	}
-	text := fmt.Sprintf("local: isolation %q cannot be set up: %s", r.Isolation, r.What)
+	text := fmt.Sprintf("local: cannot set up isolation %q: %s", r.Isolation, r.What)
 	if r.Errno != 0 {
 		text += ": " + errno.Error()
 	}
@@ -58,15 +58,15 @@ func (l *launching) reportError(r launch.Report) error {
 func hint(part string, errno unix.Errno) string {
 	switch {
 	case errno == unix.ENOSYS && part == launch.IsolationFiles:
-		return "recursively read-only mounts need Linux 5.12"
+		return "recursive read-only mounts require Linux 5.12"
 	case part == launch.IsolationMounts && (errno == unix.EPERM || errno == unix.EACCES):
 		return userNamespaceHint()
 	case part == launch.IsolationProc && errno == unix.EPERM:
-		return "part of this process's /proc is hidden, as in a container: run it outside, or in a container with an unmasked /proc"
+		return "part of /proc is hidden, as in a container; run outside a container, or in one with an unmasked /proc"
 	case part == launch.IsolationPivot && errno == unix.EINVAL:
-		return "the root file system of this process is an initial ramdisk or a chroot, which cannot be left"
+		return "the root file system is an initial ramdisk or a chroot, which cannot be changed"
 	case part == launch.IsolationSeccomp:
-		return "the kernel needs CONFIG_SECCOMP_FILTER"
+		return "the kernel must support CONFIG_SECCOMP_FILTER"
 	}
 	return ""
 }
@@ -82,28 +82,28 @@ func (b *driver) forkError(err error) error {
 	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
 		text = userNamespaceHint()
 	case unix.ENOENT:
-		return fmt.Errorf("local: the guest's program was removed from the state directory, restart this program: %w", backend.ErrUnavailable)
+		return fmt.Errorf("local: the guest agent was removed from the state directory; restart this program: %w", backend.ErrUnavailable)
 	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
-		kind, text = backend.ErrUnavailable, "this machine or this user has no room for another process"
+		kind, text = backend.ErrUnavailable, "process limit of the host or user reached"
 	}
 	if text != "" {
 		text = " (" + text + ")"
 	}
-	return fmt.Errorf("local: isolation %q cannot be set up: making namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
+	return fmt.Errorf("local: cannot set up isolation %q: creating namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
 }
 
 // userNamespaceHint returns what keeps this process from making namespaces.
 func userNamespaceHint() string {
 	for _, s := range []struct{ file, bad, hint string }{
-		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are switched off: sysctl user.max_user_namespaces=10000"},
-		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "ordinary users may not make user namespaces: sysctl kernel.unprivileged_userns_clone=1"},
-		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps ordinary users from using user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for this program"},
+		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are disabled; run as root: sysctl -w user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "user namespaces are disabled for ordinary users; run as root: sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor restricts user namespaces of ordinary users; run as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add a profile for this program"},
 	} {
 		if b, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(b)) == s.bad {
 			return s.hint
 		}
 	}
-	return "this process may not make user namespaces: a container's system call filter, too many of them, a chroot, or missing privileges keep it from it"
+	return "user namespaces are not allowed: container seccomp filter, namespace limit, chroot, or missing privileges"
 }
 
 // tryIsolation isolates a process once, without a guest, and finds out whether its root can be made writable.
@@ -112,7 +112,7 @@ func (b *driver) tryIsolation(ctx context.Context) error {
 	err := b.try(ctx, backend.RootWritable)
 	var missing *isolationError
 	if errors.As(err, &missing) && missing.Isolation == launch.IsolationLayers {
-		b.log.Info("local: a writable root cannot be made here", "error", err)
+		b.log.Info("local: a writable root is not supported on this host", "error", err)
 		b.machine.layers = false
 		err = b.try(ctx, backend.RootReadonly)
 	}

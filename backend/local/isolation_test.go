@@ -102,9 +102,9 @@ func facing(t *testing.T, obstacle string) verdict {
 func TestMissingIsolation(t *testing.T) {
 	t.Parallel()
 	for obstacle, want := range map[string][]string{
-		"no user namespaces":    {`isolation "user namespace" cannot be set up`, "sysctl user.max_user_namespaces="},
-		"no network namespaces": {`isolation "user namespace" cannot be set up`, "making namespaces"},
-		"hidden proc":           {`isolation "proc file system" cannot be set up`, "is hidden"},
+		"no user namespaces":    {`cannot set up isolation "user namespace"`, "sysctl -w user.max_user_namespaces="},
+		"no network namespaces": {`cannot set up isolation "user namespace"`, "creating namespaces"},
+		"hidden proc":           {`cannot set up isolation "proc file system"`, "is hidden"},
 		"noexec":                {"noexec"},
 	} {
 		t.Run(obstacle, func(t *testing.T) {

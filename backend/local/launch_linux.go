@@ -83,10 +83,10 @@ func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 func pipe(own int) (ours, theirs *os.File, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("local: making a pipe: %w", err)
+		return nil, nil, fmt.Errorf("local: creating a pipe: %w", err)
 	}
 	if err := unix.SetNonblock(p[own], true); err != nil {
-		return nil, nil, fmt.Errorf("local: making a pipe: %w", errors.Join(err, unix.Close(p[0]), unix.Close(p[1])))
+		return nil, nil, fmt.Errorf("local: creating a pipe: %w", errors.Join(err, unix.Close(p[0]), unix.Close(p[1])))
 	}
 	return os.NewFile(uintptr(p[own]), "ours"), os.NewFile(uintptr(p[1-own]), "theirs"), nil
 }
@@ -134,7 +134,7 @@ func (l *launching) explain(said []byte) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
+			return fmt.Errorf("local: unexpected response from the launcher: %w", backend.ErrProtocol)
 		}
 		if r.Isolation != "" {
 			return l.reportError(r)
@@ -142,7 +142,7 @@ func (l *launching) explain(said []byte) error {
 		n++
 	}
 	if n == 0 {
-		return fmt.Errorf("local: the sandbox's process ended before it was built: %w", backend.ErrLost)
+		return fmt.Errorf("local: the sandbox's process exited during setup: %w", backend.ErrLost)
 	}
 	return nil
 }

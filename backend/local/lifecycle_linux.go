@@ -110,7 +110,7 @@ func (b *driver) sweepOne(ctx context.Context, session, instance string) {
 	dead := func(x *sandbox) bool { return !x.made() }
 	err := b.clear(ctx, session, instance, dead, b.abandon)
 	if err != nil {
-		b.log.Warn("local: what a dead creation left cannot be removed", "session", session, "error", err)
+		b.log.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
 	}
 }
 
@@ -120,7 +120,7 @@ func (b *driver) reclaim(ctx context.Context, session, instance string) {
 	dead := func(x *sandbox) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
 	err := b.clear(ctx, session, instance, dead, b.drop)
 	if err != nil {
-		b.log.Warn("local: a damaged sandbox cannot be removed", "session", session, "error", err)
+		b.log.Warn("local: cannot remove a damaged sandbox", "session", session, "error", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		return nil
 	}
 	if x.damaged {
-		return fmt.Errorf("local: the sandbox's record is damaged, and how to start it is lost: %w", backend.ErrLost)
+		return fmt.Errorf("local: the sandbox's record is damaged, so it cannot be started: %w", backend.ErrLost)
 	}
 	if _, ok := x.started(); !ok { // then nothing may run, whatever the files tell
 		if err := b.halt(ctx, x); err != nil {
@@ -189,7 +189,7 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 		return err
 	} else if x.lives(b.machine.boot) {
 		if time.Sleep(time.Second); x.lives(b.machine.boot) { // not a child between fork and exec that has the socket of a failed start
-			return fmt.Errorf("local: the sandbox runs, and the record of its process is damaged: end it by hand: %w", backend.ErrUnavailable)
+			return fmt.Errorf("local: the running sandbox's process record is damaged; kill its process manually: %w", backend.ErrUnavailable)
 		}
 	}
 	if err := b.group(x).remove(ctx); err != nil {
@@ -225,7 +225,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return err
 	}
 	if err := b.dirs.sweep(ctx); err != nil {
-		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
+		b.log.Warn("local: cannot remove leftovers of exited processes", "error", err)
 	}
 	return nil
 }
@@ -305,11 +305,11 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		if _, gone := b.own(id); gone != nil {
 			return nil, gone
 		}
-		return nil, fmt.Errorf("local: the sandbox does not run: %w", backend.ErrLost)
+		return nil, fmt.Errorf("local: the sandbox is not running: %w", backend.ErrLost)
 	case errors.Is(err, syscall.EAGAIN):
-		return nil, fmt.Errorf("local: the guest takes no more connections: %w", backend.ErrCapacity)
+		return nil, fmt.Errorf("local: the guest agent accepts no more connections: %w", backend.ErrCapacity)
 	}
-	return nil, fmt.Errorf("local: reaching the guest: %v: %w", err, backend.ErrUnavailable)
+	return nil, fmt.Errorf("local: connecting to the guest agent: %v: %w", err, backend.ErrUnavailable)
 }
 
 // Usage returns what the sandbox's control group has counted; nothing is known without one.
@@ -319,7 +319,7 @@ func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
 		return backend.Usage{}, err
 	}
 	if _, ok := x.running(b.machine.boot); !ok {
-		return backend.Usage{}, fmt.Errorf("local: the sandbox does not run: %w", backend.ErrLost)
+		return backend.Usage{}, fmt.Errorf("local: the sandbox is not running: %w", backend.ErrLost)
 	}
 	return b.group(x).counters().Usage(), nil
 }

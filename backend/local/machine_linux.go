@@ -32,7 +32,7 @@ func inspectMachine() (machine, error) {
 	m.os, m.kernel = host.Machine()
 	var err error
 	if m.boot, err = bootID(); err != nil {
-		return m, fmt.Errorf("local: this machine shows no /proc: %w: %w", scrub(err), backend.ErrUnsupported)
+		return m, fmt.Errorf("local: /proc is not mounted: %w: %w", scrub(err), backend.ErrUnsupported)
 	}
 	m.filter, err = seccomp.Program(seccomp.Target{Arch: runtime.GOARCH, Kernel: m.kernel})
 	if err != nil {
@@ -43,7 +43,7 @@ func inspectMachine() (machine, error) {
 
 // details are for people who want to know what holds here.
 func (m machine) details() map[string]string {
-	d := map[string]string{"user namespace": "ids of its own", "landlock": "none", "limits": "cgroup"}
+	d := map[string]string{"user namespace": "separate user ids", "landlock": "none", "limits": "cgroup"}
 	if !m.blocks {
 		d["user namespace"] = "the calling user's id"
 	}
@@ -51,7 +51,7 @@ func (m machine) details() map[string]string {
 		d["landlock"] = "version " + strconv.Itoa(m.landlock)
 	}
 	if !m.cgroups.memory() {
-		d["limits"] = "no cgroup for memory: each process is limited, not the sandbox"
+		d["limits"] = "no memory cgroup: the limit applies to each process, not the sandbox"
 	}
 	return d
 }

@@ -52,7 +52,7 @@ func (w *warmPool) prepare() {
 	w.work.Go(func() {
 		defer close(c.done)
 		if c.err = w.b.fill(c); c.err != nil {
-			w.b.log.Warn("local: the next sandbox cannot be prepared", "error", c.err)
+			w.b.log.Warn("local: cannot prepare the next sandbox", "error", c.err)
 			w.b.discardPrewarmed(c)
 		}
 	})
@@ -194,7 +194,7 @@ func (b *driver) discardPrewarmed(c *prewarmed) {
 	}
 	errs = append(errs, c.group.remove(ctx), b.dirs.discard(ctx, c.dir), b.dirs.releaseBlock(c.ids.Base))
 	if err := errors.Join(errs...); err != nil { // then the next New of this state directory does it
-		b.log.Warn("local: what was prepared cannot be removed", "error", err)
+		b.log.Warn("local: cannot remove prepared sandboxes", "error", err)
 	}
 }
 

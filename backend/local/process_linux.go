@@ -41,7 +41,7 @@ func procStat(pid int) (start uint64, alive bool, err error) {
 	// The name, in parentheses, may hold anything.
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 20 {
-		return 0, false, fmt.Errorf("/proc/%d/stat is cut short", pid)
+		return 0, false, fmt.Errorf("/proc/%d/stat is truncated", pid)
 	}
 	start, err = strconv.ParseUint(string(f[19]), 10, 64)
 	return start, f[0][0] != 'Z' && f[0][0] != 'X', err
@@ -53,7 +53,7 @@ func nameSelf() (string, error) {
 	err := unix.Stat("/proc/self/ns/pid", &st)
 	start, _, err2 := procStat(os.Getpid())
 	if err := errors.Join(err, err2); err != nil {
-		return "", fmt.Errorf("local: this process does not see itself in /proc: %w: %w", scrub(err), backend.ErrUnsupported)
+		return "", fmt.Errorf("local: this process is not visible in /proc: %w: %w", scrub(err), backend.ErrUnsupported)
 	}
 	return fmt.Sprintf("%d-%d-%d", st.Ino, os.Getpid(), start), nil
 }
@@ -104,16 +104,16 @@ func (p process) kill(ctx context.Context, boot string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("local: reaching the sandbox's process: %w", err)
+		return fmt.Errorf("local: opening the sandbox's process: %w", err)
 	}
 	defer unix.Close(fd)
 	if !p.alive(boot) { // the descriptor may name another one
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("local: ending the sandbox's process: %w", err)
+		return fmt.Errorf("local: killing the sandbox's process: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, killPatience, fmt.Errorf("local: the sandbox's processes do not end: %w", backend.ErrUnavailable))
+	ctx, cancel := context.WithTimeoutCause(ctx, killPatience, fmt.Errorf("local: the sandbox's processes do not exit: %w", backend.ErrUnavailable))
 	defer cancel()
 	return awaitExit(ctx, fd)
 }

@@ -38,7 +38,7 @@ func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend
 	}
 	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("local: making a workspace: %w", unavailable(err))
+		err = fmt.Errorf("local: creating a workspace: %w", unavailable(err))
 	}
 	return enforcement, err
 }
@@ -73,7 +73,7 @@ func (b *driver) mountSized(x *sandbox, launcher int) error {
 	defer d.Close() //nolint:errcheck // the mount keeps it
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", launcher))
 	if err != nil {
-		return fmt.Errorf("local: the sandbox's process ended before it was built: %w: %w", scrub(err), backend.ErrLost)
+		return fmt.Errorf("local: the sandbox's process exited during setup: %w: %w", scrub(err), backend.ErrLost)
 	}
 	defer ns.Close()
 	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {

@@ -50,7 +50,7 @@ func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots
 func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
 	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
 		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox does not run: %w", backend.ErrLost)
+			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
 		}
 		s, err = w.Take(ctx, name)
 		return err
@@ -80,7 +80,7 @@ func (b *driver) Rollback(ctx context.Context, id, name string) error {
 // recoverWorkspace brings to its end what a process began with the workspace of a locked sandbox, and died.
 func (b *driver) recoverWorkspace(ctx context.Context, x *sandbox) error {
 	if err := b.snapshots(x).Recover(ctx); err != nil {
-		return fmt.Errorf("local: the workspace is half rolled back: %w", scrub(err))
+		return fmt.Errorf("local: the workspace is only partly rolled back: %w", scrub(err))
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (b *driver) origin(x *sandbox, from backend.ForkOf) (*snapshots.Workspace, 
 		return nil, fmt.Errorf("local: snapshot %.80q: %w", from.Snapshot, backend.ErrNotFound)
 	}
 	if w.Size != x.sized() {
-		return nil, fmt.Errorf("local: the snapshot is of a workspace with another limit, %d bytes: %w", w.Size, backend.ErrInvalid)
+		return nil, fmt.Errorf("local: the snapshot's workspace has a different limit, %d bytes: %w", w.Size, backend.ErrInvalid)
 	}
 	return b.dirs.snapshots(from.SessionID, w.Size), nil
 }

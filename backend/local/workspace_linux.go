@@ -28,7 +28,7 @@ type workspace struct {
 }
 
 // errDamaged: there is a workspace, and its owner is unknown.
-var errDamaged = errors.New("the record of its owner is damaged")
+var errDamaged = errors.New("its owner record is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
@@ -52,13 +52,13 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(ctx, x, c)
 	case err != nil:
-		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.session(), scrub(err), backend.ErrExists)
+		return fmt.Errorf("local: the workspace of session %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
 	case old.Instance != x.instance():
-		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.session(), backend.ErrExists)
+		return fmt.Errorf("local: the workspace of session %s belongs to another instance: %w", x.session(), backend.ErrExists)
 	case old.Size == 0 && x.sized() > 0: // it is a directory and stays one
 		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.sized():
-		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
+		return fmt.Errorf("local: the existing workspace of session %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
 	}
 	if err := b.endFormer(ctx, old); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	defer x.unlock()
 	w, err := b.dirs.readOwner(sessionID)
 	if err == nil && w.Instance != instance { // of one that does not say, the session's id, which nobody guesses, says enough
-		err = fmt.Errorf("local: session %s has a workspace of another instance: %w", sessionID, backend.ErrExists)
+		err = fmt.Errorf("local: the workspace of session %s belongs to another instance: %w", sessionID, backend.ErrExists)
 	} else {
 		err = b.removeWorkspace(ctx, sessionID, func(workspace) bool { return true })
 	}
@@ -149,7 +149,7 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) er
 	}
 	if err != nil {
 		_ = host.RemoveTree(context.WithoutCancel(ctx), tmp) // a stray directory does no harm
-		return errors.Join(fmt.Errorf("local: making a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
+		return errors.Join(fmt.Errorf("local: creating a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (b *driver) removeWorkspace(ctx context.Context, session string, meant func
 		return nil
 	}
 	if err != nil && !errors.Is(err, errDamaged) {
-		return fmt.Errorf("local: the owner of a workspace cannot be read: %w", scrub(err))
+		return fmt.Errorf("local: cannot read the owner of a workspace: %w", scrub(err))
 	}
 	if !meant(w) {
 		return nil

@@ -48,7 +48,7 @@ func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 	case len(req.Argv) == 0 || req.Argv[0] == "":
 		return nil, wire.Errorf(wire.CodeInvalid, "no command")
 	case req.Terminal != nil:
-		return nil, wire.Errorf(wire.CodeUnsupported, "sandboxes in memory have no terminals")
+		return nil, wire.Errorf(wire.CodeUnsupported, "terminals are not supported by the memory backend")
 	}
 	x := &execution{
 		g: g, req: *req, started: time.Now(), stdin: slices.Clone(req.Stdin), input: make(chan struct{}),
@@ -58,7 +58,7 @@ func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 	defer g.mu.Unlock()
 	for _, other := range g.execs {
 		if other.req.ExecID == req.ExecID {
-			return nil, wire.Errorf(wire.CodeExists, "there was an exec %s", req.ExecID)
+			return nil, wire.Errorf(wire.CodeExists, "exec %s already exists", req.ExecID)
 		}
 	}
 	g.execs = append(g.execs, x)
@@ -319,7 +319,7 @@ func (g *guest) find(id string) (*execution, error) {
 			return x, nil
 		}
 	}
-	return nil, wire.Errorf(wire.CodeNotFound, "no exec %.80q", id)
+	return nil, wire.Errorf(wire.CodeNotFound, "exec %.80q not found", id)
 }
 
 // await waits for a channel, at most so many milliseconds (negative: without limit). It reports whether the host is still there.
@@ -350,7 +350,7 @@ func (g *guest) readOutput(r *request, req *wire.ReadRequest) error {
 		return err
 	}
 	if req.SinceSeq < 0 {
-		return wire.Errorf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
+		return wire.Errorf(wire.CodeInvalid, "invalid chunk number %d: must not be negative", req.SinceSeq)
 	}
 	news := x.ready
 	if len(x.since(req.SinceSeq, 1)) == 0 {
@@ -390,9 +390,9 @@ func (g *guest) stdin(r *request, req *wire.StdinRequest) error {
 	case err != nil:
 		return err
 	case !x.req.StdinOpen:
-		return wire.Errorf(wire.CodeInvalid, "the command was started without an open standard input")
+		return wire.Errorf(wire.CodeInvalid, "the command was started without standard input")
 	case x.snapshot().State != wire.ExecRunning:
-		return wire.Errorf(wire.CodeInvalid, "the command has ended")
+		return wire.Errorf(wire.CodeInvalid, "the command has exited")
 	}
 	x.write(req.Data)
 	if req.EOF {

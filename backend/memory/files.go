@@ -46,7 +46,7 @@ func (f *files) setLimit(n int64) {
 // relative returns the path below the workspace.
 func relative(p string) (string, error) {
 	if strings.ContainsRune(p, 0) {
-		return "", wire.Errorf(wire.CodeInvalid, "%q: a path without a zero byte is needed", p)
+		return "", wire.Errorf(wire.CodeInvalid, "%q: the path must not contain a zero byte", p)
 	}
 	if path.IsAbs(p) {
 		rel, ok := strings.CutPrefix(path.Clean(p)+"/", backend.Workdir+"/")
@@ -119,7 +119,7 @@ func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error
 		return none, err
 	}
 	if req.Mode > 0o777 {
-		return none, wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+		return none, wire.Errorf(wire.CodeInvalid, "mode %#o must contain only permission bits", req.Mode)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,7 +128,7 @@ func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error
 	mode := cmp.Or(req.Mode, 0o644)
 	switch {
 	case len(req.Was) > 0 && (old == nil || old.dir || !holds(old.data, req.Was)):
-		return none, wire.Errorf(wire.CodeChanged, "%s: the file was changed meanwhile", p)
+		return none, wire.Errorf(wire.CodeChanged, "%s: the file was changed by another process", p)
 	case old != nil && old.dir:
 		return none, wire.Errorf(wire.CodeInvalid, "%s: is a directory", p)
 	case old != nil && !req.Overwrite:
@@ -138,7 +138,7 @@ func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error
 	}
 	used := f.used - size + int64(len(data))
 	if f.limit > 0 && used > f.limit {
-		return none, wire.Errorf(wire.CodeQuota, "%s: the workspace would have %d bytes, its limit is %d", p, used, f.limit)
+		return none, wire.Errorf(wire.CodeQuota, "%s: the workspace needs %d bytes, the limit is %d", p, used, f.limit)
 	}
 	if err := f.makeDirs(path.Dir(p), 0o755); err != nil {
 		return none, err
@@ -198,7 +198,7 @@ func (f *files) remove(req *wire.PathRequest) (any, error) {
 		return nil, err
 	}
 	if p == "." {
-		return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", backend.Workdir)
+		return nil, wire.Errorf(wire.CodeInvalid, "%s cannot be removed", backend.Workdir)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *files) remove(req *wire.PathRequest) (any, error) {
 		return nil, err
 	}
 	if n.dir && !req.Recursive {
-		return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", p)
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory; set recursive to remove it", p)
 	}
 	all := append(f.below(p), p)
 	for _, each := range all {
@@ -247,7 +247,7 @@ func (f *files) rename(req *wire.RenameRequest) (any, error) {
 	case from == to:
 		return wire.Empty{}, nil
 	case old != nil && (old.dir != n.dir || len(f.below(to)) > 0):
-		return nil, wire.Errorf(wire.CodeInvalid, "%s: is in the way", to)
+		return nil, wire.Errorf(wire.CodeInvalid, "%s: already exists", to)
 	case old != nil:
 		f.used -= int64(len(old.data))
 	}

@@ -243,7 +243,7 @@ func (g *guest) dispatch(r *request) error {
 			return o.serve(g, r)
 		}
 	}
-	return wire.Errorf(wire.CodeUnsupported, "sandboxes in memory have no %.40q", r.env.Op)
+	return wire.Errorf(wire.CodeUnsupported, "%.40q is not supported by the memory backend", r.env.Op)
 }
 
 // send sends frames. A failure is a host that has left, which whoever reads from it notices.
@@ -285,7 +285,7 @@ func (g *guest) claim(r *request, req *wire.ClaimRequest) error {
 	}
 	g.mu.Unlock()
 	if owned {
-		return wire.Errorf(wire.CodeExists, "the sandbox is another owner's")
+		return wire.Errorf(wire.CodeExists, "the sandbox belongs to another owner")
 	}
 	return r.answer(wire.Empty{})
 }
@@ -333,7 +333,7 @@ func (g *guest) put(r *request, req *wire.FilePutRequest) error {
 		case f.Channel != wire.ChanFile:
 			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
 		case f.Kind == wire.KindEOF && req.Size >= 0 && int64(len(data)) != req.Size:
-			return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", len(data), req.Size)
+			return wire.Errorf(wire.CodeInvalid, "received %d bytes, expected %d", len(data), req.Size)
 		case f.Kind == wire.KindEOF:
 			info, err := g.files.put(req, data)
 			if err != nil {
@@ -343,7 +343,7 @@ func (g *guest) put(r *request, req *wire.FilePutRequest) error {
 			return r.answer(info)
 		}
 		if data = append(data, f.Body...); int64(len(data)) > g.files.most() {
-			return wire.Errorf(wire.CodeQuota, "the file is larger than the workspace may be")
+			return wire.Errorf(wire.CodeQuota, "the file is larger than the workspace limit")
 		}
 	}
 }

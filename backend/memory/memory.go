@@ -166,7 +166,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	defer e.mu.Unlock()
 	for _, s := range e.sandboxes {
 		if s.info.SessionID == info.SessionID {
-			return backend.Info{}, fmt.Errorf("memory: there is a sandbox of session %s: %w", info.SessionID, backend.ErrExists)
+			return backend.Info{}, fmt.Errorf("memory: session %s already has a sandbox: %w", info.SessionID, backend.ErrExists)
 		}
 	}
 	w := e.workspaces[info.SessionID]
@@ -175,7 +175,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 		e.workspaces[info.SessionID] = w
 	}
 	if w.instance != info.Instance {
-		return backend.Info{}, fmt.Errorf("memory: the workspace of session %s is another installation's: %w", info.SessionID, backend.ErrExists)
+		return backend.Info{}, fmt.Errorf("memory: the workspace of session %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
 	}
 	w.files.setLimit(info.Limits.WorkspaceBytes)
 	s := &sandbox{info: info, files: w.files}
@@ -372,7 +372,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 		}
 	}
 	if w.instance != instance {
-		return fmt.Errorf("memory: the workspace of session %s is another installation's: %w", sessionID, backend.ErrExists)
+		return fmt.Errorf("memory: the workspace of session %s belongs to another installation: %w", sessionID, backend.ErrExists)
 	}
 	delete(b.e.workspaces, sessionID)
 	return nil

@@ -165,7 +165,7 @@ func (e *engine) answer(c Command) Answer {
 			return a
 		}
 	}
-	return Answer{ExitCode: 127, Stderr: "memory: the test has no answer to this command: add b.On(" + quote(c.Line()) + ", memory.Answer{…})\n"}
+	return Answer{ExitCode: 127, Stderr: "memory: no answer for this command; add b.On(" + quote(c.Line()) + ", memory.Answer{…})\n"}
 }
 
 var _ interface {

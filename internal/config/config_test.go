@@ -233,7 +233,7 @@ func TestStrict(t *testing.T) {
 		"<<: {backend: docker}":                       `merge keys are not supported`,
 		"\tbackend: docker":                           `1:1: malformed YAML: a tab in the indentation`,
 		"# nothing but a comment":                     ``,
-		"images: {python: a:1}\nallow_images: ['b*']": `images.python: image a:1 is not on the list of allowed images`,
+		"images: {python: a:1}\nallow_images: ['b*']": `images.python: image a:1 is not allowed by allow_images`,
 	} {
 		m := newMachine(t, text, "")
 		_, err := m.load("", nil)

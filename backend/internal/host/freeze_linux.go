@@ -76,7 +76,7 @@ func (p Processes) Freeze(ctx context.Context) (bool, error) {
 		case ctx.Err() != nil:
 			return false, errors.Join(ctx.Err(), p.Thaw())
 		case time.Now().After(end):
-			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v, its disk may be busy: try again", backend.ErrUnavailable, freezePatience)
+			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v; its disk may be busy, try again", backend.ErrUnavailable, freezePatience)
 			return false, errors.Join(busy, p.Thaw())
 		}
 	}
@@ -116,10 +116,10 @@ func (p Processes) frozen() bool {
 func (p Processes) EndOthers(ctx context.Context, frozen bool) error {
 	var own unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {
-		return fmt.Errorf("the sandbox's main process ended: %w: %w", err, backend.ErrLost)
+		return fmt.Errorf("the sandbox's main process exited: %w: %w", err, backend.ErrLost)
 	}
 	if p.group == "" && !p.isApart() {
-		return fmt.Errorf("the sandbox's processes cannot be told from others: %w", backend.ErrUnsupported)
+		return fmt.Errorf("cannot identify the sandbox's processes: %w", backend.ErrUnsupported)
 	}
 	for end := time.Now().Add(freezePatience); ; time.Sleep(time.Millisecond) {
 		left, members := 0, p.members()
@@ -139,7 +139,7 @@ func (p Processes) EndOthers(ctx context.Context, frozen bool) error {
 			return ctx.Err()
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("the sandbox's commands do not end: %w", backend.ErrUnavailable)
+			return fmt.Errorf("the sandbox's commands do not exit: %w", backend.ErrUnavailable)
 		}
 	}
 }

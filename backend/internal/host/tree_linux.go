@@ -59,7 +59,7 @@ func openDir(dirfd int, name string, resolve uint64) (int, error) {
 }
 
 // ErrMounted: the removal of a tree stopped before what is mounted in it.
-var ErrMounted = fmt.Errorf("something is mounted in it that is not the sandbox's, unmount it first: %w", backend.ErrUnavailable)
+var ErrMounted = fmt.Errorf("the directory contains a foreign mount; unmount it first: %w", backend.ErrUnavailable)
 
 // batch is how many entries are looked at between two looks at the context.
 const batch = 512

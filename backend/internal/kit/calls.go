@@ -28,8 +28,8 @@ const (
 	retryMax   = 200 * time.Millisecond
 )
 
-// ErrSilent is the cause of a call's end when the engine answers nothing at all any more.
-var ErrSilent = errors.New("the engine answers nothing")
+// ErrSilent is the cause of a call's end when the engine does not respond at all.
+var ErrSilent = errors.New("the engine does not respond")
 
 // Options configure Calls. Only Name and Log are required of a driver without an engine.
 type Options struct {
@@ -126,7 +126,7 @@ func (c *Calls) Close(release func() error) error {
 	select {
 	case <-done:
 	case <-time.After(CleanupTimeout):
-		c.o.Log.Warn(c.o.Name + ": calls still under way at close")
+		c.o.Log.Warn(c.o.Name + ": calls still running at close")
 	}
 	if !first {
 		return nil

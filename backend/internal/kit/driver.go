@@ -283,7 +283,7 @@ func (c *Calls) Undo(ctx context.Context, session string, err error, rollback fu
 		defer cancel()
 		left := rollback(ctx)
 		if left != nil {
-			c.o.Log.Warn(c.o.Name+": a failed create left something behind", "session", session, "error", left)
+			c.o.Log.Warn(c.o.Name+": cannot clean up after a failed create", "session", session, "error", left)
 		}
 		return left
 	}

@@ -35,11 +35,11 @@ func DescribeEnvironment(name, instance string, labels map[string]string) (backe
 
 // NoEnvironment is the error of a sandbox whose environment is not there.
 func (c *Calls) NoEnvironment(p *Plan) error {
-	return fmt.Errorf("%s: nothing is installed for %s: %w", c.o.Name, p.Image, backend.ErrEnvironment)
+	return fmt.Errorf("%s: no installed packages for %s: %w", c.o.Name, p.Image, backend.ErrEnvironment)
 }
 
 // ErrNotBuilding is the error of a sandbox that cannot become an environment.
-var ErrNotBuilding = fmt.Errorf("the sandbox was not made to install in: %w", backend.ErrInvalid)
+var ErrNotBuilding = fmt.Errorf("the sandbox was not created to install packages: %w", backend.ErrInvalid)
 
 // IgnoreExists returns nil for what another process was faster to make.
 func IgnoreExists(err error) error {

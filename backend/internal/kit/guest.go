@@ -17,7 +17,7 @@ import (
 )
 
 // ErrElsewhere means that a guest cannot be reached but through its engine.
-var ErrElsewhere = errors.New("the guest is no process that can be entered from here")
+var ErrElsewhere = errors.New("cannot enter the guest agent's process from this host")
 
 // defaultGuest returns the guest that the library carries.
 func defaultGuest() *backend.Guest {
@@ -41,7 +41,7 @@ func guestMode(g *backend.Guest) fs.FileMode {
 func guestFiles(g *backend.Guest, arch string) ([]embed.File, error) {
 	bin, err := g.Binary(arch)
 	if err != nil {
-		return nil, fmt.Errorf("no guest for %s: %v: %w", arch, err, backend.ErrUnsupported)
+		return nil, fmt.Errorf("no guest agent for %s: %v: %w", arch, err, backend.ErrUnsupported)
 	}
 	files, err := embed.Files(bin)
 	if err == nil {

@@ -70,14 +70,14 @@ func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, find func(contex
 		}
 	}
 	if p.Spec.Pull == backend.PullNever {
-		return img, fmt.Errorf("%s: the engine does not have image %s, and it may not be fetched: %w", c.o.Name, p.Image, backend.ErrImage)
+		return img, fmt.Errorf("%s: image %s not found on the engine, and pulling is disabled: %w", c.o.Name, p.Image, backend.ErrImage)
 	}
 	if err := pull(ctx); err != nil {
 		return img, err
 	}
 	img, err := find(ctx)
 	if errors.Is(err, backend.ErrNotFound) {
-		err = fmt.Errorf("%s: image %s vanished while it was fetched: %w", c.o.Name, p.Image, backend.ErrImage)
+		err = fmt.Errorf("%s: image %s was removed while it was pulled: %w", c.o.Name, p.Image, backend.ErrImage)
 	}
 	return img, err
 }

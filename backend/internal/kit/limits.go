@@ -127,11 +127,11 @@ func GuestEnv() []string {
 func (p *Plan) Enforceable(driver string, memory bool, caps backend.Capabilities) error {
 	switch asked := p.Asked; {
 	case !memory || !caps.PIDs:
-		return fmt.Errorf("%s: memory and processes cannot be limited here (rootless on cgroup version 1?): %w", driver, backend.ErrUnsupported)
+		return fmt.Errorf("%s: cannot limit memory and processes on this host (rootless on cgroup version 1?): %w", driver, backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !caps.Memory:
-		return fmt.Errorf("%s: memory and swap cannot be limited here: %w", driver, backend.ErrUnsupported)
+		return fmt.Errorf("%s: cannot limit memory and swap on this host: %w", driver, backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !caps.CPU:
-		return fmt.Errorf("%s: CPU time cannot be limited here: %w", driver, backend.ErrUnsupported)
+		return fmt.Errorf("%s: cannot limit CPU time on this host: %w", driver, backend.ErrUnsupported)
 	}
 	return nil
 }

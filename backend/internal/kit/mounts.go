@@ -40,23 +40,23 @@ func overlap(a, b string) bool {
 // checkMounts refuses what no driver mounts.
 func checkMounts(list []backend.Mount) error {
 	if len(list) > maxMounts {
-		return fmt.Errorf("%d directories are mounted, at most %d may be: %w", len(list), maxMounts, backend.ErrInvalid)
+		return fmt.Errorf("%d mounted directories, the limit is %d: %w", len(list), maxMounts, backend.ErrInvalid)
 	}
 	for i, m := range list {
 		for what, p := range map[string]string{"source": m.Source, "target": m.Target} {
 			if !path.IsAbs(p) || path.Clean(p) != p || p == "/" || strings.ContainsAny(p, "\x00\n:,") {
-				return fmt.Errorf("mount: a %s is no clean absolute path: %w", what, backend.ErrInvalid)
+				return fmt.Errorf("mount: a %s is not a clean absolute path: %w", what, backend.ErrInvalid)
 			}
 		}
 		if err := checkSource(m, m.Source); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(heldTargets(), func(held string) bool { return overlap(m.Target, held) }) {
-			return fmt.Errorf("mount: a target is what the sandbox consists of, or in its way: %w", backend.ErrInvalid)
+			return fmt.Errorf("mount: a target conflicts with a path of the sandbox: %w", backend.ErrInvalid)
 		}
 		for _, other := range list[:i] {
 			if overlap(m.Target, other.Target) {
-				return fmt.Errorf("mount: two targets are in each other's way: %w", backend.ErrInvalid)
+				return fmt.Errorf("mount: two targets overlap: %w", backend.ErrInvalid)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func CheckSources(list []backend.Mount) error {
 	for _, m := range list {
 		for _, other := range list {
 			if other.Writable && strings.HasPrefix(m.Source, other.Source+"/") {
-				return fmt.Errorf("mount: what is to be at %s lies in what can be written to at %s: %w", m.Target, other.Target, backend.ErrInvalid)
+				return fmt.Errorf("mount: the source of %s is inside the writable source of %s: %w", m.Target, other.Target, backend.ErrInvalid)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func CheckSources(list []backend.Mount) error {
 // checkSource refuses a directory of the machine. Models read errors, so that none names it.
 func checkSource(m backend.Mount, dir string, held ...string) error {
 	if slices.ContainsFunc(append(held, heldSources()...), func(held string) bool { return overlap(dir, held) }) {
-		return fmt.Errorf("mount: what is to be at %s is for no sandbox: %w", m.Target, backend.ErrPermission)
+		return fmt.Errorf("mount: the source of %s may not be mounted in a sandbox: %w", m.Target, backend.ErrPermission)
 	}
 	return nil
 }
@@ -100,13 +100,13 @@ func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backe
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%s: mount: the directory that is to be at %s is not there: %w", driver, m.Target, backend.ErrInvalid)
+			return nil, fmt.Errorf("%s: mount: the source directory of %s does not exist: %w", driver, m.Target, backend.ErrInvalid)
 		case err != nil:
-			return nil, fmt.Errorf("%s: mount: the directory that is to be at %s cannot be reached: %w", driver, m.Target, backend.ErrInvalid)
+			return nil, fmt.Errorf("%s: mount: cannot access the source directory of %s: %w", driver, m.Target, backend.ErrInvalid)
 		case !st.IsDir():
-			return nil, fmt.Errorf("%s: mount: what is to be at %s is no directory: %w", driver, m.Target, backend.ErrInvalid)
+			return nil, fmt.Errorf("%s: mount: the source of %s is not a directory: %w", driver, m.Target, backend.ErrInvalid)
 		case slices.ContainsFunc(held, func(dir string) bool { return dir != "" && overlap(real, dir) }):
-			return nil, fmt.Errorf("%s: mount: what is to be at %s has what belongs to Workcell: %w", driver, m.Target, backend.ErrPermission)
+			return nil, fmt.Errorf("%s: mount: the source of %s contains Workcell's own files: %w", driver, m.Target, backend.ErrPermission)
 		}
 		if err := checkSource(m, real, keys...); err != nil {
 			return nil, fmt.Errorf("%s: %w", driver, err)

@@ -49,7 +49,7 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 		if now, err := running(ctx); err != nil {
 			return nil, err
 		} else if now != pid {
-			return nil, fmt.Errorf("the guest ended: %w", backend.ErrLost)
+			return nil, fmt.Errorf("the guest agent exited: %w", backend.ErrLost)
 		}
 		select {
 		case <-ctx.Done():

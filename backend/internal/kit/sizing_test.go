@@ -34,7 +34,7 @@ func TestSizing(t *testing.T) {
 		expect("", syscall.ENOSPC, 1)
 		result = backend.ErrUnavailable
 		expect("", backend.ErrUnavailable, 2)
-		result = errors.New("there is no mkfs.ext4")
+		result = errors.New("mkfs.ext4 not found")
 		expect(backend.WorkspaceWatched, nil, 3)
 		expect(backend.WorkspaceWatched, nil, 3)
 		time.Sleep(2 * time.Minute)

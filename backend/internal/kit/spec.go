@@ -74,9 +74,9 @@ func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) e
 	s := p.Spec
 	switch {
 	case s.OCIRuntime != "" && !slices.Contains(caps.OCIRuntimes, s.OCIRuntime):
-		return fmt.Errorf("%s: there is no OCI runtime %.40q here: %w", driver, s.OCIRuntime, backend.ErrUnsupported)
+		return fmt.Errorf("%s: unknown OCI runtime %.40q: %w", driver, s.OCIRuntime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+arch:
-		return fmt.Errorf("%s: this machine runs linux/%s, not %.40q: %w", driver, arch, s.Platform, backend.ErrUnsupported)
+		return fmt.Errorf("%s: this host runs linux/%s, not %.40q: %w", driver, arch, s.Platform, backend.ErrUnsupported)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func checkLabels(labels map[string]string) error {
 		size += len(k) + len(v)
 	}
 	if size > maxLabels {
-		return fmt.Errorf("labels of %d bytes, at most %d: %w", size, maxLabels, backend.ErrTooLarge)
+		return fmt.Errorf("the labels have %d bytes, the limit is %d: %w", size, maxLabels, backend.ErrTooLarge)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func ParseUser(s string) (User, error) {
 	uid, err1 := strconv.ParseUint(u, 10, 31)
 	gid, err2 := strconv.ParseUint(g, 10, 31)
 	if err1 != nil || err2 != nil {
-		return User{}, fmt.Errorf("user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
+		return User{}, fmt.Errorf("user %.40q must be uid:gid with numbers below 2147483648: %w", s, backend.ErrInvalid)
 	}
 	return User{UID: uint32(uid), GID: uint32(gid)}, nil
 }

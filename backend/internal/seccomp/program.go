@@ -230,7 +230,7 @@ func retValue(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	case specs.ActKillProcess:
 		return retKill, nil
 	}
-	return 0, fmt.Errorf("seccomp: the action %s is not known here", action)
+	return 0, fmt.Errorf("seccomp: unknown action %s", action)
 }
 
 // assembleVerdict makes the code for one call. It may use the accumulator.
@@ -290,7 +290,7 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 			high, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: hi}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo >> 32), SkipFalse: skip + 3},
 			low, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: lo}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo), SkipFalse: skip}}, nil
 	}
-	return nil, fmt.Errorf("seccomp: the condition %s is not known here", c.Op)
+	return nil, fmt.Errorf("seccomp: unknown condition %s", c.Op)
 }
 
 // callNumbers reads a table of numbers.

@@ -96,7 +96,7 @@ func nativeArch(arch string) (specs.Arch, error) {
 	case "arm64":
 		return specs.ArchAARCH64, nil
 	}
-	return "", fmt.Errorf("there is no seccomp profile for the architecture %q", arch)
+	return "", fmt.Errorf("no seccomp profile for architecture %q", arch)
 }
 
 // atLeast compares releases by their first two numbers. What cannot be read counts as old: a rule that is left out

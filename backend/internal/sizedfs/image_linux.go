@@ -69,7 +69,7 @@ func formatter() (string, error) {
 			return p, nil
 		}
 	}
-	return "", errors.New("there is no mkfs.ext4")
+	return "", errors.New("mkfs.ext4 not found")
 }
 
 func firstLine(out string) string {

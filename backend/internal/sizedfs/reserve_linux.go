@@ -30,7 +30,7 @@ func Room(fd int, taken int64) error {
 }
 
 func noRoom(taken, free, kept int64) error {
-	return fmt.Errorf("its disk has %d MiB free, of which %d must stay, and %d are to be taken: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
+	return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 }
 
 // Reserve sets aside what the file system in f may take. Not the library's posix_fallocate, which writes zeros where the
@@ -48,7 +48,7 @@ func Reserve(f *os.File) error {
 		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
 			return nil
 		default:
-			return fmt.Errorf("setting %d MiB aside for the workspace: %w", st.Size()>>20, err)
+			return fmt.Errorf("reserving %d MiB for the workspace: %w", st.Size()>>20, err)
 		}
 	}
 }

@@ -16,4 +16,4 @@ import (
 )
 
 // ErrNone: a fork is of a snapshot that is not there.
-var ErrNone = fmt.Errorf("no such snapshot: %w", backend.ErrNotFound)
+var ErrNone = fmt.Errorf("snapshot not found: %w", backend.ErrNotFound)

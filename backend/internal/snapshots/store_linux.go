@@ -132,10 +132,10 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 // Copy gives the workspace a snapshot of another one, under its name.
 func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err error) {
 	if (w.Image == "") != (from.Image == "") {
-		return fmt.Errorf("a workspace of another kind: %w", backend.ErrInvalid)
+		return fmt.Errorf("the workspace has a different kind: %w", backend.ErrInvalid)
 	}
 	if w.Dir == from.Dir {
-		return fmt.Errorf("a copy of a workspace's own snapshot: %w", backend.ErrInvalid)
+		return fmt.Errorf("the snapshot belongs to the same workspace: %w", backend.ErrInvalid)
 	}
 	locks := []func(context.Context) (func(), error){w.lock, from.share}
 	if from.Dir < w.Dir { // two that copy from each other do not wait for each other
@@ -195,7 +195,7 @@ func (w *Workspace) admit(name string) error {
 	case slices.ContainsFunc(list, func(r record) bool { return r.Name == name }):
 		return fmt.Errorf("snapshot %s: %w", name, backend.ErrExists)
 	case len(list) >= backend.MaxSnapshots:
-		return fmt.Errorf("the workspace has %d snapshots, which is the limit: remove one: %w", len(list), backend.ErrCapacity)
+		return fmt.Errorf("snapshot limit of the workspace reached (%d); remove one: %w", len(list), backend.ErrCapacity)
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, e
 // keepImage copies the file of the workspace's file system with all that is written.
 func (w *Workspace) keepImage(ctx context.Context, to string, rec *record) error {
 	if rec.Live && w.Processes.PID > 0 { // the copy of one that is written to is none
-		return fmt.Errorf("the sandbox's commands cannot be frozen, and its file system is not copied while they write: %w", backend.ErrUnavailable)
+		return fmt.Errorf("cannot freeze the sandbox's commands, so its file system cannot be copied: %w", backend.ErrUnavailable)
 	}
 	root, err := sizedfs.Mount(w.Image)
 	if err != nil {

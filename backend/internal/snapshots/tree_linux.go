@@ -485,7 +485,7 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("the workspace has a device, %.80q: %w", l.path+name, backend.ErrUnsupported)
+		return fmt.Errorf("the workspace contains a device, %.80q: %w", l.path+name, backend.ErrUnsupported)
 	}
 	if err := m.own(dst, name, st); err != nil {
 		return err
@@ -516,7 +516,7 @@ const maxLinked = 256 << 20
 // remember notes the first path of a file with several names.
 func (m *mirror) remember(id inode, path string) error {
 	if m.linked += 64 + len(path); m.linked > maxLinked { // an entry of the map, and its text
-		return fmt.Errorf("the workspace has hard links whose paths need more than %d MiB: remove some: %w",
+		return fmt.Errorf("the paths of the workspace's hard links need more than %d MiB; remove some: %w",
 			maxLinked>>20, backend.ErrTooLarge)
 	}
 	m.links[id] = path
