@@ -103,9 +103,9 @@ func parseSource(preset, address string) (source, error) {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return source{}, fmt.Errorf("environment: the address of %s is not http://… or https://…: %w", preset, backend.ErrInvalid)
+		return source{}, fmt.Errorf("environment: the address of %s is not an http or https URL: %w", preset, backend.ErrInvalid)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return source{}, fmt.Errorf("environment: the address of %s has a user, query or fragment, which sandboxes could read: %w", preset, backend.ErrInvalid)
+		return source{}, fmt.Errorf("environment: the address of %s must not contain a user, query, or fragment, which sandboxes could read: %w", preset, backend.ErrInvalid)
 	}
 	s := source{address: address, rule: u.Host}
 	if u.Scheme == "http" {
@@ -178,7 +178,7 @@ func (b *Builder) lockFile(ctx context.Context, recipe string, release func()) (
 	if err != nil {
 		_ = f.Close() // nothing was written
 		release()
-		return nil, fmt.Errorf("environment: waiting for another process that installs the same: %w", err)
+		return nil, fmt.Errorf("environment: waiting for another process that installs the same packages: %w", err)
 	}
 	return func() {
 		_ = f.Unlock() // it ends with the process at the latest

@@ -49,7 +49,7 @@ var errTimeout = errors.New("the installation took too long")
 
 // steps returns the commands by which an environment is installed.
 func (b *Builder) steps(e session.Environment) []step {
-	list := []step{{name: "making a directory", argv: []string{"mkdir", "-p", temp, dir + "/bin"}}}
+	list := []step{{name: "creating a directory", argv: []string{"mkdir", "-p", temp, dir + "/bin"}}}
 	for i, line := range e.Setup {
 		list = append(list, step{name: fmt.Sprintf("setup[%d]", i), line: line})
 	}

@@ -175,7 +175,7 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 }
 
 // errConnected: a process is connected to a sandbox that belongs to none.
-var errConnected error = &textError{text: "another process is connected to it", err: backend.ErrExists}
+var errConnected error = &textError{text: "another process is connected to the sandbox", err: backend.ErrExists}
 
 // RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
 // which a process is connected, is backend.ErrExists, and stays.

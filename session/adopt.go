@@ -52,10 +52,10 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 }
 
 // errHeld: the key's sandbox belongs to a process that lives.
-var errHeld error = &textError{text: "the session is open in another process", err: backend.ErrExists}
+var errHeld error = &textError{text: "the sandbox is open in another process", err: backend.ErrExists}
 
 // errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
-var errInTransition error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
+var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: backend.ErrExists}
 
 // awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
 // named sandbox is everybody's.
@@ -86,7 +86,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	}
 	if rec.Owner == m.owner {
 		if has(m, m.unsaved, rec.ID) {
-			return nil, fmt.Errorf("%w: the end of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
+			return nil, fmt.Errorf("%w: the removal of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
 		}
 		return nil, nil // about to go
 	}
@@ -141,7 +141,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	for _, rec := range live {
 		if rec.Key == key && rec.Engine == m.opts.Engine {
 			if !validSandboxID(rec.ID) {
-				return rec, fmt.Errorf("%w: the session's record has an id that no sandbox has: delete the record", backend.ErrInvalid)
+				return rec, fmt.Errorf("%w: the record has an id that no sandbox has; delete the record", backend.ErrInvalid)
 			}
 			return rec, nil
 		}
@@ -250,7 +250,7 @@ func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope 
 			continue
 		}
 		if m.forged(ctx, engine.SessionID) {
-			m.log.WarnContext(ctx, "not using a sandbox without a record; remove it if it is not needed",
+			m.log.WarnContext(ctx, "ignoring a sandbox without a record; remove it if it is not needed",
 				"sandbox", engine.SessionID, "key", key.String())
 			continue
 		}

@@ -48,7 +48,7 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%w: there is no cache %q, known are: %s", backend.ErrInvalid, cleanText(name), strings.Join(known, ", "))
+			return nil, fmt.Errorf("%w: unknown cache %q, available: %s", backend.ErrInvalid, cleanText(name), strings.Join(known, ", "))
 		}
 	}
 	names = slices.Clone(names)
@@ -102,7 +102,7 @@ func (s *Session) beginCaches(ctx context.Context) {
 		}
 		res, err := s.Exec(ctx, ExecRequest{Command: c.Begin})
 		if err != nil || res.Status != ExecCompleted || res.ExitCode != 0 {
-			s.m.log.WarnContext(ctx, "a sandbox does without a cache", "sandbox", s.id, "cache", c.Name, "error", err)
+			s.m.log.WarnContext(ctx, "opening a sandbox without a cache", "sandbox", s.id, "cache", c.Name, "error", err)
 		}
 	}
 }

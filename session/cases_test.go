@@ -47,9 +47,9 @@ func TestDiffHasBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, script, err string }{
 		{"rules", "for i in 1 2 3 4 5 6; do mkdir $i; seq 2000 > $i/.gitignore; done", "more than 10000 rules in .gitignore files"},
-		{"a large file of rules", "head -c 2000000 /dev/zero | tr '\\0' '#' > .gitignore", ".gitignore has 2000000 bytes, at most 1048576 are read"},
+		{"a large file of rules", "head -c 2000000 /dev/zero | tr '\\0' '#' > .gitignore", ".gitignore has 2000000 bytes, the limit is 1048576"},
 		{"long paths", `n=$(printf '%0250d' 0); for i in $(seq 14); do mkdir $n; cd $n; done
-for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in the work directory have more than 33554432 bytes"},
+for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in the workspace have more than 33554432 bytes"},
 		{"many files", "for i in $(seq 11); do mkdir $i; (cd $i; seq 9500 | xargs touch); done", "more than 100000 files and directories"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -71,7 +71,7 @@ for i in $(seq 25); do mkdir $i; (cd $i; touch $(seq 450)); done`, "the paths in
 	}
 	p, err := s.Diff(t.Context(), patch.Tree{deep: {Mode: 0o644, Content: []byte("y\n")}})
 	must(t, err)
-	want := []patch.Conflict{{Path: strings.Repeat("d/", 100) + "d", Reason: "it lies in more than 100 directories"}}
+	want := []patch.Conflict{{Path: strings.Repeat("d/", 100) + "d", Reason: "the path has more than 100 directories"}}
 	if diff := cmp.Diff(want, p.Omitted); diff != "" || len(p.Changes) != 1 || p.Changes[0].Path != "f" {
 		t.Errorf("%+v, omitted (-want +got):\n%s", p.Changes, diff)
 	}

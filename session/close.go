@@ -186,7 +186,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 }
 
 // errOvertaken: this process was taken for dead, or may have been, and another one may have the sandbox.
-var errOvertaken error = &textError{text: "the sandbox may have another owner by now, so it is left", err: backend.ErrExists}
+var errOvertaken error = &textError{text: "not removing the sandbox, which may have another owner by now", err: backend.ErrExists}
 
 // removalReason returns why a session's sandbox goes that is closed.
 func (s *Session) removalReason() string {
@@ -218,7 +218,7 @@ func (m *Manager) disown(s *Session) {
 // canKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
 func (m *Manager) canKeep(engine backend.Info) error {
 	if _, ok := optional[backend.WorkspaceKeeper](m.b); !ok || !m.keepsFiles(engine.Limits, engine.Workspace) {
-		return fmt.Errorf("the workspace of such a sandbox ends with it: %w", backend.ErrUnsupported)
+		return fmt.Errorf("the workspace cannot be kept without the sandbox: %w", backend.ErrUnsupported)
 	}
 	return nil
 }

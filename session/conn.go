@@ -18,7 +18,7 @@ const (
 	redialLongest  = 5 * time.Second        // and at most
 	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
 	settlePause    = 50 * time.Millisecond  // between tries in that time
-	connectionGone = "the connection to the sandbox broke, the outcome is unknown"
+	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
 
 // redial is one attempt to reach the guest, shared by all who wait for it.
@@ -107,7 +107,7 @@ func (s *Session) reach(ctx context.Context, old *client.Conn, secondary bool) (
 		conn, err := s.m.attach(ctx, s.engine.ID, secondary, false)
 		if err == nil {
 			if conn.Hello().BootID != s.hello.BootID {
-				s.lose("it was restarted, what ran in it is gone")
+				s.lose("it was restarted; its processes are lost")
 			}
 			return conn, secondary, nil
 		}
@@ -132,7 +132,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // errPaused: somebody paused the sandbox behind our back.
-var errPaused error = &textError{text: "the sandbox is paused: its engine must let it go on first", err: backend.ErrUnavailable}
+var errPaused error = &textError{text: "the sandbox is paused; unpause it in the engine", err: backend.ErrUnavailable}
 
 // diagnose distinguishes a sandbox that is gone from an engine that does not answer.
 func (s *Session) diagnose(ctx context.Context, err error) error {
@@ -149,11 +149,11 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 	case info.State == backend.StatePaused:
 		return errPaused
 	case info.OOMKilled:
-		s.lose("its main process was killed for lack of memory")
+		s.lose("its main process was killed: out of memory")
 	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):
 		s.lose("it was stopped") // and may have been started again since it was dialled
 	default:
-		return fmt.Errorf("%w: the sandbox does not answer: %v", backend.ErrUnavailable, engineError(err))
+		return fmt.Errorf("%w: the sandbox does not respond: %v", backend.ErrUnavailable, engineError(err))
 	}
 	return err
 }

@@ -165,7 +165,7 @@ func (s *Session) wasTaken() bool {
 }
 
 // errOtherEngine: processes that join must reach the same engine.
-var errOtherEngine error = &textError{text: "the sandbox is on an engine that this process does not have", err: backend.ErrUnavailable}
+var errOtherEngine error = &textError{text: "the sandbox is on an engine that is not available to this process", err: backend.ErrUnavailable}
 
 // joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is.
 func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error) {
@@ -235,7 +235,7 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 		return err
 	}
 	return &textError{
-		text: fmt.Sprintf("nobody can get in: most likely its commands have used up its %d processes (%s)", engine.Limits.PIDs, cleanText(err.Error())),
+		text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, cleanText(err.Error())),
 		err:  backend.ErrCapacity,
 	}
 }
@@ -247,7 +247,7 @@ func (m *Manager) canConnect() bool {
 }
 
 // errUnreadable: the engine has a sandbox of that id with damaged labels.
-var errUnreadable error = &textError{text: "what the engine keeps of the sandbox is damaged", err: backend.ErrLost}
+var errUnreadable error = &textError{text: "the engine's data of the sandbox is damaged", err: backend.ErrLost}
 
 // find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
 // key cannot be read comes with errUnreadable: it is there, and nobody may take it for gone.

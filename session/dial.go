@@ -25,7 +25,7 @@ import (
 func (s *Session) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	defer func() { err = wrapError("DialContext", s.m.driver, s.id, err) }()
 	if network != "tcp" {
-		return nil, fmt.Errorf("%w: network %q, it must be tcp", backend.ErrUnsupported, cleanText(network))
+		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, cleanText(network))
 	}
 	if err := s.guestKnows(wire.OpDial); err != nil {
 		return nil, err

@@ -144,16 +144,16 @@ func (r *treeReader) listed(ctx context.Context, dir string, list FileList, err 
 		return nil, err
 	}
 	if list.Truncated {
-		r.skipDir(dir, fmt.Sprintf("the directory holds more than %d files", MaxListEntries))
+		r.skipDir(dir, fmt.Sprintf("the directory contains more than %d files", MaxListEntries))
 	}
 	if r.entries += len(list.Entries); r.entries > maxTreeEntries {
-		return nil, fmt.Errorf("%w: the work directory holds more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
+		return nil, fmt.Errorf("%w: the workspace contains more than %d files and directories", backend.ErrTooLarge, maxTreeEntries)
 	}
 	for _, e := range list.Entries {
 		r.names += len(e.Path) + len(e.RawPath)
 	}
 	if r.names > maxTreeNames {
-		return nil, fmt.Errorf("%w: the paths in the work directory have more than %d bytes", backend.ErrTooLarge, maxTreeNames)
+		return nil, fmt.Errorf("%w: the paths in the workspace have more than %d bytes", backend.ErrTooLarge, maxTreeNames)
 	}
 	return r.usable(dir, list.Entries), nil
 }
@@ -183,7 +183,7 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
 		case e.Type == TypeDir && IsPrivateDir(e.Path):
 		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
-			r.skipDir(e.Path, fmt.Sprintf("it lies in more than %d directories", maxTreeDepth))
+			r.skipDir(e.Path, fmt.Sprintf("the path has more than %d directories", maxTreeDepth))
 		default:
 			list = append(list, e)
 		}
@@ -209,9 +209,9 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		case e.Type == TypeSymlink:
 			links = append(links, e)
 		case e.Type != TypeFile:
-			r.omit(e.Path, "it is neither a file nor a link")
+			r.omit(e.Path, "neither a file nor a link")
 		case e.Size > r.left:
-			r.omit(e.Path, fmt.Sprintf("it has %d bytes, at most %d are kept in all", e.Size, int64(MaxTreeBytes)))
+			r.omit(e.Path, fmt.Sprintf("%d bytes would exceed the total limit of %d", e.Size, int64(MaxTreeBytes)))
 		default:
 			r.left -= e.Size
 			small = append(small, e)
@@ -235,7 +235,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 	}
 	return r.digests(ctx, links, func(e FileInfo, d wire.Digest) {
 		if len(d.Target) == 0 {
-			r.omit(e.Path, "the link cannot be read")
+			r.omit(e.Path, "cannot read the link")
 			return
 		}
 		r.tree[e.Path] = patch.NewLink(d.Target)
@@ -274,9 +274,9 @@ func unreadable(err error) bool {
 
 func reason(err error) string {
 	if errors.Is(err, backend.ErrTooLarge) {
-		return "it grew while it was read"
+		return "the file grew while it was read"
 	}
-	return "it cannot be read"
+	return "cannot read the file"
 }
 
 func indices[T any](list []T) []int {
@@ -346,7 +346,7 @@ func (d *differ) visit(ctx context.Context, entries []FileInfo) (below []string,
 // rules adds what a .gitignore file leaves out.
 func (d *differ) rules(ctx context.Context, e FileInfo) error {
 	if e.Size > maxIgnoreFile {
-		return fmt.Errorf("%w: %s has %d bytes, at most %d are read", backend.ErrTooLarge, e.Path, e.Size, maxIgnoreFile)
+		return fmt.Errorf("%w: %s has %d bytes, the limit is %d", backend.ErrTooLarge, e.Path, e.Size, maxIgnoreFile)
 	}
 	text, err := d.s.content(ctx, e)
 	if err != nil && !unreadable(err) && !errors.Is(err, backend.ErrNotFound) {
@@ -359,7 +359,7 @@ func (d *differ) rules(ctx context.Context, e FileInfo) error {
 // ignoring returns an error when the rules of the work directory pass a bound.
 func (d *differ) ignoring() error {
 	if err := d.ignored.Err(); err != nil {
-		return fmt.Errorf("%w: the work directory has %v", backend.ErrTooLarge, err)
+		return fmt.Errorf("%w: the workspace has %v", backend.ErrTooLarge, err)
 	}
 	return nil
 }

@@ -37,9 +37,9 @@ func (m *Manager) checkEgress(req Request) error {
 	case req.Egress.IsZero():
 		return nil
 	case req.Network != backend.NetworkNone:
-		return fmt.Errorf("%w: the sandbox has a network, which no list of hosts bounds", backend.ErrInvalid)
+		return fmt.Errorf("%w: an allowlist of hosts requires a sandbox without a network", backend.ErrInvalid)
 	case m.opts.Egress == nil:
-		return fmt.Errorf("%w: hosts of the network are allowed, and there is no gateway to them: set Options.Egress", backend.ErrUnsupported)
+		return fmt.Errorf("%w: allowed hosts require an egress proxy; set Options.Egress", backend.ErrUnsupported)
 	}
 	return nil
 }

@@ -40,16 +40,16 @@ func ValidateEnv(env map[string]string) error {
 		case name == "":
 			return fmt.Errorf("%w: environment variable without a name", backend.ErrInvalid)
 		case strings.ContainsAny(name, "=\x00"):
-			return fmt.Errorf("%w: environment variable name %q holds = or NUL", backend.ErrInvalid, cleanText(name))
+			return fmt.Errorf("%w: environment variable name %q contains = or NUL", backend.ErrInvalid, cleanText(name))
 		case strings.Contains(value, "\x00"):
-			return fmt.Errorf("%w: value of environment variable %q holds NUL", backend.ErrInvalid, cleanText(name))
+			return fmt.Errorf("%w: value of environment variable %q contains NUL", backend.ErrInvalid, cleanText(name))
 		case name == execMarker:
 			return fmt.Errorf("%w: environment variable %s is reserved", backend.ErrInvalid, execMarker)
 		}
 		size += len(name) + len(value) + 2
 	}
 	if size > maxEnvBytes {
-		return fmt.Errorf("%w: environment of %d bytes, the limit is %d", backend.ErrTooLarge, size, maxEnvBytes)
+		return fmt.Errorf("%w: the environment has %d bytes, the limit is %d", backend.ErrTooLarge, size, maxEnvBytes)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (e *InstallError) Error() string {
 		fmt.Fprintf(&b, "\n%s", e.Output)
 	}
 	for _, r := range e.Refused {
-		fmt.Fprintf(&b, "\nnot reached: %s (%s)", r.Host, r.Rule)
+		fmt.Fprintf(&b, "\nrefused host: %s (%s)", r.Host, r.Rule)
 	}
 	return b.String()
 }
@@ -62,11 +62,11 @@ func (m *Manager) checkEnvironment(req Request) error {
 	case req.Environment.IsZero():
 		return nil
 	case m.opts.Environments == nil:
-		return fmt.Errorf("%w: something is to be installed, and nothing installs it: set Options.Environments", backend.ErrUnsupported)
+		return fmt.Errorf("%w: packages cannot be installed; set Options.Environments", backend.ErrUnsupported)
 	case !keeps:
-		return fmt.Errorf("%w: something is to be installed, and %s cannot keep it", backend.ErrUnsupported, m.driver)
+		return fmt.Errorf("%w: packages cannot be installed; %s does not support environments", backend.ErrUnsupported, m.driver)
 	case m.opts.Egress == nil:
-		return fmt.Errorf("%w: something is to be installed, and there is no gateway to registries: set Options.Egress", backend.ErrUnsupported)
+		return fmt.Errorf("%w: packages cannot be installed without an egress proxy; set Options.Egress", backend.ErrUnsupported)
 	}
 	return nil
 }

@@ -69,9 +69,9 @@ type ConflictError struct {
 // Error returns one line.
 func (e *ConflictError) Error() string {
 	if e.Gone {
-		return fmt.Sprintf("the sandbox of session %s was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
+		return fmt.Sprintf("sandbox %s was removed but its workspace was kept; it was created with a different %s", e.Key, strings.Join(e.Fields, ", "))
 	}
-	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
+	return fmt.Sprintf("sandbox %s already exists with a different %s", e.Key, strings.Join(e.Fields, ", "))
 }
 
 // Unwrap returns backend.ErrExists.
@@ -86,7 +86,7 @@ type VanishedError struct {
 
 // Error returns one line.
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("%v: the sandbox of session %s was removed, its files are kept until it is opened again", backend.ErrLost, e.Key)
+	return fmt.Sprintf("%v: the container of sandbox %s no longer exists; its workspace was kept", backend.ErrLost, e.Key)
 }
 
 // Unwrap returns backend.ErrLost.

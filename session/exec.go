@@ -116,7 +116,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	ctx, span := s.start(ctx, telemetry.SpanStream)
 	defer func() { s.end(span, "Stream", &err) }()
 	if req.Stdin != nil || req.StdinOpen || req.Yield != 0 || req.Background || req.HeadBytes != 0 || req.TailBytes != 0 {
-		return ExecResult{}, fmt.Errorf("%w: a streamed command takes its input from Streams and cannot yield", backend.ErrInvalid)
+		return ExecResult{}, fmt.Errorf("%w: a streamed command reads its input from Streams and cannot yield", backend.ErrInvalid)
 	}
 	run, timeout, err := s.runRequest(ctx, req)
 	if err != nil {
@@ -310,7 +310,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		return none, 0, err
 	}
 	if strings.Contains(req.Dir, "\x00") || len(req.Dir) > maxPathBytes {
-		return none, 0, fmt.Errorf("%w: working directory with NUL or of more than %d bytes", backend.ErrInvalid, maxPathBytes)
+		return none, 0, fmt.Errorf("%w: the working directory contains NUL or has more than %d bytes", backend.ErrInvalid, maxPathBytes)
 	}
 	dir := req.Dir
 	if dir != "" && !path.IsAbs(dir) {
@@ -393,18 +393,18 @@ func (s *Session) EndCommands(ctx context.Context, since time.Time, keep ...stri
 func arguments(req ExecRequest) ([]string, error) {
 	switch {
 	case len(req.Argv) > 0 && req.Command != "":
-		return nil, fmt.Errorf("%w: both argv and a shell command", backend.ErrInvalid)
+		return nil, fmt.Errorf("%w: argv and a shell command cannot be used together", backend.ErrInvalid)
 	case req.Command != "":
 		if strings.Contains(req.Command, "\x00") {
-			return nil, fmt.Errorf("%w: NUL in the command", backend.ErrInvalid)
+			return nil, fmt.Errorf("%w: the command contains NUL", backend.ErrInvalid)
 		}
 		return []string{"/bin/sh", "-c", req.Command}, nil
 	case len(req.Argv) == 0 || req.Argv[0] == "":
-		return nil, fmt.Errorf("%w: no command", backend.ErrInvalid)
+		return nil, fmt.Errorf("%w: no command specified", backend.ErrInvalid)
 	}
 	for i, arg := range req.Argv {
 		if strings.Contains(arg, "\x00") {
-			return nil, fmt.Errorf("%w: NUL in argument %d", backend.ErrInvalid, i)
+			return nil, fmt.Errorf("%w: argument %d contains NUL", backend.ErrInvalid, i)
 		}
 	}
 	return req.Argv, nil
@@ -422,7 +422,7 @@ func yield(req ExecRequest) int64 {
 }
 
 // errNoAnswer ends a call that the guest should have answered long ago.
-var errNoAnswer = fmt.Errorf("%w: the sandbox did not answer in time", backend.ErrUnavailable)
+var errNoAnswer = fmt.Errorf("%w: the sandbox did not respond in time", backend.ErrUnavailable)
 
 // noAnswer replaces the error of a call that ran into its own deadline.
 func noAnswer(ctx context.Context, err error) error {
@@ -443,7 +443,7 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 // validExecID checks the form of an exec's id; whether there is one only the guest knows.
 func validExecID(id string) error {
 	if !wire.ValidExecID(id) {
-		return fmt.Errorf("%w: no such command", backend.ErrNotFound)
+		return fmt.Errorf("%w: command not found", backend.ErrNotFound)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 		return FileInfo{}, err
 	}
 	if opts.Mode&^fs.ModePerm != 0 {
-		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, opts.Mode)
+		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, opts.Mode)
 	}
 	limit := s.m.opts.MaxFileBytes
 	if opts.Size > limit {
@@ -161,7 +161,7 @@ func (s *Session) EditFile(ctx context.Context, name string, limit int64, edit f
 		span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
 		return fileInfo(answer), nil
 	}
-	return FileInfo{}, fmt.Errorf("%w: the file was changed by others at each of %d attempts", backend.ErrTimeout, editAttempts)
+	return FileInfo{}, fmt.Errorf("%w: the file was changed by other processes in each of %d attempts", backend.ErrTimeout, editAttempts)
 }
 
 // ListFiles lists a directory below the work directory or /tmp.
@@ -227,7 +227,7 @@ func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 	ctx, span := s.start(ctx, telemetry.SpanMakeDir)
 	defer func() { s.end(span, "MakeDir", &err) }()
 	if mode&^fs.ModePerm != 0 {
-		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, mode)
+		return FileInfo{}, fmt.Errorf("%w: mode %v must contain only permission bits", backend.ErrInvalid, mode)
 	}
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		return conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
@@ -271,9 +271,9 @@ func validPath(name string) error {
 	case name == "":
 		return fmt.Errorf("%w: empty path", backend.ErrInvalid)
 	case len(name) > maxPathBytes:
-		return fmt.Errorf("%w: path of %d bytes, the limit is %d", backend.ErrInvalid, len(name), maxPathBytes)
+		return fmt.Errorf("%w: the path has %d bytes, the limit is %d", backend.ErrInvalid, len(name), maxPathBytes)
 	case strings.Contains(name, "\x00"):
-		return fmt.Errorf("%w: NUL in the path", backend.ErrInvalid)
+		return fmt.Errorf("%w: the path contains NUL", backend.ErrInvalid)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (e *exactReader) Read(p []byte) (int, error) {
 	_, err = io.ReadFull(e.r, more[:])
 	switch {
 	case err == nil:
-		return 0, fmt.Errorf("%w: the contents are longer than the %d bytes that were announced", backend.ErrInvalid, e.size)
+		return 0, fmt.Errorf("%w: the contents are longer than the announced %d bytes", backend.ErrInvalid, e.size)
 	case errors.Is(err, io.EOF):
 		return n, nil
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
-var errNoSandbox = fmt.Errorf("%w: no such sandbox", backend.ErrNotFound)
+var errNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
 
 // Get returns the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
 func (m *Manager) Get(key Key) (*Session, error) {
@@ -61,15 +61,15 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	}
 	switch {
 	case rec.Key.Scope() != scope:
-		m.log.WarnContext(ctx, "refused the id of another scope's sandbox",
+		m.log.WarnContext(ctx, "refused a sandbox id of another scope",
 			"asked_by", cleanText(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
 		return nil, errNoSandbox
 	case rec.State == RecordLost:
-		return nil, fmt.Errorf("%w: its files are gone, open a new one", backend.ErrLost)
+		return nil, fmt.Errorf("%w: its files are lost; open a new sandbox", backend.ErrLost)
 	case s == nil && rec.State == RecordReady && m.opts.Join:
 		return m.joinRecorded(ctx, rec)
 	case s == nil && rec.State == RecordReady && rec.IdlePolicy == IdleStop:
-		return nil, &textError{text: "the sandbox is stopped, open it again", err: backend.ErrClosed}
+		return nil, &textError{text: "the sandbox is stopped; open it again", err: backend.ErrClosed}
 	case s == nil || rec.State != RecordReady:
 		return nil, errGone
 	}
@@ -77,7 +77,7 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 }
 
 // errGone is the answer for a sandbox of the asker's that is over.
-var errGone error = &textError{text: "the sandbox is closed and its files are gone, open a new one", err: backend.ErrClosed}
+var errGone error = &textError{text: "the sandbox is closed and its files are deleted; open a new sandbox", err: backend.ErrClosed}
 
 // InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope Scope) []*Session {
@@ -128,7 +128,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		engine = rec.identify(engine)
 		key, err := ParseKey(engine.Key)
 		if err != nil || !validSandboxID(engine.SessionID) {
-			m.log.WarnContext(ctx, "passed over a sandbox with unreadable labels", "engine_id", engine.ID)
+			m.log.WarnContext(ctx, "skipped a sandbox with unreadable labels", "engine_id", engine.ID)
 			continue
 		}
 		info := m.describe(engine, key)

@@ -213,7 +213,7 @@ func TestReconnect(t *testing.T) {
 	eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), "once"); return err == nil })
 	b.process().cut()
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
-		t.Errorf("the command under way = %v, want ErrUnavailable: its outcome is unknown", err)
+		t.Errorf("the command under way = %v, want ErrUnavailable: its result is unknown", err)
 	}
 	wantOutput(t, s, "cat once", "ran\n")
 	go func() {
@@ -222,7 +222,7 @@ func TestReconnect(t *testing.T) {
 	}()
 	eventually(t, "a streamed command runs", func() bool { _, err := s.StatFile(t.Context(), "streamed"); return err == nil })
 	b.process().cut()
-	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "outcome is unknown") {
+	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "result is unknown") {
 		t.Errorf("the streamed command under way = %v, want ErrUnavailable", err)
 	}
 	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != session.ExecCompleted || status.ExitCode != 0 {

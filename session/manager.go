@@ -94,14 +94,14 @@ type entry struct {
 // dies goes only when another process sweeps: see Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
-		return nil, fmt.Errorf("%w: no backend", backend.ErrInvalid)
+		return nil, fmt.Errorf("%w: no backend specified", backend.ErrInvalid)
 	}
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
 	if o.Environments != nil && o.Instance == "" {
-		return nil, fmt.Errorf("%w: Options.Environments needs an Instance: what is installed outlives this process", backend.ErrInvalid)
+		return nil, fmt.Errorf("%w: Options.Environments requires an Instance, because environments outlive this process", backend.ErrInvalid)
 	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
 	o.Engine = cmp.Or(o.Engine, driverName(b))

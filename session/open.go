@@ -48,7 +48,7 @@ func (f *flight) abandon(why error) {
 }
 
 // errAbandoned ends a creation that all waiters left.
-var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
+var errAbandoned = errors.New("session: all callers canceled")
 
 // Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose sandbox is
 // new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
@@ -144,7 +144,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			}
 			if evict = m.pool.evict(); evict == nil {
 				m.mu.Unlock()
-				return nil, false, false, fmt.Errorf("%w: %d sandboxes are open, which is the limit", backend.ErrCapacity, m.opts.MaxSandboxes)
+				return nil, false, false, fmt.Errorf("%w: sandbox limit reached (%d)", backend.ErrCapacity, m.opts.MaxSandboxes)
 			}
 		}
 		f := m.launch(ctx, key, req, ready, evict)
@@ -188,7 +188,7 @@ func (m *Manager) refuses(scope Scope) error {
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	if s.joined { // the connection may not show yet that another process ended the sandbox
 		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == RecordClosed {
-			s.lose("another process ended it")
+			s.lose("another process removed it")
 		}
 	}
 	s.mu.Lock()
@@ -207,7 +207,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
 				if err := m.finishClose(ctx, s, to, owner.EngineLost); err != nil {
-					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
+					m.log.WarnContext(ctx, "cannot remove the leftovers of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
 		}
@@ -394,7 +394,7 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
 		if err = s.connect(ctx, false, true); errors.Is(err, backend.ErrNotFound) {
-			err = fmt.Errorf("%w: it was removed while it was being made", backend.ErrLost)
+			err = fmt.Errorf("%w: it was removed while it was being created", backend.ErrLost)
 		}
 	}
 	if err == nil {

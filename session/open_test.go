@@ -509,7 +509,7 @@ func TestRemovedWhileOpened(t *testing.T) {
 		return nil
 	})
 	_, _, err := m.Open(t.Context(), session.UserKey("lab"), testImage())
-	if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound) || !strings.Contains(err.Error(), "it was removed while it was being made") {
+	if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound) || !strings.Contains(err.Error(), "it was removed while it was being created") {
 		t.Errorf("Open: %v, want ErrLost", err)
 	}
 	if e.count() != 0 {

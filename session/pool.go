@@ -78,13 +78,13 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 		switch {
 		case err != nil:
 		case spec.Size < 1 || spec.Size > maxPoolSize:
-			err = fmt.Errorf("%w: size %d, it must be 1 to %d", backend.ErrInvalid, spec.Size, maxPoolSize)
+			err = fmt.Errorf("%w: size %d must be 1 to %d", backend.ErrInvalid, spec.Size, maxPoolSize)
 		case req.Pull == backend.PullAlways:
-			err = fmt.Errorf("%w: an image that is pulled for every sandbox", backend.ErrInvalid)
+			err = fmt.Errorf("%w: pooled sandboxes cannot use an image that is always pulled", backend.ErrInvalid)
 		case req.Prepare != nil || req.OnAdopt != nil || len(req.Env) > 0 || !req.Egress.IsZero():
-			err = fmt.Errorf("%w: what a sandbox gets when it is opened is not for one that is nobody's yet: leave out Env, Egress, Prepare and OnAdopt", backend.ErrInvalid)
+			err = fmt.Errorf("%w: pooled sandboxes cannot use Env, Egress, Prepare, or OnAdopt", backend.ErrInvalid)
 		case w.kinds[req.kind()].Image != "":
-			err = fmt.Errorf("%w: the same request twice", backend.ErrInvalid)
+			err = fmt.Errorf("%w: duplicate request", backend.ErrInvalid)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("pool of %s: %w", cleanText(spec.Request.Image), err)
@@ -143,7 +143,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 		if err != nil {
 			m.vacate()
 			if ctx.Err() == nil {
-				m.log.WarnContext(ctx, "cannot keep a sandbox ready", "image", s.req.Image, "error", err)
+				m.log.WarnContext(ctx, "cannot create a pooled sandbox", "image", s.req.Image, "error", err)
 			}
 		}
 	}()
@@ -179,7 +179,7 @@ func (s *Session) warm(ctx context.Context) {
 			Argv: argv, Env: env, TimeoutMillis: warmTimeout.Milliseconds(),
 		}})
 		if err != nil {
-			s.m.log.DebugContext(ctx, "cannot warm a sandbox that is kept ready", "sandbox", s.id, "program", argv[0], "error", err)
+			s.m.log.DebugContext(ctx, "cannot warm up a pooled sandbox", "sandbox", s.id, "program", argv[0], "error", err)
 			return
 		}
 	}
@@ -190,7 +190,7 @@ func (s *Session) warm(ctx context.Context) {
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
 	isImage, err := w.m.imageOf(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
-		w.m.log.WarnContext(ctx, "cannot tell whether the image of the sandboxes that are ready is still the same", "error", err)
+		w.m.log.WarnContext(ctx, "cannot check whether the image of pooled sandboxes has changed", "error", err)
 	}
 	return func(p *pooled) bool {
 		return !ended(p.session.conn) && p.seesSources() && (err != nil || isImage(p.session.engine.ImageID))
@@ -263,7 +263,7 @@ func (w *warmPool) discard(ctx context.Context, s *Session) {
 			delete(w.discarded, s)
 		}()
 		if err := w.m.finishClose(ctx, s, owner.Gone, owner.Removed); err != nil {
-			w.m.log.WarnContext(ctx, "cannot remove a sandbox that is not needed any more yet", "sandbox", s.id, "error", err)
+			w.m.log.WarnContext(ctx, "cannot remove a surplus pooled sandbox yet", "sandbox", s.id, "error", err)
 		}
 	})
 }
@@ -283,7 +283,7 @@ func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.disconnect()
 	err := m.deleteSandbox(context.WithoutCancel(ctx), s.recordAs(RecordCreating, m.now()))
 	if err != nil {
-		m.log.WarnContext(ctx, "cannot remove a sandbox that was ready yet", "sandbox", s.id, "error", err)
+		m.log.WarnContext(ctx, "cannot remove a pooled sandbox yet", "sandbox", s.id, "error", err)
 	}
 	return err
 }
@@ -320,7 +320,7 @@ func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) b
 }
 
 // errStale: a sandbox that was ready cannot be handed out any more.
-var errStale = errors.New("session: a sandbox that was ready is not fit any more")
+var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
 // claim makes a sandbox that was ready the one of the session, as far as its guest is concerned.
 func (s *Session) claim(ctx context.Context, conn *client.Conn) error {

@@ -65,7 +65,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	switch {
 	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
 	case err != nil:
-		m.log.WarnContext(ctx, "cannot tell whether a session is idle", "sandbox", s.id, "error", err)
+		m.log.WarnContext(ctx, "cannot check whether a sandbox is idle", "sandbox", s.id, "error", err)
 		return
 	case busy:
 		s.mu.Lock()
@@ -81,13 +81,13 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}) {
 		return
 	}
-	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
+	m.log.InfoContext(ctx, "closing an idle sandbox", "sandbox", s.id, "key", s.key.String())
 	to := s.on(owner.Idle)
 	if s.wasLost() && s.survives() {
 		to = owner.Ready
 	}
 	if err := m.finishClose(ctx, s, to, owner.Idle); err != nil {
-		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
+		m.log.WarnContext(ctx, "cannot remove an idle sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
 
@@ -128,7 +128,7 @@ func (m *Manager) touch(ctx context.Context, s *Session) {
 		s.recorded = used
 		s.mu.Unlock()
 	} else if !errors.Is(err, backend.ErrNotFound) && ctx.Err() == nil {
-		m.log.WarnContext(ctx, "cannot record the use of a session", "sandbox", s.id, "error", err)
+		m.log.WarnContext(ctx, "cannot record the use of a sandbox", "sandbox", s.id, "error", err)
 	}
 }
 
@@ -155,7 +155,7 @@ func (m *Manager) prune(ctx context.Context) {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "cannot forget a closed sandbox", "sandbox", rec.ID, "error", err)
+			m.log.WarnContext(ctx, "cannot delete the record of a closed sandbox", "sandbox", rec.ID, "error", err)
 		}
 	}
 }

@@ -83,15 +83,15 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
 	case trial.User != had.User:
-		return fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, had.User, trial.User)
+		return fmt.Errorf("%w: a rebuild cannot change the user of the workspace from %s to %s", backend.ErrUnsupported, had.User, trial.User)
 	case wanted != limit:
-		return fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, limit, wanted)
+		return fmt.Errorf("%w: a rebuild cannot change the workspace limit from %d to %d bytes", backend.ErrUnsupported, limit, wanted)
 	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
 		// What is watched is a directory, which any sandbox can have.
-		return fmt.Errorf("%w: the workspace is held to its limit by %q, in the new sandbox that would be %q, a rebuild cannot change it",
+		return fmt.Errorf("%w: a rebuild cannot change the enforcement of the workspace limit from %q to %q",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)
 	case !m.keepsFiles(had.Limits, had.Workspace):
-		return fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
+		return fmt.Errorf("%w: cannot rebuild a sandbox whose files are lost when it stops", backend.ErrUnsupported)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (m *Manager) awaitImage(ctx context.Context, info backend.Info) (string, er
 	for info.ImageID == "" {
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("the engine does not say which image the sandbox has: %w", ctx.Err())
+			return "", fmt.Errorf("the engine does not report the sandbox's image: %w", ctx.Err())
 		case <-time.After(imageEvery):
 		}
 		var err error
@@ -174,7 +174,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 		req.Prepare = nil // its files are there
 	}
 	if !named || !rec.workspaceOnly() {
-		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have: its workspace is as it was, processes and other files are gone",
+		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",
 			"sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
@@ -228,7 +228,7 @@ func (m *Manager) endInterrupted(ctx context.Context, rec Record, from string) e
 	case err != nil:
 		rec.Owner = from // the next sweep tries again
 	case engine.Root != backend.RootWritable && m.canKeep(engine) == nil:
-		m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", rec.ID, "key", rec.Key.String())
+		m.log.InfoContext(ctx, "removing the sandbox of an interrupted run, its workspace is kept", "sandbox", rec.ID, "key", rec.Key.String())
 		kept := rec
 		rec.Owner, kept.Reason = from, string(owner.OwnerDied)
 		return m.removeKeeping(ctx, rec, kept, engine.ID)

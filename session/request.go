@@ -29,7 +29,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	if req.Root != backend.RootReadonly && req.Root != backend.RootWritable {
-		return req, fmt.Errorf("%w: root mode %d", backend.ErrInvalid, req.Root)
+		return req, fmt.Errorf("%w: invalid root mode %d", backend.ErrInvalid, req.Root)
 	}
 	if req.Network == "" {
 		req.Network = backend.NetworkNone
@@ -74,7 +74,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 // permit checks image and user against form and policy.
 func (m *Manager) permit(req *Request) error {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
-		return fmt.Errorf("%w: image reference of %d bytes, it must have 1 to %d and no blanks", backend.ErrInvalid, len(req.Image), maxImageRef)
+		return fmt.Errorf("%w: the image reference has %d bytes, must have 1 to %d and no spaces", backend.ErrInvalid, len(req.Image), maxImageRef)
 	}
 	if m.opts.Images != nil {
 		if err := m.opts.Images.Check(req.Image); err != nil {
@@ -124,7 +124,7 @@ func ParseUser(user string) (string, error) {
 	uid, uidErr := parseID(uidText)
 	gid, gidErr := parseID(gidText)
 	if uidErr != nil || gidErr != nil {
-		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }

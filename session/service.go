@@ -119,9 +119,9 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 func (svc Service) check() error {
 	switch {
 	case wire.ServiceNetworks()[svc.Name] == "":
-		return fmt.Errorf("%w: there is no service %q", backend.ErrInvalid, cleanText(svc.Name))
+		return fmt.Errorf("%w: unknown service %q", backend.ErrInvalid, cleanText(svc.Name))
 	case svc.MaxConns < 0 || svc.MaxConns > wire.MaxConns:
-		return fmt.Errorf("%w: service %s: %d connections at once, it must be 1 to %d", backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
+		return fmt.Errorf("%w: service %s: MaxConns is %d, must be 1 to %d", backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
 	case svc.Handle == nil:
 		return fmt.Errorf("%w: service %s has no Handle", backend.ErrInvalid, svc.Name)
 	}
@@ -135,7 +135,7 @@ func (s *Session) guestKnows(op wire.Op) error {
 	if slices.Contains(s.hello.Ops, op) {
 		return nil
 	}
-	return fmt.Errorf("%w: the sandbox was opened by an older Workcell; close it", backend.ErrUnsupported)
+	return fmt.Errorf("%w: the sandbox was opened by an older version of Workcell; close it", backend.ErrUnsupported)
 }
 
 // background runs f as a goroutine of the connection, unless the session has closed.
@@ -154,7 +154,7 @@ func (s *Session) addService(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.services[name] != nil {
-		return fmt.Errorf("%w: service %s is served already", backend.ErrExists, name)
+		return fmt.Errorf("%w: service %s is already served", backend.ErrExists, name)
 	}
 	if s.services == nil {
 		s.services = map[string]map[string]string{}
@@ -373,7 +373,7 @@ func serviceNames(grants []ServiceGrant) []string {
 func (s *Session) ExtendExec(ctx context.Context, execID string, by time.Duration) (err error) {
 	defer func() { err = wrapError("ExtendExec", s.m.driver, s.id, err) }()
 	if by <= 0 {
-		return fmt.Errorf("%w: an extension of %v", backend.ErrInvalid, by)
+		return fmt.Errorf("%w: invalid extension of %v", backend.ErrInvalid, by)
 	}
 	if err := s.guestKnows(wire.OpDeadline); err != nil {
 		return err

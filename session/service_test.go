@@ -117,7 +117,7 @@ func TestServiceOfOldGuest(t *testing.T) {
 	_, _, serve := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(context.Context, *session.ServiceConn) {}})
 	_, exec := s.Exec(t.Context(), python("@workcell-tools", "x"))
 	for _, err := range []error{serve, exec, s.ExtendExec(t.Context(), "x", 1)} {
-		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "older Workcell; close it") {
+		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "older version of Workcell; close it") {
 			t.Errorf("got %v", err)
 		}
 	}

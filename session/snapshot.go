@@ -17,7 +17,7 @@ const MaxForks = 64
 const forksTogether = 4
 
 // errNoSnapshots: the driver keeps no states of workspaces.
-var errNoSnapshots = fmt.Errorf("%w: this engine has no snapshots", backend.ErrUnsupported)
+var errNoSnapshots = fmt.Errorf("%w: snapshots are not supported by this engine", backend.ErrUnsupported)
 
 // Snapshot keeps the files of the work directory as they are under a name, of 1 to 128 letters, digits, '_', '-' and '.'. No command
 // runs meanwhile where the engine's machine can see to that, else Live says so. What a command has not written yet is not in it.
@@ -69,7 +69,7 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	ctx, span := s.start(ctx, telemetry.SpanFork)
 	defer func() { s.end(span, "Fork", &err) }()
 	if n < 1 || n > MaxForks {
-		return nil, fmt.Errorf("%w: %d forks, it must be 1 to %d", backend.ErrInvalid, n, MaxForks)
+		return nil, fmt.Errorf("%w: %d forks, must be 1 to %d", backend.ErrInvalid, n, MaxForks)
 	}
 	keys := make([]Key, n)
 	for i := range keys {
@@ -124,7 +124,7 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 // which both have then under that name. The other session stays as it is. Once this one has the snapshot, a Rollback does the rest.
 func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) error {
 	if from.m != s.m || from.key.Scope() != s.key.Scope() {
-		return wrapError("AdoptFiles", s.m.driver, s.id, fmt.Errorf("%w: files of a sandbox of another scope", backend.ErrInvalid))
+		return wrapError("AdoptFiles", s.m.driver, s.id, fmt.Errorf("%w: the sandbox belongs to another scope", backend.ErrInvalid))
 	}
 	if _, err := from.Snapshot(ctx, name); err != nil {
 		return err

@@ -34,7 +34,7 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 		}
 	case IdleStop:
 	default:
-		return fmt.Errorf("%w: idle policy %q, it must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
+		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
 	}
 	what := "idle policy stop"
 	if req.Mode == OpenRebuild {
@@ -42,9 +42,9 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	}
 	switch {
 	case key.Namespace != NamespaceUser:
-		return fmt.Errorf("%w: %s of session %s: it is for named sandboxes", backend.ErrInvalid, what, key)
+		return fmt.Errorf("%w: %s of sandbox %s: only named sandboxes support it", backend.ErrInvalid, what, key)
 	case !m.shared:
-		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
+		return fmt.Errorf("%w: %s requires a manager with an Instance and a Store", backend.ErrInvalid, what)
 	}
 	var enforcement backend.Enforcement
 	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
@@ -58,7 +58,7 @@ func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement 
 	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
 	}
-	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
+	return fmt.Errorf("%w: idle policy stop: the sandbox's files are lost when it stops", backend.ErrUnsupported)
 }
 
 // keepsFiles reports whether the files of such a sandbox survive its processes.
@@ -161,7 +161,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	case isOvertaken(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
+		return false, fmt.Errorf("the sandbox was lost but is kept, because another process may own it: %w", err)
 	case rec.State == s.disowned.State && rec.EngineID == s.disowned.EngineID && rec.LastUsed.Equal(s.disowned.LastUsed):
 		return true, nil
 	}

@@ -36,7 +36,7 @@ func (m *Manager) Sweep(ctx context.Context) error {
 // sweep is Sweep for the manager's goroutine.
 func (m *Manager) sweep(ctx context.Context) {
 	if err := m.trySweep(ctx); err != nil && ctx.Err() == nil {
-		m.log.WarnContext(ctx, "cannot look for what other processes left", "error", err)
+		m.log.WarnContext(ctx, "cannot find sandboxes left by other processes", "error", err)
 	}
 }
 
@@ -71,7 +71,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := m.reclaim(ctx, rec.Record, rec.rule); err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "cannot remove what nobody has any more", "sandbox", rec.ID, "error", err)
+			m.log.WarnContext(ctx, "cannot remove an unused sandbox", "sandbox", rec.ID, "error", err)
 		}
 	}
 	m.freePlaces(ctx)
@@ -254,7 +254,7 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		}
 		return m.suspend(ctx, taken, engine.ID) // where the engine has none, its workspace may be there
 	}
-	m.log.InfoContext(ctx, "removing what nobody has any more", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
+	m.log.InfoContext(ctx, "removing an unused sandbox", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
 	if err := m.deleteSandbox(ctx, taken); err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) e
 		return nil
 	}
 	if info, err := m.b.Get(ctx, rec.EngineID); err == nil && (info.Instance != m.opts.Instance || info.SessionID != rec.ID) {
-		return fmt.Errorf("%w: what the record of sandbox %s names on the engine is not that of this instance", backend.ErrExists, rec.ID)
+		return fmt.Errorf("%w: the engine's sandbox of record %s belongs to another instance", backend.ErrExists, rec.ID)
 	}
 	return engineError(m.b.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
@@ -448,9 +448,9 @@ func (m *Manager) removeEnded(ctx context.Context) error {
 			m.now().Sub(engine.Created) < lifetimes.Ended {
 			continue
 		}
-		m.log.InfoContext(ctx, "removing a sandbox that ended after its process", "sandbox", engine.SessionID)
+		m.log.InfoContext(ctx, "removing a sandbox whose owner process has exited", "sandbox", engine.SessionID)
 		if err := m.removeEngine(ctx, engine.ID, true); err != nil {
-			m.log.WarnContext(ctx, "cannot remove a sandbox that ended after its process", "sandbox", engine.SessionID, "error", err)
+			m.log.WarnContext(ctx, "cannot remove a sandbox whose owner process has exited", "sandbox", engine.SessionID, "error", err)
 		}
 	}
 	return nil

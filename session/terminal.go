@@ -16,10 +16,10 @@ import (
 )
 
 // ErrDetached: one left a terminal, whose command goes on.
-var ErrDetached = errors.New("detached from the terminal, its command goes on")
+var ErrDetached = errors.New("detached from the terminal; its command is still running")
 
 // ErrTakenOver: somebody else joined the terminal that one was at. Its command goes on, and one may join again.
-var ErrTakenOver = errors.New("detached from the terminal: somebody else took it over; its command goes on")
+var ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond
@@ -132,7 +132,7 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == wire.CodeUnsupported:
-		return ExecResult{}, fmt.Errorf("%w: no terminal can be had in this sandbox: %s", backend.ErrUnsupported, cleanText(refused.Message))
+		return ExecResult{}, fmt.Errorf("%w: terminals are not available in this sandbox: %s", backend.ErrUnsupported, cleanText(refused.Message))
 	case errors.As(err, &refused):
 		return ExecResult{}, err
 	case err != nil:

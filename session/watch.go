@@ -113,7 +113,7 @@ func (w *watch) listen(ctx context.Context, s *source, name string, watch func(c
 		w.mu.Lock()
 		if s.lost.IsZero() {
 			s.lost = w.m.now()
-			w.m.log.WarnContext(ctx, name+" reports no changes of sandboxes for now", "error", err)
+			w.m.log.WarnContext(ctx, name+" does not report sandbox changes for now", "error", err)
 		}
 		w.mu.Unlock()
 		if !pause(ctx, lookAlone) {

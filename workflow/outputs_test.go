@@ -29,7 +29,7 @@ func TestOutputsAndPatch(t *testing.T) {
 	for _, c := range []struct{ end, outcome, where, message string }{
 		{"exit 0", "succeeded", "", ""},
 		{"exit 3", "failed", "", "the command exited with code 3"},
-		{"rm r.csv", "failed", "test.yaml:2:11", "outputs that were not made: nothing in the work directory is named r.csv"},
+		{"rm r.csv", "failed", "test.yaml:2:11", "missing outputs: r.csv not found in the workspace"},
 	} {
 		wf := parse(t, `id: w
 outputs: [r.csv, "d/**", "none?"]

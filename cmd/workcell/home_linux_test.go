@@ -138,7 +138,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 		"pipe.yaml": "id: pipe\noutputs: [r.csv]\nsteps: [{id: make, type: exec, command: \"echo new > a.txt; mkfifo r.csv\"}]\n",
 	})
 	project := write(t, map[string]string{"a.txt": "old\n"})
-	r := u.leaves("the output r.csv cannot be brought home", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
+	r := u.leaves("cannot collect output r.csv", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
 	u.run(exitFailed, "runs", "resume", r.ID) // nothing has changed
 	u.run(0, "sessions", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
 	u.run(0, "runs", "resume", r.ID)

@@ -94,9 +94,9 @@ func Open(dir string, own ...Volume) (*Store, error) {
 		_, known := s.find(v.Name)
 		switch {
 		case !namePattern.MatchString(v.Name):
-			return nil, fmt.Errorf("cache: %.100q: a name has lower case letters, digits and '-', at most 32: %w", v.Name, backend.ErrInvalid)
+			return nil, fmt.Errorf("cache: invalid name %.100q: must be at most 32 lower case letters, digits, or '-': %w", v.Name, backend.ErrInvalid)
 		case known:
-			return nil, fmt.Errorf("cache: there are two caches %q: %w", v.Name, backend.ErrInvalid)
+			return nil, fmt.Errorf("cache: duplicate cache %q: %w", v.Name, backend.ErrInvalid)
 		}
 		for name := range v.Env {
 			if !variablePattern.MatchString(name) {
@@ -125,7 +125,7 @@ func (s *Store) volume(name string) (Volume, error) {
 		for _, v := range s.volumes {
 			known = append(known, v.Name)
 		}
-		return v, fmt.Errorf("cache: there is no cache %.100q, known are: %s: %w", name, strings.Join(known, ", "), backend.ErrNotFound)
+		return v, fmt.Errorf("cache: unknown cache %.100q, available: %s: %w", name, strings.Join(known, ", "), backend.ErrNotFound)
 	}
 	return v, nil
 }
@@ -167,7 +167,7 @@ func (s *Store) lock(name string) (unlock func(), err error) {
 		held, err = f.TryLock()
 	}
 	if err == nil && !held {
-		err = fmt.Errorf("another process changes the cache %s: %w", name, backend.ErrExists)
+		err = fmt.Errorf("another process is changing the cache %s: %w", name, backend.ErrExists)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cache: %w", err), f.Close())

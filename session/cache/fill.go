@@ -45,7 +45,7 @@ type FillError struct {
 
 // Error returns one line.
 func (e *FillError) Error() string {
-	return fmt.Sprintf("cache: %s: %s, exit code %d; the cache is as it was", e.Command, e.Status.Status, e.Status.ExitCode)
+	return fmt.Sprintf("cache: %s: %s, exit code %d; the cache is unchanged", e.Command, e.Status.Status, e.Status.ExitCode)
 }
 
 // Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain files and
@@ -115,7 +115,7 @@ func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) er
 		cmd.Timeout = session.MaxExecTimeout
 		res, err := box.Stream(ctx, cmd, session.Streams{Stdout: orDiscard(o.Stdout), Stderr: orDiscard(o.Stderr)})
 		if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
-			name := "what the cache has cannot be copied"
+			name := "cannot copy the cache"
 			if cmd.Argv != nil {
 				name = cmd.Argv[0]
 			}
@@ -192,7 +192,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 		}
 		name := filepath.Clean(filepath.FromSlash(h.Name))
 		if len(name) >= maxPath {
-			return fmt.Errorf("a name has more than %d bytes: %w", maxPath, backend.ErrTooLarge)
+			return fmt.Errorf("a file name has more than %d bytes: %w", maxPath, backend.ErrTooLarge)
 		}
 		entries++
 		if _, err := root.Lstat(filepath.Dir(name)); err != nil { // its directories are made, too
@@ -202,7 +202,7 @@ func extract(root *os.Root, r io.Reader, most, files int64) error {
 			return fmt.Errorf("more than %d files: %w", files, backend.ErrTooLarge)
 		}
 		if !filepath.IsLocal(name) {
-			return fmt.Errorf("a name leads outside: %w", backend.ErrPermission)
+			return fmt.Errorf("a file name leads outside the cache: %w", backend.ErrPermission)
 		}
 		switch h.Typeflag {
 		case tar.TypeDir:

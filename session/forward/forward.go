@@ -49,7 +49,7 @@ func ParsePort(text string) (Port, error) {
 		}
 	}
 	if err != nil || s == 0 || host == "0" {
-		return Port{}, fmt.Errorf("%w: port %q, it must be PORT or HOST:SANDBOX with ports of 1 to 65535", backend.ErrInvalid, clip(text))
+		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535", backend.ErrInvalid, clip(text))
 	}
 	return Port{Host: uint16(h), Sandbox: uint16(s)}, nil
 }

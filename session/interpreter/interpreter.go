@@ -157,7 +157,7 @@ type interpreter struct {
 func open(s *session.Session, req Request) (*interpreter, error) {
 	i := &interpreter{s: s, lang: req.Language, dir: dir}
 	if strings.Trim(req.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "" {
-		return nil, fmt.Errorf("%w: an interpreter named %q", backend.ErrInvalid, req.Name)
+		return nil, fmt.Errorf("%w: invalid interpreter name %q", backend.ErrInvalid, req.Name)
 	}
 	if req.Name != "" {
 		i.dir = path.Join(dir, req.Name)
@@ -168,7 +168,7 @@ func open(s *session.Session, req Request) (*interpreter, error) {
 	case Node:
 		i.argv = []string{"node", "-e", driverNode, i.dir}
 	default:
-		return nil, fmt.Errorf("%w: interpreter %q, it must be %s or %s", backend.ErrInvalid, req.Language, Python, Node)
+		return nil, fmt.Errorf("%w: invalid interpreter %q: must be %s or %s", backend.ErrInvalid, req.Language, Python, Node)
 	}
 	return i, nil
 }
@@ -216,7 +216,7 @@ func (i *interpreter) start(ctx context.Context, req session.ExecRequest) error 
 		Argv: i.argv, Background: true, Timeout: session.MaxExecTimeout, Env: req.Env, EnvBefore: req.EnvBefore, Services: req.Services,
 	})
 	if errors.Is(err, backend.ErrNotFound) {
-		return fmt.Errorf("the image has no %s: %w", i.argv[0], backend.ErrUnsupported)
+		return fmt.Errorf("%s not found in the image: %w", i.argv[0], backend.ErrUnsupported)
 	}
 	if err != nil {
 		return err

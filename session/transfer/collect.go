@@ -36,7 +36,7 @@ func (e *MissingError) Error() string {
 	if e.NoSandbox {
 		return "the run has no shared sandbox, so these outputs are missing: " + strings.Join(e.Outputs, ", ")
 	}
-	return fmt.Sprintf("outputs that were not made: nothing in the work directory is named %s (a ? at the end allows that)", strings.Join(e.Outputs, ", "))
+	return fmt.Sprintf("missing outputs: %s not found in the workspace (add ? at the end for optional outputs)", strings.Join(e.Outputs, ", "))
 }
 
 // Collect reads from a sandbox the files that match want, the patterns of `outputs:`, and the changes since began, which may be
@@ -50,7 +50,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 		m.Patch = began.Untouched()
 	case began != nil:
 		if m.Patch, err = began.Diff(ctx, box); err != nil {
-			err = fmt.Errorf("what changed in the work directory cannot be told: %w", err)
+			err = fmt.Errorf("cannot list the changes in the workspace: %w", err)
 		}
 	}
 	if len(want) == 0 {
@@ -60,12 +60,12 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 	if box != nil {
 		found, omitted, readErr := box.ReadTree(ctx, globs.Enter, globs.Match)
 		if readErr != nil {
-			return m, errors.Join(err, fmt.Errorf("the outputs cannot be read: %w", readErr))
+			return m, errors.Join(err, fmt.Errorf("cannot read the outputs: %w", readErr))
 		}
 		m.Outputs = found
 		for _, o := range omitted {
 			if globs.Match(o.Path) {
-				err = errors.Join(err, fmt.Errorf("the output %s cannot be brought home: %s", o.Path, o.Reason))
+				err = errors.Join(err, fmt.Errorf("cannot collect output %s: %s", o.Path, o.Reason))
 			}
 		}
 	}

@@ -106,8 +106,8 @@ func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
 
 // tooMany returns the error for a directory that has too much below it.
 func tooMany(n int64) error {
-	return hint.New(hint.Failed, fmt.Errorf("it holds %d or more files and directories, at most %d are copied at once", n, maxEntries),
-		"copy the directories in it one by one")
+	return hint.New(hint.Failed, fmt.Errorf("it contains %d or more files and directories, the limit of one copy is %d", n, maxEntries),
+		"copy its subdirectories separately")
 }
 
 func (s *hostSource) open(_ context.Context, e entry) (io.ReadCloser, error) {
@@ -157,7 +157,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 	case err == nil && st.IsDir():
 		t.at.kind = session.TypeDir
 	case err == nil && !st.Mode().IsRegular():
-		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "use - for standard output")
 	case err == nil:
 		t.at.kind = session.TypeFile
 		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
@@ -167,7 +167,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 		dir, t.base = filepath.Split(resolved)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(arg); err == nil {
-			return nil, hint.New(hint.Failed, fmt.Errorf("%s is a link that leads nowhere", arg), "")
+			return nil, hint.New(hint.Failed, fmt.Errorf("%s is a broken link", arg), "")
 		}
 		dir, t.base = filepath.Split(filepath.Clean(arg))
 	default:
@@ -177,7 +177,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 		dir = "."
 	}
 	if t.root, err = os.OpenRoot(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s", arg, dir), "make it first")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: directory %s not found", arg, dir), "create the directory first")
 	}
 	if err != nil {
 		return nil, copyError(arg, err)
@@ -263,7 +263,7 @@ func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reade
 	name = filepath.Join(t.base, filepath.FromSlash(name))
 	st, err := t.root.Lstat(name)
 	if err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
-		return errors.New("in its place is something else than a file")
+		return errors.New("the target exists and is not a file")
 	}
 	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
 	f, err := t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -34,7 +34,7 @@ func workspacePath(workdir, p string) (string, error) {
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
 		return "", hint.New(hint.Usage, fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
-			"elsewhere let a command do it, out: workcell sessions exec SANDBOX -- cat "+p+" > FILE, in: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
+			"for other paths, copy out with: workcell sessions exec SANDBOX -- cat "+p+" > FILE, and in with: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
 	}
 	return below, nil
 }
@@ -67,7 +67,7 @@ const (
 )
 
 // errGrown: the file is no longer as small as it was.
-var errGrown = errors.New("the file has grown meanwhile")
+var errGrown = errors.New("the file grew during the copy")
 
 // sandboxSource is a file or directory of a workspace.
 type sandboxSource struct {
@@ -121,7 +121,7 @@ func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
 		}
 		below, ok := cutDir(full, s.at)
 		if !ok {
-			return nil, fmt.Errorf("%w: an entry of another directory", backend.ErrProtocol)
+			return nil, fmt.Errorf("%w: an entry belongs to another directory", backend.ErrProtocol)
 		}
 		list = append(list, sandboxEntry(below, info))
 	}
@@ -178,8 +178,8 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	}
 	above, err := statWorkspace(ctx, s, path.Dir(at))
 	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != session.TypeDir {
-		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s in the sandbox", arg, path.Dir(at)),
-			"make it first: workcell sessions exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: directory %s not found in the sandbox", arg, path.Dir(at)),
+			"create it with: workcell sessions exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
 	}
 	if err != nil {
 		return nil, copyError(arg, err)

@@ -120,7 +120,7 @@ func (s *Snapshot) open() (*zip.ReadCloser, error) {
 	left := uint64(maxWorkspaceBytes)
 	for _, f := range archive.File {
 		if f.UncompressedSize64 > left || len(archive.File) > maxWorkspaceFiles {
-			err := fmt.Errorf("%w: the copy of the workspace has more than %d files or %d bytes",
+			err := fmt.Errorf("%w: the copy of the workspace exceeds %d files or %d bytes",
 				backend.ErrTooLarge, maxWorkspaceFiles, maxWorkspaceBytes)
 			return nil, errors.Join(err, archive.Close())
 		}
@@ -176,7 +176,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("the workspace cannot be kept as it is now: %w", cause(err)), os.Remove(f.Name()))
+			err = errors.Join(fmt.Errorf("cannot snapshot the workspace: %w", cause(err)), os.Remove(f.Name()))
 		}
 	}()
 	if s.temp {

@@ -129,7 +129,7 @@ func (c *copying) run(ctx context.Context) (err error) {
 	case session.TypeDir:
 		return c.tree(ctx, self)
 	}
-	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "- is standard input, for what a program writes")
+	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "use - for standard input")
 }
 
 // file copies a single file.
@@ -137,11 +137,11 @@ func (c *copying) file(ctx context.Context, self entry) error {
 	from, to, name := c.from.place(), c.to.place(), ""
 	switch {
 	case to.kind == session.TypeDir && from.base == "":
-		return hint.New(hint.Usage, fmt.Errorf("%s is a directory", to.name), "name the file that is to be written")
+		return hint.New(hint.Usage, fmt.Errorf("%s is a directory", to.name), "specify the file to write")
 	case to.kind == session.TypeDir:
 		name = from.base
 	case to.dirOnly:
-		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name), "make it first, or leave out what follows its name")
+		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name), "create the directory, or remove the part after its name")
 	}
 	self.path = ""
 	return copyError(from.name, c.one(ctx, self, name))
@@ -162,8 +162,8 @@ func (c *copying) tree(ctx context.Context, self entry) error {
 		size += max(e.size, 0)
 	}
 	if size > maxBytes {
-		return hint.New(hint.Failed, fmt.Errorf("%s has %.1f GiB, at most %.1f GiB are copied at once", from.name, float64(size)/(1<<30), float64(maxBytes)/(1<<30)),
-			"copy the directories in it one by one")
+		return hint.New(hint.Failed, fmt.Errorf("%s has %.1f GiB, the limit of one copy is %.1f GiB", from.name, float64(size)/(1<<30), float64(maxBytes)/(1<<30)),
+			"copy its subdirectories separately")
 	}
 	name := ""
 	if to.kind == session.TypeDir && !from.contents {
@@ -248,7 +248,7 @@ func waves(entries []entry) [][]int {
 // entry copies what is below a directory.
 func (c *copying) entry(ctx context.Context, e entry) error {
 	if !filepath.IsLocal(filepath.FromSlash(e.path)) { // a sandbox may send anything
-		return fmt.Errorf("%w: the name leads outside", backend.ErrPermission)
+		return fmt.Errorf("%w: the name leads outside the directory", backend.ErrPermission)
 	}
 	if e.unreadable != nil {
 		return e.unreadable
@@ -267,7 +267,7 @@ func (c *copying) entry(ctx context.Context, e entry) error {
 // one copies the contents of a file.
 func (c *copying) one(ctx context.Context, e entry, name string) error {
 	if e.size > maxFile {
-		return fmt.Errorf("%w: the file has %d bytes, at most %d are copied", backend.ErrTooLarge, e.size, maxFile)
+		return fmt.Errorf("%w: the file has %d bytes, the limit is %d", backend.ErrTooLarge, e.size, maxFile)
 	}
 	r, err := c.from.open(ctx, e)
 	if err != nil {

@@ -62,11 +62,11 @@ func (p Place) open() (root *os.Root, dir string, err error) {
 	case err == nil:
 		return root, dir, nil
 	case p.Within != "" && strings.Contains(err.Error(), "escapes from parent"):
-		err = errors.New("it leads out of the directory of the file that names it")
+		err = errors.New("it leads outside the directory of the file that specifies it")
 	case errors.As(err, &at):
 		err = at.Err
 	}
-	return nil, dir, fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
+	return nil, dir, fmt.Errorf("%w: the directory to copy into the sandbox: %v", backend.ErrInvalid, err)
 }
 
 // exactPath returns the path without links of the directory that was opened.
@@ -75,7 +75,7 @@ func exactPath(root *os.Root, dir string) (string, error) {
 	opened, openedErr := root.Stat(".")
 	now, nowErr := os.Lstat(exact)
 	if err = errors.Join(err, openedErr, nowErr); err == nil && !os.SameFile(opened, now) {
-		err = errors.New("it was replaced while it was opened")
+		err = errors.New("the directory was replaced while it was opened")
 	}
 	if err != nil {
 		err = errors.Join(err, root.Close())

@@ -157,7 +157,7 @@ func TestPlaceWithin(t *testing.T) {
 		}
 		file := filepath.Join(t.TempDir(), "base.zip")
 		snapshot, err := NewSnapshot(t.Context(), at, file)
-		if inside && (err != nil || !strings.HasPrefix(snapshot.Dir(), repository)) || !inside && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "leads out of")) {
+		if inside && (err != nil || !strings.HasPrefix(snapshot.Dir(), repository)) || !inside && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "leads outside")) {
 			t.Errorf("%s: %v", dir, err)
 		}
 		if err := snapshot.Take(t.Context()); (err == nil) != inside {

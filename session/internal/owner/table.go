@@ -47,7 +47,7 @@ const (
 	Start         Action = "starts it"
 	Stop          Action = "stops it"
 	Remove        Action = "removes all of it"
-	KeepWorkspace Action = "removes all but its workspace"
+	KeepWorkspace Action = "removes all except its workspace"
 )
 
 // Kind is the kind of key that a sandbox has; a rule may be for several.

@@ -22,8 +22,8 @@ const (
 	FirstPause, LongestPause = time.Second, time.Minute
 )
 
-// ErrLater is the failure of a Source's Make that has no room now.
-var ErrLater = errors.New("no room now")
+// ErrLater is the failure of a Source's Make that has no capacity now.
+var ErrLater = errors.New("no capacity now")
 
 // Source makes things of kind K. Pool.Run calls its methods one after the other.
 type Source[K comparable, T any] interface {
