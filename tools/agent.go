@@ -174,7 +174,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		InputTokens: w.input, OutputTokens: w.output, Executor: res.Executor,
 	}
 	if err := opening.failure(); err != nil {
-		return res, a.explain(ctx, req, fmt.Errorf("it could not have its sandbox: %w", err))
+		return res, a.explain(ctx, req, fmt.Errorf("cannot open the sandbox: %w", err))
 	}
 	if err := finished(resp); err != nil {
 		return res, a.explain(ctx, req, err)
@@ -340,11 +340,11 @@ func finished(resp *ai.ModelResponse) error {
 	reason := resp.FinishMessage
 	switch resp.FinishReason {
 	case ai.FinishReasonLength:
-		return errors.New("the answer was cut off at the model's token limit; raise it in config, or ask for less")
+		return errors.New("the answer was truncated at the model's token limit; raise the limit in config, or request less")
 	case ai.FinishReasonBlocked, ai.FinishReasonAborted:
-		return fmt.Errorf("the model gave no answer (%s): %s", resp.FinishReason, reason)
+		return fmt.Errorf("the model returned no answer (%s): %s", resp.FinishReason, reason)
 	case ai.FinishReasonInterrupted:
-		return errors.New("a tool call waits for approval, which interrupts a run of an agent for good: set RunOptions.OnApproval")
+		return errors.New("a tool call requires approval, which ends the agent's run; set RunOptions.OnApproval")
 	}
 	return nil
 }
@@ -359,9 +359,9 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	case errors.Is(err, ai.ErrMaxTurnsExceeded):
 		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.doc.File, req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
-		return fmt.Errorf("agent %s (%s): the model %q is unknown; check its name and that its provider is set up: %w", a.name, a.doc.File, req.Model, err)
+		return fmt.Errorf("agent %s (%s): unknown model %q; check its name and its provider's setup: %w", a.name, a.doc.File, req.Model, err)
 	case req != nil && req.Model == "":
-		return fmt.Errorf("agent %s (%s): no model is named; add `model: provider/name` to the frontmatter, or choose one for the run", a.name, a.doc.File)
+		return fmt.Errorf("agent %s (%s): no model specified; add `model: provider/name` to the frontmatter, or specify one for the run", a.name, a.doc.File)
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }

@@ -107,7 +107,7 @@ func TestAgentBringsOutputs(t *testing.T) {
 	if b, csv := out.Artifacts[0], out.Artifacts[1]; b.Name != "d/b.png" || b.Parts[0].Text != "data:image/png;base64,AA==" || csv.Name != "r.csv" || csv.Parts[0].Text != "csv" {
 		t.Errorf("%+v, %+v", b.Parts[0], csv.Parts[0])
 	}
-	if _, err := r.agent("idle", file(model, "[other.csv]")).Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "nothing in the work directory is named other.csv") {
+	if _, err := r.agent("idle", file(model, "[other.csv]")).Run(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "other.csv not found in the workspace") {
 		t.Errorf("an output that was not made: %v", err)
 	}
 	if r.engine.open() != 1 { // that of the conversation, which may go on
@@ -247,11 +247,11 @@ func TestAgentErrors(t *testing.T) {
 		t.Errorf("too many turns: %v", err)
 	}
 	nameless := r.agent("nameless", "---\ndescription: x\n---\nx")
-	if _, err := nameless.Run(context.Background(), nil, nil); err == nil || !strings.Contains(err.Error(), "no model is named; add `model: provider/name` to the frontmatter") {
+	if _, err := nameless.Run(context.Background(), nil, nil); err == nil || !strings.Contains(err.Error(), "no model specified; add `model: provider/name` to the frontmatter") {
 		t.Errorf("no model: %v", err)
 	}
 	unknown := r.agent("unknown", "---\nmodel: nowhere/x\n---\nx")
-	if _, err := unknown.Run(context.Background(), nil, nil); !errors.Is(err, ai.ErrModelNotFound) || !strings.Contains(err.Error(), `the model "nowhere/x" is unknown`) {
+	if _, err := unknown.Run(context.Background(), nil, nil); !errors.Is(err, ai.ErrModelNotFound) || !strings.Contains(err.Error(), `unknown model "nowhere/x"`) {
 		t.Errorf("unknown model: %v", err)
 	}
 	strict := r.agent("strict", "---\nmodel: "+model+"\ninput: {schema: {task: string}}\n---\n{{task}}")
@@ -313,7 +313,7 @@ input:
 		"enum":         {obj{"n": 1, "kind": "blue"}, `: input kind must be one of "red", "green", null`},
 		"inside":       {obj{"n": 1, "rows": []any{obj{"id": "x"}}}, ": input rows.0.id must be a whole number, it is text"},
 		"several":      {obj{"n": "x", "flag": 1}, ": input flag must be true or false, it is the number 1; input n must be a whole number, it is text"},
-		"not for JSON": {obj{"n": 1, "lang": func() {}}, "the input cannot be written as JSON: json: unsupported type: func()"},
+		"not for JSON": {obj{"n": 1, "lang": func() {}}, "cannot encode the input as JSON: json: unsupported type: func()"},
 	} {
 		err := a.CheckInput(tt.input)
 		_, ran := a.Run(context.Background(), tt.input, nil)
@@ -330,7 +330,7 @@ input:
 input: {schema: {type: object, additionalProperties: false, properties: {lang: {type: string}, flag: {type: boolean}}}}
 ---
 x`)
-	for name, want := range map[string]string{"lnag": ": there is no input lnag, did you mean lang?", "colour": ": there is no input colour, known are flag, lang"} {
+	for name, want := range map[string]string{"lnag": ": unknown input lnag, did you mean lang?", "colour": ": unknown input colour, available: flag, lang"} {
 		if err := closed.CheckInput(obj{name: "c"}); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
@@ -408,7 +408,7 @@ func TestLoadAgents(t *testing.T) {
 		"x/two.prompt":   {Data: []byte("---\nmodel: x\n---\nx")},
 	}
 	_, err = tools.LoadAgentsFS(newRig(t).g, bad)
-	for _, part := range []string{"one.prompt:2:10: unknown runtime", "two.prompt:2:8: model must be text", `x/two.prompt: the agent "two" is defined in sub/two.prompt too`} {
+	for _, part := range []string{"one.prompt:2:10: unknown runtime", "two.prompt:2:8: model must be text", `x/two.prompt: the agent "two" is already defined in sub/two.prompt`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v lacks %q", err, part)
 		}
@@ -418,7 +418,7 @@ func TestLoadAgents(t *testing.T) {
 		t.Errorf("recursive partials: %v", err)
 	}
 	clash := fstest.MapFS{"c.prompt": {Data: []byte("---\nmodel: x\n---\n{{>who}}")}, "_who.prompt": {Data: []byte("somebody else")}}
-	if _, err := tools.LoadAgentsFS(r.g, clash); err == nil || !strings.Contains(err.Error(), `_who.prompt: another partial "who" is loaded already`) {
+	if _, err := tools.LoadAgentsFS(r.g, clash); err == nil || !strings.Contains(err.Error(), `_who.prompt: partial "who" is already loaded`) {
 		t.Errorf("clashing partials: %v", err)
 	}
 	if _, err := tools.LoadAgents(r.g, filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {

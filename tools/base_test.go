@@ -84,7 +84,7 @@ func TestRunTakesTheRunsTimeout(t *testing.T) {
 	r := newRig(t)
 	ctx := r.within("timeout", session.Request{Image: "custom:1", ExecTimeout: time.Second})
 	out := r.tools(bash()).call(ctx, "sandbox_run", obj{"code": "sleep 60"})
-	if code(out) != "timeout" || !strings.Contains(message(out), "ended after 1 seconds") {
+	if code(out) != "timeout" || !strings.Contains(message(out), "timed out after 1 seconds") {
 		t.Errorf("%v", out)
 	}
 }

@@ -175,7 +175,7 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 // session of a Genkit agent.
 func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
 	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
-		return fmt.Errorf("the sandbox is its user's, and nobody said who that is, with session.WithUser or --user NAME: %w", backend.ErrInvalid)
+		return fmt.Errorf("the sandbox belongs to a user, but no user is specified; use session.WithUser or --user NAME: %w", backend.ErrInvalid)
 	}
 	return checkChat(ctx)
 }
@@ -187,7 +187,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 		s, created, err = b.box.manager.Open(ctx, key, req)
 	}
 	if errors.Is(err, backend.ErrCapacity) {
-		err = toolspec.ErrorOf(err).WithRemediation("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
+		err = toolspec.ErrorOf(err).WithRemediation("Close a sandbox that you no longer need with sandbox_close and delete_workspace: true, or try again later.")
 	}
 	return s, created, err
 }
@@ -229,8 +229,8 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		names = append(names, fmt.Sprintf("%s (%s)", s.ID(), key.Name))
 	}
 	slices.Sort(names)
-	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
-		WithRemediation("Pass the sandbox_id of the one you mean.")
+	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, because there are several sandboxes: %s", strings.Join(names, ", ")).
+		WithRemediation("Pass the sandbox_id of one of them.")
 }
 
 // join makes the sandboxes that other processes opened in the run of a call that names none the binding's own, too.
@@ -257,8 +257,8 @@ func (b *binding) join(ctx context.Context, id string) error {
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
-		return nil, toolspec.Failf(toolspec.CodeNotFound, "there is no such sandbox in this run").
-			WithRemediation("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
+		return nil, toolspec.Failf(toolspec.CodeNotFound, "sandbox not found in this run").
+			WithRemediation("Use the sandbox_id from sandbox_open, or omit sandbox_id.")
 	}
 	return s, err
 }
@@ -392,7 +392,7 @@ func (b *binding) endStarted(ctx context.Context) {
 	b.mu.Unlock()
 	for _, s := range mine {
 		if err := b.release(ctx, s); err != nil {
-			b.box.log.ErrorContext(ctx, "cannot end what a cancelled agent had started", "sandbox", s.ID(), "error", err)
+			b.box.log.ErrorContext(ctx, "cannot kill processes of a cancelled agent", "sandbox", s.ID(), "error", err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (ou
 	t, ok := c.tools[name]
 	if !ok {
 		known := slices.Sorted(maps.Keys(c.tools))
-		return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", sanitize.Clip(name)).WithRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+		return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(name)).WithRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
 	}
 	return t.run(ctx, args)
 }

@@ -19,8 +19,8 @@ import (
 )
 
 // sandboxExpired is what a model reads whose sandbox was removed between two turns of a conversation.
-const sandboxExpired = "Your sandbox of earlier turns is gone, most likely because it was idle for too long, and this one is new: files that " +
-	"you made are lost, and processes that you started have ended. Earlier results describe the old one."
+const sandboxExpired = "Your sandbox of earlier turns was removed, probably because it was idle for too long, and this one is new: " +
+	"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
 
 // sessionID returns the id of the session of the Genkit agent that ctx belongs to, empty when it belongs to none.
 func sessionID(ctx context.Context) string {
@@ -51,7 +51,7 @@ func checkChat(ctx context.Context) error {
 	if id := sessionID(ctx); bound || id == "" || session.UserFromContext(ctx) != "" || unguessable(id) {
 		return nil
 	}
-	return fmt.Errorf("a client chose the id of this agent's session, and nobody said whose it is: say so with session.WithUser, "+
+	return fmt.Errorf("a client chose the id of this agent's session, but no user is specified; use session.WithUser, "+
 		"or let Genkit choose the ids: %w", backend.ErrInvalid)
 }
 

@@ -90,7 +90,7 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 				}
 				notices := 0
 				for _, m := range seen.list[len(seen.list)-1].Messages {
-					if strings.HasPrefix(m.Text(), "Your sandbox of earlier turns is gone") {
+					if strings.HasPrefix(m.Text(), "Your sandbox of earlier turns was removed") {
 						notices++
 					}
 				}

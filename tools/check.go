@@ -103,14 +103,14 @@ func (c *agentCheck) names() {
 		switch {
 		case slices.Contains(c.known.Tools, name):
 		case strings.HasPrefix(name, "sandbox_"):
-			c.fail([]any{"tools", i}, "remove it: the tools of the sandbox come with sandbox:", "the tool %q cannot be named", sanitize.Clip(name))
+			c.fail([]any{"tools", i}, "remove it; sandbox: adds the sandbox tools", "tool %q must not be listed", sanitize.Clip(name))
 		default:
-			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; tools that run code come with sandbox:"), "there is no tool %q", sanitize.Clip(name))
+			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; sandbox: adds tools that run code"), "unknown tool %q", sanitize.Clip(name))
 		}
 	}
 	for _, name := range c.doc.Meta.Use {
 		if !slices.Contains(c.known.Middleware, name) {
-			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: there is no middleware %q", sanitize.Clip(name))
+			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: unknown middleware %q", sanitize.Clip(name))
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (c *agentCheck) contract(source string) error {
 	}
 	input := schemaCheck{agentCheck: c, path: []any{"input", "schema"}}
 	if name, ok := parsed.Input.Schema.(string); ok && slices.Contains(dotprompt.JSONSchemaScalarTypes, first(name)) {
-		c.fail(input.path, "as in schema: {task: string}", "the input of an agent is a mapping of names to values, not %s", sanitize.Clip(name))
+		c.fail(input.path, "as in schema: {task: string}", "input must be a mapping of names to values, not %s", sanitize.Clip(name))
 	} else {
 		input.schema(parsed.Input.Schema)
 	}
@@ -177,7 +177,7 @@ func (c *agentCheck) partials() error {
 func (c *agentCheck) partial(found partials, name string) {
 	t := found[name].template()
 	if err := compile(t.text); err != nil {
-		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: "the template cannot be read: " + oneLine(err.Error())})
+		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: "cannot read the template: " + oneLine(err.Error())})
 	}
 	c.included(found, t)
 	var one *frontmatter.Error
@@ -191,9 +191,9 @@ func (c *agentCheck) included(found partials, t template) {
 	for _, inc := range t.includes() {
 		switch _, ok := found[inc.name]; {
 		case inc.computed():
-			c.errs = append(c.errs, t.problem(inc.offset, "write it out", "the name of an included partial is computed"))
+			c.errs = append(c.errs, t.problem(inc.offset, "write it out", "the name of an included partial must be literal"))
 		case !ok:
-			c.errs = append(c.errs, t.problem(inc.offset, "a partial NAME is a file _NAME"+promptSuffix+" beside the agent", "there is no partial %q", sanitize.Clip(inc.name)))
+			c.errs = append(c.errs, t.problem(inc.offset, "create partial NAME as a file _NAME"+promptSuffix+" next to the agent's file", "partial %q not found", sanitize.Clip(inc.name)))
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (c *schemaCheck) schema(v any) {
 	}
 	c.short(v, c.path)
 	if len(c.errs) == before && !c.named {
-		c.fail(c.path, "", "the schema cannot be read: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
+		c.fail(c.path, "", "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
 	}
 }
 

@@ -44,17 +44,17 @@ func TestCheckAgent(t *testing.T) {
 		"tools": {
 			head: "tools: [nosuchtool, sandbox_exec, search]\nuse: [tracing, nosuch]\nsandbox: {mode: code, image: \"Debian:12\"}",
 			want: []string{
-				`a.prompt:2:9: there is no tool "nosuchtool"; remove it; tools that run code come with sandbox:`,
-				`a.prompt:2:21: the tool "sandbox_exec" cannot be named; remove it: the tools of the sandbox come with sandbox:`,
-				`a.prompt:3:6: use: there is no middleware "nosuch"`,
+				`a.prompt:2:9: unknown tool "nosuchtool"; remove it; sandbox: adds tools that run code`,
+				`a.prompt:2:21: tool "sandbox_exec" must not be listed; remove it; sandbox: adds the sandbox tools`,
+				`a.prompt:3:6: use: unknown middleware "nosuch"`,
 				`a.prompt:4:30: image reference "Debian:12": invalid reference format: repository name (library/Debian) must be lowercase: invalid argument`,
 			},
 		},
 		"near names": {
 			head: "tools: [serch]\nuse: [trcing]\noutput: {format: jsn}",
 			want: []string{
-				`a.prompt:2:9: there is no tool "serch"; did you mean "search"?`,
-				`a.prompt:3:6: use: there is no middleware "trcing"; did you mean "tracing"?`,
+				`a.prompt:2:9: unknown tool "serch"; did you mean "search"?`,
+				`a.prompt:3:6: use: unknown middleware "trcing"; did you mean "tracing"?`,
 				`a.prompt:4:18: unknown output format "jsn"; did you mean "json"?`,
 			},
 		},
@@ -70,7 +70,7 @@ func TestCheckAgent(t *testing.T) {
 				`a.prompt:4:8: unknown type "strin"; did you mean "string"?`,
 				`a.prompt:5:16: b(arry): unknown kind "arry"; did you mean "array"?`,
 				`a.prompt:6:16: c(enum): the values of an enum must be a list; as in [red, green]`,
-				`a.prompt:7:12: unknown type "Foo"; known are string, boolean, null, number, integer, any, Known`,
+				`a.prompt:7:12: unknown type "Foo"; available: string, boolean, null, number, integer, any, Known`,
 				`a.prompt:7:20: the type of f must be text or a mapping; write the name of a type, as in string`,
 				`a.prompt:8:18: output.schema: has a primitive type that is NOT VALID -- given: /strng/ Expected valid values are:[array boolean integer number null object string]`,
 			},
@@ -92,7 +92,7 @@ func TestCheckAgent(t *testing.T) {
 		"input that is no mapping": {
 			head: "input: {schema: string}\noutput: {schema: any}",
 			want: []string{
-				`a.prompt:2:17: the input of an agent is a mapping of names to values, not string; as in schema: {task: string}`,
+				`a.prompt:2:17: input must be a mapping of names to values, not string; as in schema: {task: string}`,
 				`a.prompt:3:18: output.schema: has a primitive type that is NOT VALID -- given: /any/ Expected valid values are:[array boolean integer number null object string]`,
 			},
 		},
@@ -100,10 +100,10 @@ func TestCheckAgent(t *testing.T) {
 		"partials": {
 			body: "é {{>missing}} {{> (lookup . \"x\")}}\n{{> broken}} {{>loop}}",
 			want: []string{
-				`a.prompt:3:3: there is no partial "missing"; a partial NAME is a file _NAME.prompt beside the agent`,
-				`a.prompt:3:16: the name of an included partial is computed; write it out`,
-				`_broken.prompt:1: the template cannot be read: Parse error on line 1: Expecting OpenEndBlock, got: 'EOF'`,
-				`_broken.prompt:1:2: there is no partial "gone"; a partial NAME is a file _NAME.prompt beside the agent`,
+				`a.prompt:3:3: partial "missing" not found; create partial NAME as a file _NAME.prompt next to the agent's file`,
+				`a.prompt:3:16: the name of an included partial must be literal; write it out`,
+				`_broken.prompt:1: cannot read the template: Parse error on line 1: Expecting OpenEndBlock, got: 'EOF'`,
+				`_broken.prompt:1:2: partial "gone" not found; create partial NAME as a file _NAME.prompt next to the agent's file`,
 				`_loop.prompt:2:3: the partial includes itself: loop > loop; partials must not be recursive`,
 			},
 		},
@@ -138,7 +138,7 @@ func TestCheckPartial(t *testing.T) {
 	})
 	for name, want := range map[string][]string{
 		"_good.prompt":   nil,
-		"_broken.prompt": {`_broken.prompt:1:1: there is no partial "gone"; a partial NAME is a file _NAME.prompt beside the agent`},
+		"_broken.prompt": {`_broken.prompt:1:1: partial "gone" not found; create partial NAME as a file _NAME.prompt next to the agent's file`},
 		"_loop.prompt":   {`_loop.prompt:1:1: the partial includes itself: loop > loop; partials must not be recursive`},
 	} {
 		if diff := cmp.Diff(want, relative(tools.CheckPartial(filepath.Join(dir, name)), dir)); diff != "" {

@@ -46,12 +46,12 @@ func (b *binding) snapshotTools() []*tool {
 	}
 	return []*tool{
 		newTool(b, b.rollback, toolspec.Definition{
-			Name: toolspec.ToolRollback, Title: "Go back to a snapshot", Destructive: true, Idempotent: true,
-			Description: "Ends all commands in the sandbox and makes the files below /workspace what they were when the snapshot was made. Files elsewhere stay. The snapshot stays, too, so that you can try again from it.",
+			Name: toolspec.ToolRollback, Title: "Roll back to a snapshot", Destructive: true, Idempotent: true,
+			Description: "Kills all commands in the sandbox and restores the files below /workspace from the snapshot. Files elsewhere are not changed. The snapshot is kept, so you can use it again.",
 		}),
 		newTool(b, b.snapshot, toolspec.Definition{
-			Name: toolspec.ToolSnapshot, Title: "Make a snapshot",
-			Description: fmt.Sprintf("Keeps all files below /workspace as they are now, under a name of your choice, for sandbox_rollback: before you try what may go wrong. There may be %d.", backend.MaxSnapshots),
+			Name: toolspec.ToolSnapshot, Title: "Create a snapshot",
+			Description: fmt.Sprintf("Saves all files below /workspace under a name of your choice, for sandbox_rollback. Use it before risky changes. The limit is %d snapshots.", backend.MaxSnapshots),
 		}),
 	}
 }
@@ -61,23 +61,23 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 	return []*tool{
 		newTool(b, b.closeSandbox, toolspec.Definition{
 			Name: toolspec.ToolClose, Title: "Close a sandbox", Destructive: true, Idempotent: true,
-			Description: "Closes the sandbox for you and ends what you left running in it. Never needed: every run cleans up after itself. Its files stay for the rest of the run, and sandbox_open resumes it, unless delete_workspace is true.",
+			Description: "Closes the sandbox for you and kills processes that you left running. Optional: every run cleans up at its end. The files are kept for the rest of the run, and sandbox_open resumes it, unless delete_workspace is true.",
 		}),
 		newTool(b, b.execCommand, toolspec.Definition{
 			Name: toolspec.ToolExec, Title: "Run a command", Destructive: true, Network: true,
-			Description: "Runs a command in the sandbox and gives its output. Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both. A non-zero exit_code is a result like any other. Long output is cut in the middle and kept whole in output_path. A command that takes longer than yield_ms is handed back with status running, also without stream: call sandbox_exec_wait for its end and its output, sandbox_exec_read for what it writes meanwhile, or sandbox_exec_kill." + b.hostNote(),
+			Description: "Runs a command in the sandbox and returns its output. Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both. A non-zero exit_code is a normal result. Long output is cut in the middle and saved in full in output_path. If a command takes longer than yield_ms, it is returned with status running, even without stream: call sandbox_exec_wait for its end and output, sandbox_exec_read for its output so far, or sandbox_exec_kill." + b.hostNote(),
 		}, seconds(b.maxSeconds), toolspec.Bound{Name: "yield_ms", Most: maxYieldMS}),
 		newTool(b, b.execKill, toolspec.Definition{
-			Name: toolspec.ToolExecKill, Title: "End a command", Destructive: true, Idempotent: true,
-			Description: "Ends a running command with all its children, or sends them a signal. Ending one that has ended is no error.",
+			Name: toolspec.ToolExecKill, Title: "Kill a command", Destructive: true, Idempotent: true,
+			Description: "Kills a running command with all its children, or sends them a signal. It has no effect if the command has exited.",
 		}),
 		newTool(b, b.execRead, toolspec.Definition{
 			Name: toolspec.ToolExecRead, Title: "Read a command's output", ReadOnly: true, Idempotent: true,
-			Description: "Reads output of a command while it runs or afterwards, in numbered chunks. Reading consumes nothing: pass next_seq as since_seq to read on.",
+			Description: "Reads output of a running or finished command in numbered chunks. Reading consumes nothing: pass next_seq as since_seq to continue.",
 		}, toolspec.Bound{Name: "since_seq"}, toolspec.Bound{Name: "max_chunks", Least: 1, Most: maxChunks}, toolspec.Bound{Name: "wait_ms", Most: maxReadWaitMS}),
 		newTool(b, b.execWait, toolspec.Definition{
 			Name: toolspec.ToolExecWait, Title: "Wait for a command", ReadOnly: true, Idempotent: true,
-			Description: "Waits until a running command ends and gives its result and output, as sandbox_exec does. After timeout_seconds it gives what there is; the command goes on then.",
+			Description: "Waits until a running command exits and returns its result and output, as sandbox_exec does. After timeout_seconds it returns the output so far; the command keeps running.",
 		}, seconds(maxSeconds)),
 		newTool(b, b.execWrite, toolspec.Definition{
 			Name: toolspec.ToolExecWrite, Title: "Write to a command", Destructive: true, Network: true,
@@ -85,11 +85,11 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 		}),
 		newTool(b, b.fsDelete, toolspec.Definition{
 			Name: toolspec.ToolFSDelete, Title: "Delete files", Destructive: true, Idempotent: true,
-			Description: "Deletes a file, or with recursive a directory with all it holds. /workspace itself cannot be deleted.",
+			Description: "Deletes a file, or with recursive a directory and its contents. /workspace itself cannot be deleted.",
 		}),
 		newTool(b, b.fsEdit, toolspec.Definition{
 			Name: toolspec.ToolFSEdit, Title: "Edit a file", Destructive: true,
-			Description: "Replaces text in a file: old_string, which must occur exactly once, or with replace_all every occurrence of it. The rest of the file, its mode and its kind of line ends stay as they are: write LF, also for a file with CR LF.",
+			Description: "Replaces text in a file: old_string, which must occur exactly once, or with replace_all every occurrence. The rest of the file, its mode, and its line endings do not change: write LF even if the file has CR LF.",
 		}),
 		newTool(b, b.fsList, toolspec.Definition{
 			Name: toolspec.ToolFSList, Title: "List files", ReadOnly: true, Idempotent: true,
@@ -97,16 +97,16 @@ func (b *binding) codeTools(seconds func(most int64) toolspec.Bound) []*tool {
 		}, toolspec.Bound{Name: "limit", Least: 1, Most: session.MaxListEntries, Default: session.DefaultListEntries}),
 		newTool(b, b.fsRead, toolspec.Definition{
 			Name: toolspec.ToolFSRead, Title: "Read a file", ReadOnly: true, Idempotent: true,
-			Description: "Reads a file, in whole or in part: by bytes (offset, max_bytes) or by lines (line_offset counts from 1, line_limit). When truncated is true, note says how to read on. An image (PNG, JPEG, GIF, WebP) is shown to you, unless you ask for a part of its bytes.",
+			Description: "Reads a file, in whole or in part: by bytes (offset, max_bytes) or by lines (line_offset counts from 1, line_limit). If truncated is true, note describes how to continue. An image (PNG, JPEG, GIF, WebP) is shown to you, unless you request part of its bytes.",
 		}, toolspec.Bound{Name: "max_bytes", Least: 1, Most: maxTransfer, Default: b.readBytes},
 			toolspec.Bound{Name: "offset"}, toolspec.Bound{Name: "line_offset"}, toolspec.Bound{Name: "line_limit"}),
 		newTool(b, b.fsWrite, toolspec.Definition{
 			Name: toolspec.ToolFSWrite, Title: "Write a file", Destructive: true, Idempotent: true,
-			Description: "Writes a whole file and makes its parent directories. An existing file is refused unless overwrite is true.",
+			Description: "Writes a whole file and creates its parent directories. It replaces an existing file only if overwrite is true.",
 		}),
 		newTool(b, b.openSandbox, toolspec.Definition{
 			Name: toolspec.ToolOpen, Title: "Open a sandbox", Idempotent: true,
-			Description: "Opens the sandbox, or resumes it with its files, and tells what can be counted on in it: network, limits, interpreters. Optional: the first tool that needs the sandbox opens it.",
+			Description: "Opens the sandbox, or resumes it with its files, and returns its network access, limits, and interpreters. Optional: the first tool that needs the sandbox opens it.",
 		}),
 	}
 }
@@ -121,12 +121,12 @@ func (b *binding) offered() []ai.Tool {
 }
 
 func (b *binding) runDescription() string {
-	d := "Runs a program in a fresh sandbox that is removed afterwards: nothing is kept between calls. Give the source text as code; print what you need, since only stdout, stderr and the exit code come back. Files for the program go into files."
+	d := "Runs a program in a fresh sandbox that is removed afterwards: nothing is kept between calls. Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files."
 	return d + b.networkNote()
 }
 
 func (b *binding) scriptDescription() string {
-	return "Runs a program in your sandbox, which keeps its files between calls: the work directory is /workspace. Give the source text as code; print what you need, since only stdout, stderr and the exit code come back. Files for the program go into files." + b.networkNote() + b.hostNote()
+	return "Runs a program in your sandbox, which keeps its files between calls: the working directory is /workspace. Pass the source text as code; print what you need, because only stdout, stderr, and the exit code are returned. Pass input files in files." + b.networkNote() + b.hostNote()
 }
 
 func (b *binding) networkNote() string {
@@ -147,7 +147,7 @@ func installedNote(e session.Environment) (note string) {
 		packages []string
 	}{{"Python", e.Pip}, {"npm", e.Npm}} {
 		if len(registry.packages) > 0 {
-			note += fmt.Sprintf(" Packages of %s that are installed: %s.", registry.name, strings.Join(registry.packages, ", "))
+			note += fmt.Sprintf(" Installed %s packages: %s.", registry.name, strings.Join(registry.packages, ", "))
 		}
 	}
 	return note
@@ -155,7 +155,7 @@ func installedNote(e session.Environment) (note string) {
 
 // hostsNote tells a model which hosts the sandbox reaches.
 func hostsNote(allow []string) string {
-	return "Of the network only these hosts are reached, by HTTP and TLS through the proxy that the environment names: " + strings.Join(allow, ", ") + "."
+	return "Network access is limited to these hosts, by HTTP and TLS through the proxy in the environment: " + strings.Join(allow, ", ") + "."
 }
 
 // hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.

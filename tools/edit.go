@@ -34,7 +34,7 @@ func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput,
 		}
 		data, err := found.Replace(*in.NewString, maxEdit)
 		if err != nil {
-			return nil, toolspec.Failf(toolspec.CodeTooLarge, "the file would get larger than the limit of an edit, %d bytes", maxEdit)
+			return nil, toolspec.Failf(toolspec.CodeTooLarge, "the edited file would exceed the limit of %d bytes", maxEdit)
 		}
 		if b.check != nil {
 			if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: int64(len(data))}}); fail != nil {
@@ -49,7 +49,7 @@ func (b *binding) fsEdit(ctx context.Context, in fsEditInput) (out fsEditOutput,
 		out.Error = known
 		return out, nil
 	case errors.Is(err, backend.ErrTimeout):
-		known = toolspec.ErrorOf(err).WithRemediation("Wait until what writes to the file has ended, then call again.")
+		known = toolspec.ErrorOf(err).WithRemediation("Wait until other programs stop writing to the file, then call again.")
 		known.Retryable = true
 		return out, known
 	}
@@ -65,12 +65,12 @@ func ambiguous(found *textedit.Search, in fsEditInput) *toolspec.Error {
 		return nil
 	case n > 0:
 		return toolspec.Failf(toolspec.CodeInvalid, "old_string occurs %d times in %s, at lines %s", n, name, places(found)).
-			WithRemediation("Add lines around it to old_string until it occurs once, or pass replace_all: true.")
+			WithRemediation("Add surrounding lines to old_string until it occurs once, or pass replace_all: true.")
 	}
 	fail := toolspec.Failf(toolspec.CodeInvalid, "old_string occurs 0 times in %s", name).
-		WithRemediation("Read the file with sandbox_fs_read and copy the text exactly, with its white space.")
+		WithRemediation("Read the file with sandbox_fs_read and copy the text exactly, including white space.")
 	if line := found.Near(); line > 0 {
-		fail.Message += fmt.Sprintf("; the lines from %d on differ from it in white space alone", line)
+		fail.Message += fmt.Sprintf("; the lines from %d on differ only in white space", line)
 	}
 	return fail
 }

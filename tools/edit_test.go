@@ -51,11 +51,11 @@ func TestEditRefuses(t *testing.T) {
 		want    string
 		matches float64
 	}{
-		"twice":        {obj{"old_string": "b()", "new_string": "x"}, "old_string occurs 2 times in f, at lines 2, 5; Add lines around it", 2},
+		"twice":        {obj{"old_string": "b()", "new_string": "x"}, "old_string occurs 2 times in f, at lines 2, 5; Add surrounding lines", 2},
 		"often":        {obj{"old_string": "same", "new_string": "x"}, "occurs 30 times in f, at lines 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25 and 10 more", 30},
 		"nowhere":      {obj{"old_string": "nothing", "new_string": "x"}, "old_string occurs 0 times in f; Read the file", 0},
 		"nowhere, all": {obj{"old_string": "nothing", "new_string": "x", "replace_all": true}, "occurs 0 times", 0},
-		"white space":  {obj{"old_string": "if c:\n\tb()", "new_string": "x"}, "the lines from 4 on differ from it in white space alone", 0},
+		"white space":  {obj{"old_string": "if c:\n\tb()", "new_string": "x"}, "the lines from 4 on differ only in white space", 0},
 		"the same":     {obj{"old_string": "same", "new_string": "same"}, "old_string and new_string are the same", 0},
 		"nothing":      {obj{"old_string": "", "new_string": "x"}, "old_string is empty", 0},
 		"no new":       {obj{"old_string": "if a"}, "new_string is required", 0},

@@ -24,7 +24,7 @@ const (
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
 	defaultWait      = 120 * time.Second
-	shellDescription = "Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
+	shellDescription = "Pass cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
 )
 
 func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput, err error) {
@@ -82,9 +82,9 @@ func (b *binding) yield(ctx context.Context, in execInput) time.Duration {
 func commandGiven(in execInput) *toolspec.Error {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return toolspec.Failf(toolspec.CodeInvalid, "both cmd and command are given").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd and command cannot be used together").WithRemediation(shellDescription)
 	case len(in.Cmd) == 0 && in.Command == "":
-		return toolspec.Failf(toolspec.CodeInvalid, "neither cmd nor command is given").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd or command is required").WithRemediation(shellDescription)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
 		return toolspec.Failf(toolspec.CodeInvalid, "cmd[0], the program, is empty").WithRemediation(shellDescription)
 	}
@@ -156,7 +156,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error
 		return done{}, fail
 	}
 	if !given && !in.EOF {
-		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write: give text, data_b64 or eof")
+		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write: pass text, data_b64, or eof")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -165,7 +165,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
 		e := toolspec.ErrorOf(unknownExec(err))
 		if e.Code == toolspec.CodeInvalid || e.Code == toolspec.CodeClosed {
-			e = e.WithRemediation("Standard input is open only for a command that still runs and was started with stream: true.")
+			e = e.WithRemediation("Standard input is open only for a running command that was started with stream: true.")
 		}
 		return done{}, e
 	}
@@ -197,8 +197,8 @@ func unknownExec(err error) error {
 	if err == nil || toolspec.ErrorOf(err).Code != toolspec.CodeNotFound {
 		return err
 	}
-	return toolspec.Failf(toolspec.CodeNotFound, "there is no such exec in this sandbox").
-		WithRemediation("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
+	return toolspec.Failf(toolspec.CodeNotFound, "command not found in this sandbox").
+		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 
 // eitherForm returns bytes that come as text or in base64, with or without padding, of either alphabet. It reports false
@@ -209,7 +209,7 @@ func eitherForm(textName string, text *string, dataName string, data *string) (b
 	case text == nil && data == nil:
 		return nil, false, nil
 	case !empty(text) && !empty(data):
-		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "both %s and %s are given", textName, dataName)
+		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s and %s cannot be used together", textName, dataName)
 	case text != nil && empty(data):
 		return []byte(*text), true, nil
 	}

@@ -42,15 +42,15 @@ func TestExecArguments(t *testing.T) {
 		input obj
 		want  string
 	}{
-		{"sandbox_exec", obj{}, "neither cmd nor command is given"},
-		{"sandbox_exec", obj{"cmd": []string{"a"}, "command": "b"}, "both cmd and command are given"},
+		{"sandbox_exec", obj{}, "cmd or command is required"},
+		{"sandbox_exec", obj{"cmd": []string{"a"}, "command": "b"}, "cmd and command cannot be used together"},
 		{"sandbox_exec", obj{"command": `["ls", "-l"]`}, "Pass the list itself as cmd"},
 		{"sandbox_exec", obj{"cmd": []string{""}}, "cmd[0], the program, is empty"},
 		{"sandbox_exec", obj{"command": "x", "timeout": 1e12}, "timeout_seconds is 1000000000000, it must be 1 to 3600"},
 		{"sandbox_exec", obj{"command": "x", "yield_ms": 3600001}, "it must be 0 to 3600000"},
 		{"sandbox_exec_write", obj{"exec_id": "x"}, "nothing to write"},
 		{"sandbox_exec_write", obj{"exec_id": "x", "data_b64": "!"}, "data_b64 is not base64"},
-		{"sandbox_exec_write", obj{"exec_id": "x", "text": "a", "data_b64": "YQ"}, "both text and data_b64 are given"},
+		{"sandbox_exec_write", obj{"exec_id": "x", "text": "a", "data_b64": "YQ"}, "text and data_b64 cannot be used together"},
 		{"sandbox_exec_read", obj{"exec_id": ""}, "exec_id is empty"},
 		{"sandbox_exec_read", obj{"exec_id": "x", "wait_ms": 60001}, "wait_ms is 60001, it must be 0 to 60000"},
 		{"sandbox_exec_read", obj{"exec_id": "x", "since_seq": -1}, "since_seq is -1, it must not be negative"},
@@ -75,7 +75,7 @@ func TestExecArguments(t *testing.T) {
 		t.Errorf("missing program: %s", message(out))
 	}
 	out = set.fails(toolspec.CodeInvalid, "sandbox_exec", obj{"command": "x", "cwd": "/no/such/dir"})
-	if !strings.Contains(message(out), "Make the directory first") {
+	if !strings.Contains(message(out), "Create the directory first") {
 		t.Errorf("missing directory: %s", message(out))
 	}
 	for _, name := range []string{"sandbox_exec_read", "sandbox_exec_wait", "sandbox_exec_kill"} {
@@ -113,7 +113,7 @@ func TestExecOutputIsCut(t *testing.T) {
 		}
 	}
 	path := str(out["output_path"])
-	if out["stdout_bytes"] != 208890.0 || !strings.Contains(text, "of 208890 bytes of stdout are left out here; all of it is in "+path) {
+	if out["stdout_bytes"] != 208890.0 || !strings.Contains(text, "of 208890 bytes of stdout omitted here; the full output is in "+path) {
 		t.Errorf("bytes %v, path %s", out["stdout_bytes"], path)
 	}
 	whole := set.ok("sandbox_exec", obj{"cmd": []string{"wc", "-l", path}})

@@ -34,7 +34,7 @@ const placeholderModel = pluginName + "/executor"
 func newPlaceholder() api.Action {
 	opts := &ai.ModelOptions{Label: "coding agent in a sandbox", Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Output: []string{"json"}}}
 	return ai.NewModelAction(placeholderModel, opts, func(context.Context, *ai.ModelRequest, any, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
-		return nil, fmt.Errorf("tools: %w: %s stands for the coding agent of `sandbox: {mode: executor}` and answers nothing itself", backend.ErrInvalid, placeholderModel)
+		return nil, fmt.Errorf("tools: %w: %s represents the coding agent of `sandbox: {mode: executor}` and does not answer requests", backend.ErrInvalid, placeholderModel)
 	})
 }
 
@@ -167,7 +167,7 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 	for i, m := range req.Messages {
 		for _, part := range m.Content {
 			if !part.IsText() && !part.IsReasoning() {
-				return t, fmt.Errorf("tools: %w: a message holds what is no text, which a coding agent is not given", backend.ErrUnsupported)
+				return t, fmt.Errorf("tools: %w: coding agents accept only text messages", backend.ErrUnsupported)
 			}
 		}
 		switch text := m.Text(); {
@@ -180,7 +180,7 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 		}
 	}
 	if len(earlier) > 0 {
-		t.Prompt = "What was said before:\n" + strings.Join(earlier, "\n") + "\n\n" + t.Prompt
+		t.Prompt = "Earlier messages:\n" + strings.Join(earlier, "\n") + "\n\n" + t.Prompt
 	}
 	t.System, t.Model = strings.Join(system, "\n\n"), model
 	if !whole {
@@ -198,7 +198,7 @@ func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.S
 	patterns := b.cfg.Executor.Skills
 	if file == "" {
 		if len(patterns) > 0 {
-			return nil, nil, fmt.Errorf("tools: %w: executor.skills are relative to an agent's file, and this one has none", backend.ErrUnsupported)
+			return nil, nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file", backend.ErrUnsupported)
 		}
 		return nil, func() {}, nil
 	}
@@ -220,7 +220,7 @@ func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.S
 func (b *binding) skillsIn(ctx context.Context, root fs.FS, patterns []string, file string) (skills []skill.Skill, err error) {
 	dirs, err := skill.Find(root, patterns)
 	if err != nil {
-		return nil, fmt.Errorf("tools: %w: executor.skills beside %s: %v", backend.ErrInvalid, file, err)
+		return nil, fmt.Errorf("tools: %w: executor.skills of %s: %v", backend.ErrInvalid, file, err)
 	}
 	for _, dir := range dirs {
 		s, diagnostics, err := skill.Load(root, dir)
@@ -228,7 +228,7 @@ func (b *binding) skillsIn(ctx context.Context, root fs.FS, patterns []string, f
 			return nil, fmt.Errorf("tools: %w", err)
 		}
 		for _, d := range diagnostics {
-			b.box.log.WarnContext(ctx, "a skill is not as the standard wants it", "skill", dir, "problem", d)
+			b.box.log.WarnContext(ctx, "a skill does not follow the standard", "skill", dir, "problem", d)
 		}
 		skills = append(skills, s)
 	}
@@ -281,7 +281,7 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 		return &asking{}, nil
 	}
 	if models == nil {
-		return nil, fmt.Errorf("tools: %w: mode executor needs a model proxy: set Plugin.Models", backend.ErrInvalid)
+		return nil, fmt.Errorf("tools: %w: mode executor requires a model proxy; set Plugin.Models", backend.ErrInvalid)
 	}
 	at, err := models.Attach(ctx, s)
 	if err != nil {

@@ -31,7 +31,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 	case fail != nil:
 		return out, fail
 	case !given:
-		return out, toolspec.Failf(toolspec.CodeInvalid, "neither contents nor contents_b64 is given").
+		return out, toolspec.Failf(toolspec.CodeInvalid, "contents or contents_b64 is required").
 			WithRemediation("Pass the text as contents; an empty file is contents: \"\".")
 	case len(data) > maxTransfer:
 		return out, toolspec.Failf(toolspec.CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
@@ -48,7 +48,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutp
 		Mode: mode, Overwrite: in.Overwrite, Size: int64(len(data)),
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
-		err = toolspec.Failf(toolspec.CodeExists, "%s exists already", sanitize.Clip(in.Path)).
+		err = toolspec.Failf(toolspec.CodeExists, "%s already exists", sanitize.Clip(in.Path)).
 			WithRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
 	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
@@ -77,7 +77,7 @@ func absolute(s *session.Session, name string) string {
 func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput, err error) {
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
-		return out, toolspec.Failf(toolspec.CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
+		return out, toolspec.Failf(toolspec.CodeInvalid, "offset counts bytes and cannot be used with line_offset or line_limit")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
@@ -114,12 +114,12 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	}
 	out.set(data)
 	if len(data) == 0 && in.Offset > 0 {
-		out.Note = fmt.Sprintf("the file has no byte at offset %d, it ends after %d bytes", in.Offset, info.Size)
+		out.Note = fmt.Sprintf("offset %d is past the end of the file, which has %d bytes", in.Offset, info.Size)
 	}
 	if more {
 		next := in.Offset + int64(len(data))
 		out.Truncated, out.NextOffset = true, &next
-		out.Note = fmt.Sprintf("%d more bytes; call again with offset %d to read on", max(info.Size-next, 0), next)
+		out.Note = fmt.Sprintf("%d more bytes; call again with offset %d to continue", max(info.Size-next, 0), next)
 	}
 	return out, nil
 }
@@ -166,11 +166,11 @@ func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsR
 	case w.cut && w.taken == 0:
 		next := w.start + int64(len(data))
 		out.Truncated, out.NextOffset = true, &next
-		out.Note = fmt.Sprintf("line %d is longer than max_bytes; call again with offset %d to read on", first, next)
+		out.Note = fmt.Sprintf("line %d is longer than max_bytes; call again with offset %d to continue", first, next)
 	case w.full:
 		next := first + w.taken
 		out.Truncated, out.NextLineOffset = true, &next
-		out.Note = fmt.Sprintf("more lines follow; call again with line_offset %d to read on", next)
+		out.Note = fmt.Sprintf("more lines follow; call again with line_offset %d to continue", next)
 	case w.skip > 0:
 		out.Note = fmt.Sprintf("the file has no line %d", first)
 	}

@@ -53,8 +53,8 @@ func TestFileArguments(t *testing.T) {
 		code  toolspec.Code
 		want  string
 	}{
-		"no contents":         {"sandbox_fs_write", obj{"path": "a"}, toolspec.CodeInvalid, "neither contents nor contents_b64"},
-		"both contents":       {"sandbox_fs_write", obj{"path": "a", "contents": "a", "contents_b64": "YQ"}, toolspec.CodeInvalid, "both contents and contents_b64"},
+		"no contents":         {"sandbox_fs_write", obj{"path": "a"}, toolspec.CodeInvalid, "contents or contents_b64 is required"},
+		"both contents":       {"sandbox_fs_write", obj{"path": "a", "contents": "a", "contents_b64": "YQ"}, toolspec.CodeInvalid, "contents and contents_b64 cannot be used together"},
 		"bad base64":          {"sandbox_fs_write", obj{"path": "a", "contents_b64": "%"}, toolspec.CodeInvalid, "contents_b64 is not base64"},
 		"bad mode":            {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "rw"}, toolspec.CodeInvalid, "mode \"rw\" must be permissions in octal"},
 		"mode too large":      {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "4755"}, toolspec.CodeInvalid, "must be permissions in octal"},
@@ -95,12 +95,12 @@ func TestReadBytes(t *testing.T) {
 		if out["contents"] != tt.want || out["next_offset"] != tt.next || out["truncated"] != (tt.next != nil) || out["size_bytes"] != 7.0 {
 			t.Errorf("%d bytes from %d: %v", tt.max, tt.offset, out)
 		}
-		if tt.next != nil && !strings.Contains(str(out["note"]), fmt.Sprintf("call again with offset %v to read on", tt.next)) {
+		if tt.next != nil && !strings.Contains(str(out["note"]), fmt.Sprintf("call again with offset %v to continue", tt.next)) {
 			t.Errorf("note %v", out["note"])
 		}
 	}
 	out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 10})
-	if out["note"] != "the file has no byte at offset 10, it ends after 7 bytes" {
+	if out["note"] != "offset 10 is past the end of the file, which has 7 bytes" {
 		t.Errorf("past the end: %v", out)
 	}
 	if out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 3, "max_bytes": 2}); out["contents_b64"] != "gqw=" {

@@ -37,10 +37,10 @@ func (b *binding) unknownTool() ai.Tool {
 // unknown explains that there is no such tool.
 func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
 	if in.Unread != "" {
-		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid, "the arguments of a tool call are no JSON object (%s); none of the calls was made", in.Unread).
-			WithRemediation("Call again, with arguments that are one JSON object: escape quotes, backslashes and line ends in texts. If they were cut off, write less in one call.")
+		return toolspec.Result{}, toolspec.Failf(toolspec.CodeInvalid, "the arguments of a tool call are not a JSON object (%s); none of the calls was made", in.Unread).
+			WithRemediation("Call again with one JSON object as arguments: escape quotes, backslashes, and newlines in strings. If they were truncated, write less in one call.")
 	}
-	e := toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", sanitize.Clip(in.Tool))
+	e := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", sanitize.Clip(in.Tool))
 	if len(in.Known) == 0 {
 		return toolspec.Result{}, e.WithRemediation("There are no tools: answer without one.")
 	}

@@ -28,7 +28,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	case cfg.HostTools == nil:
 		return nil, nil
 	case t.hosts == nil:
-		return nil, fmt.Errorf("tools: %w: host_tools name tools of the host, and there are none: set Plugin.HostTools, or name a file with --host-tools", backend.ErrInvalid)
+		return nil, fmt.Errorf("tools: %w: host_tools requires host tools; set Plugin.HostTools, or specify a file with --host-tools", backend.ErrInvalid)
 	}
 	g := hosttools.Grant{
 		Rules: *cfg.HostTools, Approver: hosttools.ApproverFromContext(ctx), Caller: hosttools.Caller{Run: run.ID},
@@ -67,7 +67,7 @@ func (h *hostCalls) declare(ctx context.Context, at *hosttools.Attachment, id st
 	}
 	if err := at.Declare(ctx, h.set); err != nil {
 		fail := *toolspec.ErrorOf(err)
-		fail.Message = "cannot write down the host's tools in the sandbox: " + fail.Message
+		fail.Message = "cannot write the list of host tools to the sandbox: " + fail.Message
 		return &fail
 	}
 	h.declared[id] = true
@@ -82,7 +82,7 @@ func (b *binding) endHostCalls(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if err := b.hosts.set.Close(ctx); err != nil {
-		b.box.log.ErrorContext(ctx, "host tools that an agent's code called do not end", "error", err)
+		b.box.log.ErrorContext(ctx, "host tools called by an agent's code do not finish", "error", err)
 	}
 	b.hosts.mu.Lock()
 	defer b.hosts.mu.Unlock()
@@ -152,5 +152,5 @@ func (b *binding) hostWords() string {
 		"node":   "`await tools.server.name({argument: value})`, tools is global; a failure throws",
 		"bash":   "`tools call server.name '{\"argument\": value}'`; a failure exits non-zero",
 	}[cmp.Or(string(b.cfg.Runtime), "python")]
-	return "Code can call tools of the host: " + how + ". They are:\n" + index
+	return "Code can call host tools: " + how + ". They are:\n" + index
 }

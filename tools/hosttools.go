@@ -19,7 +19,7 @@ func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 	for i, name := range names {
 		t := genkit.LookupTool(g, name)
 		if t == nil {
-			return nil, fmt.Errorf("tools: there is no tool %q", name)
+			return nil, fmt.Errorf("tools: unknown tool %q", name)
 		}
 		def := t.Definition()
 		list[i] = hosttools.Tool{
@@ -34,7 +34,7 @@ func GenkitSource(g *genkit.Genkit, names ...string) (hosttools.Source, error) {
 func runGenkit(ctx context.Context, t ai.Tool, c hosttools.Call) (res hosttools.Result, err error) {
 	out, err := t.RunRawMultipart(ctx, c.Args)
 	if interrupted, _ := ai.IsToolInterruptError(err); interrupted {
-		return res, toolspec.Failf(toolspec.CodeToolFailed, "%s needs an answer that code cannot give", t.Name())
+		return res, toolspec.Failf(toolspec.CodeToolFailed, "%s requires an answer that code cannot provide", t.Name())
 	}
 	if err != nil {
 		return res, err

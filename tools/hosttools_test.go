@@ -51,7 +51,7 @@ func TestGenkitSource(t *testing.T) {
 	if got := call("app_lookup", `{"id":42}`); got.Error == nil || got.Error.Code != "invalid_argument" {
 		t.Errorf("%s, %v", got.Data, got.Error)
 	}
-	if got := call("app_asks", `{"id":"42"}`); got.Error == nil || got.Error.Code != "tool_failed" || !strings.Contains(got.Error.Message, "code cannot give") {
+	if got := call("app_asks", `{"id":"42"}`); got.Error == nil || got.Error.Code != "tool_failed" || !strings.Contains(got.Error.Message, "code cannot provide") {
 		t.Errorf("%s, %v", got.Data, got.Error)
 	}
 	if err := set.Close(t.Context()); err != nil {

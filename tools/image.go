@@ -62,12 +62,12 @@ func (b *binding) asImage(ctx context.Context, s *session.Session, name string, 
 		return nil
 	case info.Size > maxImage || width > maxSide || height > maxSide:
 		return toolspec.Failf(toolspec.CodeTooLarge, "the image has %d bytes and %d x %d pixels, the limits are %d bytes and %d pixels a side", info.Size, width, height, maxImage, maxSide).
-			WithRemediation("Make a smaller copy with a program in the sandbox and read that, or pass max_bytes for a part of its bytes.")
+			WithRemediation("Create a smaller copy with a program in the sandbox and read it, or pass max_bytes for part of its bytes.")
 	}
 	*out = fsReadOutput{SizeBytes: info.Size, Width: width, Height: height, Image: toolspec.Image{MediaType: media, Data: data}}
 	if !b.box.seesImages(ctx) {
 		out.Image.Data = nil
-		out.Note = "you cannot be shown images; look at it with a program in the sandbox"
+		out.Note = "images cannot be shown to you; inspect it with a program in the sandbox"
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func imagesApart(ctx context.Context, messages []*ai.Message) []*ai.Message {
 			if p == nil || !p.IsToolResponse() || !showsImages(p.ToolResponse.Name) || len(p.ToolResponse.Content) == 0 {
 				continue
 			}
-			images = append(images, ai.NewTextPart(fmt.Sprintf("The image of the answer of %s:", p.ToolResponse.Name)))
+			images = append(images, ai.NewTextPart(fmt.Sprintf("Image in the answer of %s:", p.ToolResponse.Name)))
 			images = append(images, p.ToolResponse.Content...)
 			part, response := *p, *p.ToolResponse
 			response.Content = nil
@@ -136,7 +136,7 @@ func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {
 			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") {
-				return fmt.Errorf("%w: media %s: no address is fetched; pass its bytes, as in data:image/png;base64,…",
+				return fmt.Errorf("%w: media %s: URLs are not fetched; pass its bytes, as in data:image/png;base64,…",
 					backend.ErrInvalid, sanitize.Clip(p.Text))
 			}
 			if p.IsToolResponse() {

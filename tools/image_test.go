@@ -134,7 +134,7 @@ func TestBlindModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := seen.outputs()[1]; out["media_type"] != "image/png" || !strings.Contains(str(out["note"]), "you cannot be shown images") || strings.Contains(text(out), picture) {
+	if out := seen.outputs()[1]; out["media_type"] != "image/png" || !strings.Contains(str(out["note"]), "images cannot be shown to you") || strings.Contains(text(out), picture) {
 		t.Errorf("%v", out)
 	}
 }

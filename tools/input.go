@@ -71,7 +71,7 @@ func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 		return fmt.Sprintf("input %s is missing", sanitize.Clip(inside(field, detail("property"))))
 	case "additional_property_not_allowed":
 		name := inside(field, detail("property"))
-		return fmt.Sprintf("there is no input %s%s", sanitize.Clip(name), nearInput(name, schema))
+		return fmt.Sprintf("unknown input %s%s", sanitize.Clip(name), nearInput(name, schema))
 	case "invalid_type":
 		return fmt.Sprintf("input %s must be %s, it is %s", sanitize.Clip(field), wantedKind(detail("expected")), toolspec.KindOf(e.Value()))
 	case "enum":
@@ -94,7 +94,7 @@ func nearInput(name string, schema map[string]any) string {
 	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
-	return ", known are " + strings.Join(known, ", ")
+	return ", available: " + strings.Join(known, ", ")
 }
 
 // wantedKind returns what a value must be, from the validator's "integer" or "[string,null]".

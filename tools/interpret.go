@@ -11,7 +11,7 @@ import (
 
 // Notices of interpreters.
 const (
-	lostNotice = "[workcell: the variables of earlier programs are lost: the interpreter was ended and starts anew]\n"
+	lostNotice = "[workcell: the variables of earlier programs are lost: the interpreter was restarted]\n"
 	keptNotice = "[workcell: the program was interrupted; the interpreter keeps its variables]\n"
 )
 
@@ -60,14 +60,14 @@ func (b *binding) interpret(ctx context.Context, in execInput) (out execOutput, 
 }
 
 func programGiven(in execInput) *toolspec.Error {
-	const how = "Pass interpreter (python or node) and code, and beside them only timeout_seconds and yield_ms."
+	const how = "Pass interpreter (python or node) and code, optionally with timeout_seconds and yield_ms only."
 	switch {
 	case in.Interpreter == "":
-		return toolspec.Failf(toolspec.CodeInvalid, "code is given without interpreter").WithRemediation(how)
+		return toolspec.Failf(toolspec.CodeInvalid, "code requires interpreter").WithRemediation(how)
 	case in.Code == "":
-		return toolspec.Failf(toolspec.CodeInvalid, "interpreter is given without code").WithRemediation(how)
+		return toolspec.Failf(toolspec.CodeInvalid, "interpreter requires code").WithRemediation(how)
 	case len(in.Cmd) > 0 || in.Command != "" || in.Cwd != "" || len(in.Env) > 0 || in.Stdin != nil || in.Stream:
-		return toolspec.Failf(toolspec.CodeInvalid, "interpreter does not go together with cmd, command, cwd, env, stdin and stream").WithRemediation(how)
+		return toolspec.Failf(toolspec.CodeInvalid, "interpreter cannot be used with cmd, command, cwd, env, stdin, or stream").WithRemediation(how)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (b *binding) showValue(ctx context.Context, out *execOutput, v interpreter.
 	for _, data := range v.Images {
 		media, width, height := imageType(data)
 		if media == "" || len(data) > maxImage || width > maxSide || height > maxSide || !b.box.seesImages(ctx) {
-			out.Stderr = withNotice(out.Stderr, "[workcell: an image is left out: you cannot be shown it, or it is too large]\n")
+			out.Stderr = withNotice(out.Stderr, "[workcell: image omitted: it cannot be shown to you, or it is too large]\n")
 			continue
 		}
 		out.Pictures = append(out.Pictures, toolspec.Image{MediaType: media, Data: data})

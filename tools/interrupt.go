@@ -30,8 +30,8 @@ func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (an
 	if id, ok := tc.Resumed[metaApproval].(string); ok {
 		round, ok := b.box.rounds.Take(id, owner)
 		if !ok {
-			return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "nothing waits for this approval any more").
-				WithRemediation("Run the code again when it is still needed.")}, nil
+			return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "this approval is no longer pending").
+				WithRemediation("Run the code again if it is still needed.")}, nil
 		}
 		allow, _ := tc.Resumed[metaAllow].(bool)
 		about, _ := tc.Resumed[metaFor].(string)

@@ -96,7 +96,7 @@ func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent,
 		}
 		agent := promptName(name)
 		if other := docs[agent]; other != nil {
-			errs = append(errs, &frontmatter.Error{File: file, Message: fmt.Sprintf("the agent %q is defined in %s too", agent, other.File)})
+			errs = append(errs, &frontmatter.Error{File: file, Message: fmt.Sprintf("the agent %q is already defined in %s", agent, other.File)})
 			return nil
 		}
 		docs[agent] = doc
@@ -160,7 +160,7 @@ func (l *loader) define(name string) (err error) {
 	if plugin := pluginOf(l.g); plugin != nil {
 		known, fresh := plugin.toolbox().partial(name, p.source)
 		if !fresh && known != p.source {
-			return &frontmatter.Error{File: p.file, Message: fmt.Sprintf("another partial %q is loaded already", name)}
+			return &frontmatter.Error{File: p.file, Message: fmt.Sprintf("partial %q is already loaded", name)}
 		}
 		if !fresh {
 			return nil

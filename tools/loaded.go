@@ -93,7 +93,7 @@ func unsafePrompts(r api.Registry, dir string) []error {
 		return nil
 	})
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
-		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system in which `sandbox:` is ignored; wrap it, as in genkit.WithPromptFS(tools.PromptFS(fsys))", name))
+		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system that ignores `sandbox:`; wrap it, as in genkit.WithPromptFS(tools.PromptFS(fsys))", name))
 	}
 	return errs
 }
@@ -114,5 +114,5 @@ func asksForSandbox(file string, src []byte) error {
 		return nil
 	}
 	return doc.Problem([]any{"sandbox"}, "pass genkit.WithPromptFS(tools.PromptFS(os.DirFS(…))) to genkit.Init, or move the file and use tools.LoadAgent",
-		"it asks for a sandbox, which Genkit ignores in a file that it loads by itself")
+		"it requires a sandbox, which Genkit ignores in files that it loads")
 }

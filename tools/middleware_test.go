@@ -68,7 +68,7 @@ func TestComputeModeOffersOneTool(t *testing.T) {
 		t.Errorf("%d tools", n)
 	}
 	out := seen.outputs()
-	if out[0]["stdout"] != "hi\n" || code(out[1]) != "not_found" || !strings.Contains(message(out[1]), `there is no tool "sandbox_exec"`) {
+	if out[0]["stdout"] != "hi\n" || code(out[1]) != "not_found" || !strings.Contains(message(out[1]), `unknown tool "sandbox_exec"`) {
 		t.Errorf("%v", out)
 	}
 }
@@ -100,13 +100,13 @@ func TestModelMistakes(t *testing.T) {
 	}
 	out := seen.outputs()
 	for i, want := range []struct{ code, text string }{
-		{"not_found", `there is no tool "sandbox_execute"; Did you mean sandbox_exec? Call one of: bomb, sandbox_close, sandbox_exec,`},
-		{"not_found", `there is no tool "dangerous"`},
-		{"not_found", `there is no tool "rm -rf /"`},
-		{"not_found", `there is no tool ""`},
-		{"not_found", `there is no tool "sandbox_unknown_tool"`},
+		{"not_found", `unknown tool "sandbox_execute"; Did you mean sandbox_exec? Call one of: bomb, sandbox_close, sandbox_exec,`},
+		{"not_found", `unknown tool "dangerous"`},
+		{"not_found", `unknown tool "rm -rf /"`},
+		{"not_found", `unknown tool ""`},
+		{"not_found", `unknown tool "sandbox_unknown_tool"`},
 		{"invalid_argument", `unknown argument "cmdd", did you mean "cmd"?`},
-		{"invalid_argument", "neither cmd nor command is given"},
+		{"invalid_argument", "cmd or command is required"},
 		{"invalid_argument", "the arguments must be a JSON object"},
 		{"invalid_argument", "the arguments must be a JSON object"},
 		{"invalid_argument", "path must be text, it is an object"},

@@ -22,11 +22,11 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
 			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox", sanitize.Clip(in.SessionKey)).
-				WithRemediation("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+				WithRemediation("Use up to 128 letters, digits, '.', '_', and '-', or omit session_key for the agent's own sandbox.")
 		}
 		if !b.reaches(ctx, name) {
-			return out, toolspec.Failf(toolspec.CodePermission, "the sandbox %q is out of this agent's reach", sanitize.Clip(in.SessionKey)).
-				WithRemediation("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
+			return out, toolspec.Failf(toolspec.CodePermission, "this agent cannot access sandbox %q", sanitize.Clip(in.SessionKey)).
+				WithRemediation("Omit session_key: an isolated agent can use only its own sandbox.")
 		}
 	}
 	b.mu.Lock()
@@ -42,7 +42,7 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 		Network: string(info.Network), Limits: newOpenLimits(info), Ports: b.ports(), Note: b.note(info),
 	}
 	if before != nil && before.ID() != s.ID() {
-		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
+		out.Note = "The earlier sandbox was lost and replaced: files from earlier calls are lost. " + out.Note
 	} else if before != nil && before != s {
 		out.Note = "The sandbox was restarted: files from earlier calls are kept, processes have ended. " + out.Note
 	}
@@ -73,13 +73,13 @@ func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
 	if info.Root == backend.RootWritable {
-		text.WriteString("The whole file system can be written to")
+		text.WriteString("The whole file system is writable")
 		if info.RootBytes > 0 {
 			fmt.Fprintf(&text, ", with at most %d MiB outside of %s", info.RootBytes>>20, info.Workdir)
 		}
 		text.WriteString(". ")
 	} else {
-		fmt.Fprintf(&text, "Only %s and /tmp can be written to. ", info.Workdir)
+		fmt.Fprintf(&text, "Only %s and /tmp are writable. ", info.Workdir)
 	}
 	switch {
 	case !info.Egress.IsZero():
@@ -87,23 +87,23 @@ func (b *binding) note(info session.Info) string {
 	case info.Network == backend.NetworkNone:
 		text.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
 	default:
-		text.WriteString("The network can be reached. ")
+		text.WriteString("Network access is allowed. ")
 	}
 	if note := installedNote(info.Environment); note != "" {
 		text.WriteString(strings.TrimSpace(note) + " ")
 	}
 	for _, m := range info.Mounts {
 		if name, ok := strings.CutPrefix(m.Target, session.CacheDir+"/"); ok {
-			fmt.Fprintf(&text, "The %s cache of the machine is used. ", name)
+			fmt.Fprintf(&text, "The host's %s cache is used. ", name)
 			continue
 		}
-		if text.WriteString(m.Target + " is a directory of others that can be read"); m.Writable {
-			text.WriteString(" and written to")
+		if text.WriteString(m.Target + " is a shared directory that you can read"); m.Writable {
+			text.WriteString(" and write")
 		}
 		text.WriteString(". ")
 	}
 	if len(b.cfg.Ports) > 0 {
-		text.WriteString("A program that people are to reach listens on 127.0.0.1 and one of the ports. ")
+		text.WriteString("Programs that users connect to must listen on 127.0.0.1 and one of the ports. ")
 	}
 	if len(info.Programs) > 0 {
 		fmt.Fprintf(&text, "Interpreters found: %s. ", strings.Join(info.Programs, ", "))
@@ -112,7 +112,7 @@ func (b *binding) note(info session.Info) string {
 		fmt.Fprintf(&text, "Memory is limited to %d MiB. ", info.Limits.MemoryBytes>>20)
 	}
 	if info.ExecTimeout > 0 {
-		fmt.Fprintf(&text, "A command is ended after %d s unless timeout_seconds says otherwise (at most %d).",
+		fmt.Fprintf(&text, "Commands are killed after %d s unless timeout_seconds is set (at most %d).",
 			int64(info.ExecTimeout/time.Second), b.maxSeconds)
 	}
 	return strings.TrimSpace(text.String()) + b.hostNote()

@@ -51,13 +51,13 @@ func (b *binding) keepingArtifacts(next ai.GenerateNext) ai.GenerateNext {
 func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store aix.ArtifactStore) {
 	made, err := transfer.Collect(ctx, box, b.cfg.Outputs, nil)
 	if err != nil && !errors.As(err, new(*transfer.MissingError)) {
-		b.box.log.WarnContext(ctx, "not all outputs became artifacts", "sandbox", box.ID(), "error", err)
+		b.box.log.WarnContext(ctx, "some outputs were not saved as artifacts", "sandbox", box.ID(), "error", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(made.Outputs)) {
 		if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
 			store.AddArtifacts(artifact(name, e.Content))
 		} else {
-			b.box.log.WarnContext(ctx, "an output is no artifact: it is a link or too large", "sandbox", box.ID(), "bytes", len(e.Content))
+			b.box.log.WarnContext(ctx, "an output was not saved as an artifact: it is a link or too large", "sandbox", box.ID(), "bytes", len(e.Content))
 		}
 	}
 }

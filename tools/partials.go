@@ -93,7 +93,7 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 		}
 		p := partial{file: file, source: string(src)}
 		if other, ok := found[partialName(name)]; ok {
-			return &frontmatter.Error{File: file, Message: fmt.Sprintf("the partial %q is defined in %s too", partialName(name), other.file)}
+			return &frontmatter.Error{File: file, Message: fmt.Sprintf("the partial %q is already defined in %s", partialName(name), other.file)}
 		}
 		found[partialName(name)] = p
 		return nil
@@ -116,7 +116,7 @@ func (ps partials) cycleFrom(start string) error {
 		t := p.template()
 		for _, next := range t.includes() {
 			if next.computed() {
-				return t.problem(next.offset, "write it out", "the name of an included partial is computed")
+				return t.problem(next.offset, "write it out", "the name of an included partial must be literal")
 			}
 			if i := slices.Index(way, next.name); i >= 0 {
 				return t.problem(next.offset, "partials must not be recursive", "the partial includes itself: %s",

@@ -75,7 +75,7 @@ func (p *Plugin) Name() string {
 func (p *Plugin) Init(context.Context) []api.Action {
 	p.toolbox()
 	if !p.initted.CompareAndSwap(false, true) {
-		panic("tools: plugin already initialized; make one for each genkit.Init")
+		panic("tools: plugin already initialized; create one for each genkit.Init")
 	}
 	actions := []api.Action{&registryProbe{plugin: p}, newPlaceholder()}
 	if api.CurrentEnvironment() == api.EnvironmentDev {
@@ -124,7 +124,7 @@ func (p *Plugin) Middlewares(context.Context) ([]*ai.MiddlewareDesc, error) {
 
 func (p *Plugin) toolbox() *toolbox {
 	if p.Manager == nil {
-		panic("tools: Plugin.Manager is nil; make one with session.NewManager")
+		panic("tools: Plugin.Manager is nil; create one with session.NewManager")
 	}
 	p.once.Do(func() {
 		p.box = newToolbox(p.Manager, p.Logger)

@@ -39,8 +39,8 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
 		if strings.EqualFold(key, "httpOptions") { // as JSON is read
-			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; the environment names the addresses of providers",
-				"config cannot have httpOptions, which decide where the provider's key goes"))
+			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; set provider addresses in the environment",
+				"config must not contain httpOptions, which control where the provider's key is sent"))
 		}
 	}
 	schemas := []any{parsed.Input.Schema, parsed.Output.Schema}
@@ -79,7 +79,7 @@ func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Err
 			line += n - 1 + strings.Count(doc.Body[:blank], "\n")
 		}
 	}
-	text = "the template cannot be read: " + text
+	text = "cannot read the template: " + text
 	return append(errs, &frontmatter.Error{File: doc.File, Line: line, Message: text})
 }
 
@@ -119,13 +119,13 @@ func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
 func register(g *genkit.Genkit, doc *frontmatter.Document) (p ai.Prompt, err error) {
 	if doc.Sandbox != nil && pluginOf(g) == nil {
 		return nil, &frontmatter.Error{
-			File: doc.File, Message: "it asks for a sandbox, and Genkit has no sandbox plugin",
+			File: doc.File, Message: "it requires a sandbox, but Genkit has no sandbox plugin",
 			Hint: "pass genkit.WithPlugins(&tools.Plugin{…}) to genkit.Init",
 		}
 	}
 	name := promptName(doc.File)
 	if genkit.LookupPrompt(g, name) != nil {
-		return nil, &frontmatter.Error{File: doc.File, Message: fmt.Sprintf("a prompt %q is loaded already", name)}
+		return nil, &frontmatter.Error{File: doc.File, Message: fmt.Sprintf("prompt %q is already loaded", name)}
 	}
 	src, err := doc.Source()
 	if err != nil {
@@ -183,7 +183,7 @@ func neutral(v any) any {
 func templateData(input map[string]any) (any, error) {
 	b, err := json.Marshal(input)
 	if err != nil {
-		return nil, fmt.Errorf("the input cannot be written as JSON: %w", err)
+		return nil, fmt.Errorf("cannot encode the input as JSON: %w", err)
 	}
 	var v map[string]any
 	if err := json.Unmarshal(b, &v); err != nil {

@@ -42,7 +42,7 @@ func TestLoadPrompt(t *testing.T) {
 	if text := seen.list[0].Messages[0].Text(); text != "Greet {{x}} & <y>." {
 		t.Errorf("prompt %q", text)
 	}
-	if _, err := tools.LoadPrompt(r.g, "other/greeter.formal.prompt", []byte(src)); err == nil || !strings.Contains(err.Error(), `other/greeter.formal.prompt: a prompt "greeter.formal" is loaded already`) {
+	if _, err := tools.LoadPrompt(r.g, "other/greeter.formal.prompt", []byte(src)); err == nil || !strings.Contains(err.Error(), `other/greeter.formal.prompt: prompt "greeter.formal" is already loaded`) {
 		t.Errorf("loaded twice: %v", err)
 	}
 }
@@ -58,10 +58,10 @@ func TestLoadPromptErrors(t *testing.T) {
 		"frontmatter": {"---\nmodel: m\nsandbx: python\n---\nx", "bad.prompt:3:1: unknown key"},
 		"syntax":      {"---\nmodel: [\n---\nx", "bad.prompt:2: malformed YAML"},
 		"template":    {"---\nsandbox: python\n---\n\nok\n{{#each x}}\n", "bad.prompt:"},
-		"helper":      {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: the template cannot be read"},
+		"helper":      {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: cannot read the template"},
 		"address of the model": {
 			"---\nmodel: m\nconfig: {topK: 1, HTTPoptions: {baseUrl: \"http://127.0.0.1:1\"}}\n---\nx",
-			"bad.prompt:3:32: config cannot have httpOptions",
+			"bad.prompt:3:32: config must not contain httpOptions",
 		},
 		// Genkit's validator would open, fetch or follow these without end.
 		"address": schema("input",
@@ -188,8 +188,8 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 		opts []genkit.GenkitOption
 		want string // part of the panic; empty: it starts
 	}{
-		"the default directory":   {dir("a.prompt", plain, "sub/coder.prompt", code), nil, filepath.Join("prompts", "sub", "coder.prompt") + ":3:10: it asks for a sandbox"},
-		"a directory":             {"", []genkit.GenkitOption{at(dir("coder.fast.prompt", code))}, "coder.fast.prompt:3:10: it asks for a sandbox, which Genkit ignores"},
+		"the default directory":   {dir("a.prompt", plain, "sub/coder.prompt", code), nil, filepath.Join("prompts", "sub", "coder.prompt") + ":3:10: it requires a sandbox"},
+		"a directory":             {"", []genkit.GenkitOption{at(dir("coder.fast.prompt", code))}, "coder.fast.prompt:3:10: it requires a sandbox, which Genkit ignores"},
 		"a misspelt one":          {"", []genkit.GenkitOption{at(dir("a.prompt", "---\nsandbx: python\n---\nx"))}, "did you mean `sandbox:`?"},
 		"malformed":               {"", []genkit.GenkitOption{at(dir("a.prompt", "---\nsandbox: [python\n---\nx"))}, "a.prompt:"},
 		"plain ones":              {"", []genkit.GenkitOption{at(dir("a.prompt", plain, "_p.prompt", "sandbox:", "b.prompt", "no frontmatter"))}, ""},

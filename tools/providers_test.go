@@ -115,7 +115,7 @@ func TestProviders(t *testing.T) {
 					{"sandbox_exec", obj{"command": "sleep 0.1; echo shell"}},
 				},
 				{{"sandbox_fs_read", obj{"path": "d/f.txt"}}, {"sandbox_exec", obj{"cmdd": 1}}, {"no_such_tool", obj{}}},
-			}, []string{"1 2 x=y", `size_bytes`, "shell", `text\n`, `did you mean`, `there is no tool`}},
+			}, []string{"1 2 x=y", `size_bytes`, "shell", `text\n`, `did you mean`, `unknown tool`}},
 			"compute": {bash(), [][]toolCall{{
 				{"sandbox_run", obj{"code": "cat in/a.txt; echo $A", "env": obj{"A": "b"}, "files": obj{"in/a.txt": "from a file "}}},
 				{"sandbox_run", obj{"code": "echo second", "args": []string{"x"}}},

@@ -12,10 +12,10 @@ import (
 
 // What a model is told of a sandbox that is not as its conversation left it.
 const (
-	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost meanwhile and is a new, empty one: " +
-		"files that you made are gone, and processes that you started have ended. Earlier results describe the old one."
-	sandboxRebuilt = "The program that runs you was interrupted and has resumed. Your sandbox was made again around its workspace: " +
-		"the files of /workspace are as they were, files elsewhere are gone, and processes that you started have ended."
+	sandboxReplaced = "The program that runs you was interrupted and has resumed. Your sandbox was lost and replaced by a new, empty one: " +
+		"your files are lost, and your processes have exited. Earlier results describe the old sandbox."
+	sandboxRebuilt = "The program that runs you was interrupted and has resumed. Your sandbox was recreated with its workspace: " +
+		"the files in /workspace are unchanged, other files are lost, and your processes have exited."
 )
 
 // recordedBy makes the binding part of a conversation that is recorded, if it is.

@@ -189,7 +189,7 @@ func TestContinueElsewhere(t *testing.T) {
 			}
 			notices := 0
 			for _, m := range seen.list[len(seen.list)-1].Messages {
-				if transcript.IsNotice(m) && strings.Contains(m.Text(), "files that you made are gone") {
+				if transcript.IsNotice(m) && strings.Contains(m.Text(), "your files are lost") {
 					notices++
 				}
 			}
@@ -260,7 +260,7 @@ func TestContinueWithNames(t *testing.T) {
 			notices = append(notices, m.Text())
 		}
 	}
-	if len(notices) != 1 || !strings.Contains(notices[0], "files that you made are gone") {
+	if len(notices) != 1 || !strings.Contains(notices[0], "your files are lost") {
 		t.Errorf("notices: %q", notices)
 	}
 }

@@ -170,14 +170,14 @@ func (b *binding) removeScript(ctx context.Context, s *session.Session, dir stri
 
 func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how launcher) *toolspec.Error {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
-		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q, it must be python, node or bash", sanitize.Clip(in.Runtime))
+		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q: must be python, node, or bash", sanitize.Clip(in.Runtime))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		if path.IsAbs(name) {
-			return toolspec.Failf(toolspec.CodeInvalid, "cannot write %s: the paths of files are relative to the work directory", sanitize.Clip(name))
+			return toolspec.Failf(toolspec.CodeInvalid, "cannot write %s: paths must be relative to the working directory", sanitize.Clip(name))
 		}
 		if path.Clean(name) == how.file {
-			return toolspec.Failf(toolspec.CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
+			return toolspec.Failf(toolspec.CodeInvalid, "files must not contain %s, which is the path of code", how.file)
 		}
 	}
 	return nil
@@ -223,17 +223,17 @@ func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info sess
 	}
 	switch res.Status {
 	case session.ExecTimedOut:
-		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
+		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program timed out after %d seconds", int64(res.Timeout/time.Second))
 	case session.ExecOOMKilled:
-		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
-			WithRemediation("Work on less data at a time.")
+		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: memory limit of the sandbox reached").
+			WithRemediation("Process less data at a time.")
 		if limits := info.Limits; limits.MemoryBytes > 0 {
-			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", limits.MemoryBytes>>20)
+			out.Error.Message = fmt.Sprintf("the program was killed: memory limit of %d MiB reached", limits.MemoryBytes>>20)
 		}
 	case session.ExecQuotaKilled:
-		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was ended: %s", overLimit(res, info))
+		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: %s", overLimit(res, info))
 	case session.ExecKilled:
-		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was ended from outside")
+		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was killed from outside")
 	}
 	return out
 }

@@ -50,10 +50,10 @@ func TestRunArguments(t *testing.T) {
 	}{
 		"no code":    {obj{}, "code is required"},
 		"empty code": {obj{"code": ""}, "code is empty"},
-		"runtime":    {obj{"code": "x", "runtime": "ruby"}, `unknown runtime "ruby", it must be python, node or bash`},
+		"runtime":    {obj{"code": "x", "runtime": "ruby"}, `unknown runtime "ruby": must be python, node, or bash`},
 		"timeout":    {obj{"code": "x", "timeout_seconds": 4000}, "timeout_seconds is 4000, it must be 1 to 3600"},
-		"main":       {obj{"code": "x", "files": obj{"./main.sh": ""}}, "files may not hold main.sh"},
-		"absolute":   {obj{"code": "x", "files": obj{"/workspace/main.sh": ""}}, "cannot write /workspace/main.sh: the paths of files are relative"},
+		"main":       {obj{"code": "x", "files": obj{"./main.sh": ""}}, "files must not contain main.sh"},
+		"absolute":   {obj{"code": "x", "files": obj{"/workspace/main.sh": ""}}, "cannot write /workspace/main.sh: paths must be relative"},
 		"sandbox_id": {obj{"code": "x", "sandbox_id": "y"}, "unknown argument \"sandbox_id\""},
 	} {
 		if out := set.fails(toolspec.CodeInvalid, "sandbox_run", tt.input); !strings.Contains(message(out), tt.want) {
@@ -79,12 +79,12 @@ func TestRunLimits(t *testing.T) {
 	s.MaxStdoutBytes = 2000
 	set := r.tools(s)
 	out := set.call(context.Background(), "sandbox_run", obj{"code": "echo partial; sleep 60"})
-	if code(out) != "timeout" || out["stdout"] != "partial\n" || out["ok"] != false || !strings.Contains(message(out), "ended after 1 seconds") {
+	if code(out) != "timeout" || out["stdout"] != "partial\n" || out["ok"] != false || !strings.Contains(message(out), "timed out after 1 seconds") {
 		t.Errorf("timeout: %v", out)
 	}
 	out = set.ok("sandbox_run", obj{"code": "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done", "timeout_seconds": 30})
 	text := str(out["stdout"])
-	if out["truncated"] != true || len(text) > 2000 || !strings.Contains(text, "left out here; print less") || strings.Contains(text, ".workcell") || !strings.HasSuffix(text, "line 999\n") {
+	if out["truncated"] != true || len(text) > 2000 || !strings.Contains(text, "omitted here; print less") || strings.Contains(text, ".workcell") || !strings.HasSuffix(text, "line 999\n") {
 		t.Errorf("cut: %d bytes, %v", len(text), out)
 	}
 	if r.engine.open() != 0 {

@@ -11,7 +11,7 @@ import (
 
 // inSandbox is the part of an input that names the sandbox.
 type inSandbox struct {
-	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"optional if there is one sandbox"`
 }
 
 func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
@@ -24,11 +24,11 @@ type done struct {
 
 type runInput struct {
 	Code           string           `json:"code" jsonschema_description:"source text of the program"`
-	Runtime        string           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; the agent's own when left out"`
+	Runtime        string           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; default: the agent's own"`
 	Args           []string         `json:"args,omitempty" jsonschema_description:"arguments of the program"`
-	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment, an object of name to value as in {\"LANG\": \"C\"}"`
-	Files          toolspec.TextMap `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text as in {\"data/in.csv\": \"a,b\"}; paths are relative to the work directory"`
-	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
+	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment variables, an object such as {\"LANG\": \"C\"}"`
+	Files          toolspec.TextMap `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text such as {\"data/in.csv\": \"a,b\"}; paths are relative to the working directory"`
+	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"timeout of the program; default: the agent's own or 120"`
 }
 
 func (in *runInput) args() toolspec.Args {
@@ -44,19 +44,19 @@ type runOutput struct {
 	toolspec.Result
 	OK         bool   `json:"ok" jsonschema_description:"the exit code is 0"`
 	Runtime    string `json:"runtime"`
-	ExitCode   *int   `json:"exit_code,omitempty" jsonschema_description:"128 + signal when a signal ended the program"`
+	ExitCode   *int   `json:"exit_code,omitempty" jsonschema_description:"128 + signal if a signal killed the program"`
 	DurationMS int64  `json:"duration_ms"`
 	Stdout     string `json:"stdout"`
 	Stderr     string `json:"stderr"`
 	Truncated  bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing"`
-	Value      any    `json:"result,omitempty" jsonschema_description:"what the program left with workcell's result(value)"`
+	Value      any    `json:"result,omitempty" jsonschema_description:"value that the program passed to workcell's result(value)"`
 	hostCounts
 }
 
 // hostCounts is the part of an output about what the program did through the host.
 type hostCounts struct {
 	HostCalls *hosttools.Counts `json:"host_calls,omitempty" jsonschema_description:"calls of host tools that the program made"`
-	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program tried to reach and may not"`
+	Refused   []refusedHost     `json:"network_refused,omitempty" jsonschema_description:"hosts that the program was not allowed to reach"`
 }
 
 type refusedHost struct {
@@ -73,7 +73,7 @@ func refusedHosts(list []session.EgressRefusal) (out []refusedHost) {
 }
 
 type openInput struct {
-	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run, default for the one that its agents share; the agent's own when left out"`
+	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run, default for the shared sandbox of its agents; if omitted, the agent's own"`
 }
 
 func (in *openInput) args() toolspec.Args { return toolspec.Args{SessionKey: &in.SessionKey} }
@@ -83,12 +83,12 @@ type openOutput struct {
 	SandboxID string     `json:"sandbox_id"`
 	Image     string     `json:"image"`
 	Workdir   string     `json:"workdir"`
-	Created   bool       `json:"created" jsonschema_description:"false when the sandbox was there already, with its files"`
+	Created   bool       `json:"created" jsonschema_description:"false if the sandbox already existed, with its files"`
 	User      string     `json:"user"`
 	Network   string     `json:"network"`
 	Limits    openLimits `json:"limits"`
-	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"what programs in the sandbox are to listen on"`
-	Note      string     `json:"note" jsonschema_description:"what can be counted on in the sandbox"`
+	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"ports that programs in the sandbox should listen on"`
+	Note      string     `json:"note" jsonschema_description:"what the sandbox provides"`
 }
 
 // openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does, is no
@@ -104,12 +104,12 @@ type openLimits struct {
 	CPUMillicores        int64                `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
 	MemoryMB             int64                `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
 	PIDs                 int64                `json:"pids,omitempty" jsonschema_description:"processes and threads"`
-	IdleTimeout          frontmatter.Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, as 15m"`
-	ExecTimeout          frontmatter.Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, as 90s"`
+	IdleTimeout          frontmatter.Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, such as 15m"`
+	ExecTimeout          frontmatter.Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, such as 90s"`
 	WorkspaceMB          int64                `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
-	WorkspaceEnforcement string               `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
-	RootMB               int64                `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
-	RootEnforcement      string               `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
+	WorkspaceEnforcement string               `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"how workspace_mb is enforced: watched means that commands are killed if the files get too large"`
+	RootMB               int64                `json:"root_mb,omitempty" jsonschema_description:"limit of files outside the workspace, /tmp, and /dev/shm"`
+	RootEnforcement      string               `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"how root_mb is enforced, as workspace_enforcement"`
 }
 
 type execInput struct {
@@ -117,12 +117,12 @@ type execInput struct {
 	Cmd            []string         `json:"cmd,omitempty" jsonschema_description:"program and arguments, delivered verbatim without a shell; this or command"`
 	Command        string           `json:"command,omitempty" jsonschema_description:"one line for /bin/sh -c; this or cmd"`
 	Cwd            string           `json:"cwd,omitempty" jsonschema:"default=/workspace" jsonschema_description:"working directory"`
-	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
-	Stdin          *string          `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
-	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
-	YieldMS        *int64           `json:"yield_ms,omitempty" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
-	Stream         bool             `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
-	Interpreter    string           `json:"interpreter,omitempty" jsonschema:"enum=python,enum=node" jsonschema_description:"run code in an interpreter that keeps its variables between calls, in place of cmd and command"`
+	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment variables over the sandbox's own, an object such as {\"LANG\": \"C\"}"`
+	Stdin          *string          `json:"stdin,omitempty" jsonschema_description:"text for standard input; empty if omitted"`
+	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"timeout, which kills the command and all its children; default: the agent's own or 120"`
+	YieldMS        *int64           `json:"yield_ms,omitempty" jsonschema_description:"a command that takes longer is returned with status running, and sandbox_exec_wait waits for it; default: the agent's own or 10000"`
+	Stream         bool             `json:"stream,omitempty" jsonschema_description:"return immediately, regardless of yield_ms, and keep standard input open for sandbox_exec_write"`
+	Interpreter    string           `json:"interpreter,omitempty" jsonschema:"enum=python,enum=node" jsonschema_description:"run code in an interpreter that keeps its variables between calls, instead of cmd or command"`
 	Code           string           `json:"code,omitempty" jsonschema_description:"program for interpreter"`
 }
 
@@ -138,18 +138,18 @@ type execOutput struct {
 	toolspec.Result
 	ExecID   string `json:"exec_id"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
-	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
-	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
+	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal if a signal killed it"`
+	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that killed the command"`
 	// QuotaExceeded is for what a command's own words do not always show.
-	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or what may be written outside of it, was full while the command ran; delete files"`
+	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or the space outside it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`
 	Truncated     bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing here"`
 	StdoutBytes   int64  `json:"stdout_bytes" jsonschema_description:"bytes written in all"`
 	StderrBytes   int64  `json:"stderr_bytes" jsonschema_description:"bytes written in all"`
-	OutputPath    string `json:"output_path,omitempty" jsonschema_description:"file in the sandbox with the whole of what was truncated"`
+	OutputPath    string `json:"output_path,omitempty" jsonschema_description:"file in the sandbox with the full output"`
 	DurationMS    int64  `json:"duration_ms"`
-	Value         string `json:"value,omitempty" jsonschema_description:"of code: its last expression, as the language writes it; images are beside this answer"`
+	Value         string `json:"value,omitempty" jsonschema_description:"of code: its last expression, as the language writes it; images come with this answer"`
 	toolspec.Images
 	hostCounts
 }
@@ -157,16 +157,16 @@ type execOutput struct {
 type execReadInput struct {
 	inSandbox
 	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema_description:"give chunks after this number; 0 begins at the first"`
-	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema_description:"at most so many chunks; 100 when left out"`
-	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema_description:"wait so long for a first chunk or the end"`
+	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema_description:"return chunks after this number; 0 starts at the first"`
+	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema_description:"maximum number of chunks; default 100"`
+	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema_description:"time to wait for a first chunk or the end"`
 }
 
 type execReadOutput struct {
 	toolspec.Result
 	Chunks  []execChunk `json:"chunks"`
-	Done    bool        `json:"done" jsonschema_description:"the command ended and everything was read"`
-	NextSeq int64       `json:"next_seq" jsonschema_description:"pass as since_seq to read on"`
+	Done    bool        `json:"done" jsonschema_description:"the command exited and everything was read"`
+	NextSeq int64       `json:"next_seq" jsonschema_description:"pass as since_seq to continue"`
 	Dropped int64       `json:"dropped" jsonschema_description:"chunks after since_seq that are no longer kept"`
 }
 
@@ -181,7 +181,7 @@ type execChunk struct {
 type execWaitInput struct {
 	inSandbox
 	ExecID         string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema_description:"wait at most so long; 120 when left out. The command goes on afterwards."`
+	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema_description:"maximum time to wait; default 120. The command keeps running afterwards."`
 }
 
 // execWaitOutput is the output of sandbox_exec_wait: that of sandbox_exec, as far as the command has come.
@@ -201,7 +201,7 @@ type execWriteInput struct {
 type execKillInput struct {
 	inSandbox
 	ExecID string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	Signal string `json:"signal,omitempty" jsonschema_description:"signal for the command and all its children, as in SIGINT; TERM and then KILL when left out"`
+	Signal string `json:"signal,omitempty" jsonschema_description:"signal for the command and all its children, such as SIGINT; default: TERM, then KILL"`
 }
 
 type execKillOutput struct {
@@ -216,8 +216,8 @@ type fsWriteInput struct {
 	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	Contents    *string `json:"contents,omitempty" jsonschema_description:"text of the file; this or contents_b64"`
 	ContentsB64 *string `json:"contents_b64,omitempty" jsonschema_description:"bytes of the file, base64; this or contents"`
-	Mode        string  `json:"mode,omitempty" jsonschema_description:"permissions in octal, as in 0755; default those of the file that is replaced, else 0644"`
-	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file when it exists"`
+	Mode        string  `json:"mode,omitempty" jsonschema_description:"permissions in octal, such as 0755; default: the replaced file's, else 0644"`
+	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file if it exists"`
 }
 
 // args returns the size of the contents at most a few bytes too large when they are in base64.
@@ -242,8 +242,8 @@ type fsWriteOutput struct {
 type fsEditInput struct {
 	inSandbox
 	Path       string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
-	OldString  string  `json:"old_string" jsonschema_description:"the text to replace, exactly as the file has it, with its white space; it must occur once, so give lines around it where needed"`
-	NewString  *string `json:"new_string" jsonschema_description:"the text to put in its place; empty deletes it"`
+	OldString  string  `json:"old_string" jsonschema_description:"the text to replace, exactly as in the file, including white space; it must occur once, so add surrounding lines if needed"`
+	NewString  *string `json:"new_string" jsonschema_description:"the replacement text; empty deletes it"`
 	ReplaceAll bool    `json:"replace_all,omitempty" jsonschema_description:"replace every occurrence"`
 }
 
@@ -257,18 +257,18 @@ type fsEditOutput struct {
 	toolspec.Result
 	OK        bool    `json:"ok"`
 	Path      string  `json:"path,omitempty" jsonschema_description:"absolute path of the file"`
-	Matches   int64   `json:"matches" jsonschema_description:"how often the file had old_string"`
-	Lines     []int64 `json:"lines,omitempty" jsonschema_description:"lines of the file, counted from 1, at which these began; the first 20"`
+	Matches   int64   `json:"matches" jsonschema_description:"how often old_string occurred"`
+	Lines     []int64 `json:"lines,omitempty" jsonschema_description:"line numbers of these, counted from 1; the first 20"`
 	SizeBytes int64   `json:"size_bytes" jsonschema_description:"size of the file after the edit"`
 }
 
 type fsReadInput struct {
 	inSandbox
 	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
-	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"read at most so many bytes"`
-	Offset     int64  `json:"offset,omitempty" jsonschema_description:"begin at this byte; not together with lines"`
-	LineOffset int64  `json:"line_offset,omitempty" jsonschema_description:"begin at this line, counted from 1"`
-	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"read at most so many lines"`
+	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"maximum number of bytes to read"`
+	Offset     int64  `json:"offset,omitempty" jsonschema_description:"start at this byte; not together with lines"`
+	LineOffset int64  `json:"line_offset,omitempty" jsonschema_description:"start at this line, counted from 1"`
+	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"maximum number of lines to read"`
 }
 
 func (in *fsReadInput) args() toolspec.Args {
@@ -278,15 +278,15 @@ func (in *fsReadInput) args() toolspec.Args {
 type fsReadOutput struct {
 	toolspec.Result
 	toolspec.Image
-	Width          int     `json:"width,omitempty" jsonschema_description:"of an image, in pixels, where it is known"`
-	Height         int     `json:"height,omitempty" jsonschema_description:"of an image, in pixels, where it is known"`
-	Contents       *string `json:"contents,omitempty" jsonschema_description:"when what was read is UTF-8 text"`
+	Width          int     `json:"width,omitempty" jsonschema_description:"of an image, in pixels, if known"`
+	Height         int     `json:"height,omitempty" jsonschema_description:"of an image, in pixels, if known"`
+	Contents       *string `json:"contents,omitempty" jsonschema_description:"set if the data is UTF-8 text"`
 	ContentsB64    *string `json:"contents_b64,omitempty" jsonschema_description:"otherwise"`
-	Truncated      bool    `json:"truncated" jsonschema_description:"the file goes on after what was read"`
+	Truncated      bool    `json:"truncated" jsonschema_description:"the file continues after this part"`
 	SizeBytes      int64   `json:"size_bytes" jsonschema_description:"size of the whole file"`
-	NextOffset     *int64  `json:"next_offset,omitempty" jsonschema_description:"pass as offset to read on"`
-	NextLineOffset *int64  `json:"next_line_offset,omitempty" jsonschema_description:"pass as line_offset to read on"`
-	Note           string  `json:"note,omitempty" jsonschema_description:"how to read on, or what became of an image"`
+	NextOffset     *int64  `json:"next_offset,omitempty" jsonschema_description:"pass as offset to continue"`
+	NextLineOffset *int64  `json:"next_line_offset,omitempty" jsonschema_description:"pass as line_offset to continue"`
+	Note           string  `json:"note,omitempty" jsonschema_description:"how to continue, or about an image"`
 
 	data []byte // what Contents or ContentsB64 holds
 }
@@ -295,14 +295,14 @@ type fsListInput struct {
 	inSandbox
 	Path      string `json:"path,omitempty" jsonschema:"default=." jsonschema_description:"directory below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"list the whole tree; links are not followed"`
-	Limit     int64  `json:"limit,omitempty" jsonschema_description:"at most so many entries"`
+	Limit     int64  `json:"limit,omitempty" jsonschema_description:"maximum number of entries"`
 }
 
 type fsListOutput struct {
 	toolspec.Result
 	Entries   []fsEntry `json:"entries"`
 	Truncated bool      `json:"truncated" jsonschema_description:"there are more entries"`
-	Total     int64     `json:"total" jsonschema_description:"entries there are, at least"`
+	Total     int64     `json:"total" jsonschema_description:"number of entries, at least"`
 }
 
 // fsEntry is an entry of a directory.
@@ -318,18 +318,18 @@ type fsEntry struct {
 type fsDeleteInput struct {
 	inSandbox
 	Path      string `json:"path" jsonschema_description:"path below /workspace or /tmp"`
-	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"needed to delete a directory, with all it holds"`
+	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"required to delete a directory and its contents"`
 }
 
 type fsDeleteOutput struct {
 	toolspec.Result
 	OK      bool  `json:"ok"`
-	Deleted int64 `json:"deleted" jsonschema_description:"entries that were deleted"`
+	Deleted int64 `json:"deleted" jsonschema_description:"number of deleted entries"`
 }
 
 type snapshotInput struct {
 	inSandbox
-	Name string `json:"name" jsonschema_description:"name to go back to it by: letters, digits, _, - and ."`
+	Name string `json:"name" jsonschema_description:"name for sandbox_rollback: letters, digits, _, - and ."`
 }
 
 type rollbackInput struct {
@@ -340,13 +340,13 @@ type rollbackInput struct {
 type snapshotOutput struct {
 	toolspec.Result
 	OK        bool     `json:"ok"`
-	Snapshots []string `json:"snapshots" jsonschema_description:"names of the snapshots there are, oldest first"`
+	Snapshots []string `json:"snapshots" jsonschema_description:"names of the existing snapshots, oldest first"`
 	Note      string   `json:"note,omitempty"`
 }
 
 type closeInput struct {
 	inSandbox
-	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
+	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox and all its files now; otherwise the files are kept for the rest of the run"`
 }
 
 // exit returns the exit code of the command that an output is about; nil for none, and while it runs.

@@ -16,14 +16,14 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 		return out, err
 	}
 	if isolated.IsSnapshot(in.Name) {
-		return out, fmt.Errorf("%w: the snapshots whose names begin like %.80q are made by runs, choose another name", backend.ErrInvalid, in.Name)
+		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name", backend.ErrInvalid, in.Name)
 	}
 	snap, err := s.Snapshot(ctx, in.Name)
 	if err != nil {
 		return out, err
 	}
 	if snap.Live {
-		out.Note = "Commands ran meanwhile: files that they wrote may be in it by half."
+		out.Note = "Commands were running: files that they wrote may be incomplete."
 	}
 	return out.list(ctx, s)
 }
@@ -37,7 +37,7 @@ func (b *binding) rollback(ctx context.Context, in rollbackInput) (out snapshotO
 	if err := s.Rollback(ctx, in.Name); err != nil {
 		return out, err
 	}
-	out.Note = fmt.Sprintf("/workspace is what it was in %s, and no command runs.", in.Name)
+	out.Note = fmt.Sprintf("/workspace is restored from %s, and no command is running.", in.Name)
 	return out.list(ctx, s)
 }
 

@@ -43,15 +43,15 @@ func show(o session.Output, stream string, keep bool) streamText {
 	headText, badHead := validText(head)
 	tailText, badTail := validText(tail)
 	out := streamText{truncated: true}
-	notice := fmt.Sprintf("[workcell: %d of %d bytes of %s are left out here", omitted, o.Total, stream)
+	notice := fmt.Sprintf("[workcell: %d of %d bytes of %s omitted here", omitted, o.Total, stream)
 	switch {
 	case !keep:
 		notice += "; print less, or print it in parts"
 	case o.Path != "" && o.PathCut:
-		notice += "; as much as was kept is in " + o.Path
+		notice += "; the saved part is in " + o.Path
 		out.path = o.Path
 	case o.Path != "":
-		notice += "; all of it is in " + o.Path
+		notice += "; the full output is in " + o.Path
 		out.path = o.Path
 	}
 	if headText != "" && !strings.HasSuffix(headText, "\n") {
@@ -121,22 +121,22 @@ func outcomeNotice(res session.ExecResult, info session.Info) string {
 	switch res.Status {
 	case session.ExecCompleted:
 		if res.QuotaOutside {
-			return fmt.Sprintf("[workcell: %s: until files are deleted there, nothing can be written]\n", overLimit(res, info))
+			return fmt.Sprintf("[workcell: %s; delete files there before you write more]\n", overLimit(res, info))
 		}
 	case session.ExecTimedOut:
 		after := "at its timeout"
 		if res.Timeout > 0 {
 			after = fmt.Sprintf("after %d seconds, its timeout", int64(res.Timeout.Seconds()))
 		}
-		return "[workcell: ended with all its children " + after + "; files it wrote are still there]\n"
+		return "[workcell: killed with all its children " + after + "; files it wrote are kept]\n"
 	case session.ExecQuotaKilled:
-		return fmt.Sprintf("[workcell: ended with all other commands: %s; delete files]\n", overLimit(res, info))
+		return fmt.Sprintf("[workcell: killed with all other commands: %s; delete files]\n", overLimit(res, info))
 	case session.ExecOOMKilled:
 		limit := ""
 		if limits.MemoryBytes > 0 {
 			limit = fmt.Sprintf(" of %d MiB", limits.MemoryBytes>>20)
 		}
-		return fmt.Sprintf("[workcell: killed by the kernel: the sandbox's memory limit%s was reached; work on less at a time]\n", limit)
+		return fmt.Sprintf("[workcell: killed by the kernel: the memory limit%s was reached; process less data at a time]\n", limit)
 	}
 	return ""
 }
@@ -144,9 +144,9 @@ func outcomeNotice(res session.ExecResult, info session.Info) string {
 // overLimit returns which limit a command met.
 func overLimit(res session.ExecResult, info session.Info) string {
 	if res.QuotaOutside {
-		return fmt.Sprintf("what was written outside of %s is over its limit of %d MiB", info.Workdir, info.RootBytes>>20)
+		return fmt.Sprintf("files outside %s exceed the limit of %d MiB", info.Workdir, info.RootBytes>>20)
 	}
-	return fmt.Sprintf("the workspace is over its limit of %d MiB", info.Limits.WorkspaceBytes>>20)
+	return fmt.Sprintf("the workspace exceeds its limit of %d MiB", info.Limits.WorkspaceBytes>>20)
 }
 
 // withNotice puts a notice on a line of its own after text.

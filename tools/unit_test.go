@@ -30,9 +30,9 @@ func TestShow(t *testing.T) {
 		"split in head":        {out("a\xc3", "\xa9b", 0), true, "aéb"},
 		"invalid":              {out("a\xffb\xfe", "", 0), true, "a\uFFFDb\uFFFD\n[workcell: 2 bytes that are not UTF-8 are shown as \uFFFD; sandbox_exec_read gives the exact bytes]\n"},
 		"invalid in a run":     {out("a\xff", "", 0), false, "a\uFFFD\n[workcell: 1 bytes that are not UTF-8 are shown as \uFFFD]\n"},
-		"cut on lines":         {out("1\n2\n3\n4\n5\nha", "lf\n7\n8\n9\n10\n11\n12\n", 100), true, "1\n2\n3\n4\n5\n[workcell: 105 of 130 bytes of stdout are left out here; all of it is in /workspace/.workcell/output/e.stdout]\n7\n8\n9\n10\n11\n12\n"},
-		"cut on characters":    {out("äöü\xc3", "\xa4ßx", 10), true, "äöü\n[workcell: 12 of 21 bytes of stdout are left out here; all of it is in /workspace/.workcell/output/e.stdout]\nßx"},
-		"nothing kept":         {out("ab", "cd", 10), false, "ab\n[workcell: 10 of 14 bytes of stdout are left out here; print less, or print it in parts]\ncd"},
+		"cut on lines":         {out("1\n2\n3\n4\n5\nha", "lf\n7\n8\n9\n10\n11\n12\n", 100), true, "1\n2\n3\n4\n5\n[workcell: 105 of 130 bytes of stdout omitted here; the full output is in /workspace/.workcell/output/e.stdout]\n7\n8\n9\n10\n11\n12\n"},
+		"cut on characters":    {out("äöü\xc3", "\xa4ßx", 10), true, "äöü\n[workcell: 12 of 21 bytes of stdout omitted here; the full output is in /workspace/.workcell/output/e.stdout]\nßx"},
+		"nothing kept":         {out("ab", "cd", 10), false, "ab\n[workcell: 10 of 14 bytes of stdout omitted here; print less, or print it in parts]\ncd"},
 		"nul and escapes":      {out("\x00\x1b[31m\r\n", "", 0), true, "\x00\x1b[31m\r\n"},
 		"replacement is legal": {out("\uFFFD", "", 0), true, "\uFFFD"},
 	}

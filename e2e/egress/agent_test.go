@@ -59,7 +59,7 @@ func TestAgent(t *testing.T) {
 		must(t, err)
 		_, err = agents["a"].Run(audit.NewContext(t.Context(), record), nil, nil)
 		must(t, errors.Join(err, record.Close()))
-		if !strings.Contains(offered, "Of the network only these hosts are reached") || !strings.Contains(offered, "good.test:"+port) {
+		if !strings.Contains(offered, "Network access is limited to these hosts") || !strings.Contains(offered, "good.test:"+port) {
 			t.Errorf("the model is offered %s", offered)
 		}
 		if out := outputs[0]["stdout"]; out != "hello from outside" || outputs[0]["network_refused"] != nil {
@@ -67,7 +67,7 @@ func TestAgent(t *testing.T) {
 		}
 		text, err := json.Marshal(outputs[1]["network_refused"])
 		must(t, err)
-		want := `[{"hint":"The sandbox reaches only the hosts that network.allow names. Do without this one, or report which host is needed and why.","host":"evil.test:` + port + `","rule":"network.allow does not name it"}]`
+		want := `[{"hint":"The sandbox can reach only the hosts in network.allow. Continue without this host, or report which host is needed and why.","host":"evil.test:` + port + `","rule":"network.allow does not name it"}]`
 		if string(text) != want {
 			t.Errorf("refused %s, want %s", text, want)
 		}

@@ -287,7 +287,7 @@ func TestAgentWithPackages(t *testing.T) {
 		must(t, err)
 		_, err = agents["good"].Run(t.Context(), nil, nil)
 		must(t, err)
-		if output["stdout"] != "hello from a wheel\n" || !strings.Contains(offered, "Packages of Python that are installed: greeting>=1.0.") {
+		if output["stdout"] != "hello from a wheel\n" || !strings.Contains(offered, "Installed Python packages: greeting>=1.0.") {
 			t.Errorf("%v, offered as %s", output, offered)
 		}
 		_, err = agents["bad"].Run(t.Context(), nil, nil)

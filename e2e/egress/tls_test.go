@@ -114,7 +114,7 @@ func TestRebinding(t *testing.T) {
 			t.Errorf("the name was asked for %d times for one connection", n)
 		}
 		for name, rule := range map[string]string{"rebind": "address: loopback", "both": "address: loopback", "meta": "address: link-local"} {
-			d.fails(s, "curl -sS --fail-with-body http://"+name+".test:"+port, "may not be reached", rule)
+			d.fails(s, "curl -sS --fail-with-body http://"+name+".test:"+port, "is not allowed", rule)
 		}
 	})
 }

@@ -189,8 +189,8 @@ func TestKilledAgentsSandbox(t *testing.T) {
 		notice, note string
 	}{
 		"isolated":           {"isolated", nil, "", "kept"},
-		"removed":            {"default", []string{"sessions", "rm"}, "is a new, empty one", "nothing"},
-		"its workspace kept": {"default", []string{"sessions", "rm", "--keep-workspace"}, "made again around its workspace", "kept"},
+		"removed":            {"default", []string{"sessions", "rm"}, "replaced by a new, empty one", "nothing"},
+		"its workspace kept": {"default", []string{"sessions", "rm", "--keep-workspace"}, "recreated with its workspace", "kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, []string{"local"}, func(t *testing.T, h *host) {

@@ -75,7 +75,7 @@ for n in (1, 2):
 		}
 		// Another run cannot answer.
 		other := session.WithRun(t.Context(), session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()})
-		if restart(other, first, true); !strings.Contains(fmt.Sprint(out["error"]), "nothing waits") {
+		if restart(other, first, true); !strings.Contains(fmt.Sprint(out["error"]), "no longer pending") {
 			t.Errorf("another run: %v", out)
 		}
 		second := restart(ctx, first, true)
@@ -86,7 +86,7 @@ for n in (1, 2):
 		if got := fmt.Sprint(out["stdout"]); !strings.HasPrefix(got, "pid ") || !strings.HasSuffix(got, "\nrefunded\ndenied\n") || strings.Count(got, "pid") != 1 {
 			t.Errorf("output %v", out)
 		}
-		if restart(ctx, first, true); !strings.Contains(fmt.Sprint(out["error"]), "nothing waits") {
+		if restart(ctx, first, true); !strings.Contains(fmt.Sprint(out["error"]), "no longer pending") {
 			t.Errorf("a second answer: %v", out)
 		}
 		// An agent's file that Genkit loaded: its prompt, rendered again, is what the restart goes on with.

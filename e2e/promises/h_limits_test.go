@@ -379,7 +379,7 @@ func TestH3Root(t *testing.T) {
 func fillWatchedRoot(t *testing.T, b *sandbox) {
 	t.Helper()
 	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
-	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside of /workspace is over its limit of %d MiB", workspaceMB)) {
+	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside /workspace exceed the limit of %d MiB", workspaceMB)) {
 		t.Errorf("many files: %v", out)
 	}
 	if n, err := strconv.Atoi(strings.Fields(b.sh(t, "du -sm /var/fill"))[0]); err != nil || n < workspaceMB || n > 64 {

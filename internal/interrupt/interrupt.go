@@ -56,7 +56,7 @@ func (j *Job[T]) Approve(ctx context.Context, r hosttools.ApprovalRequest) (host
 	select {
 	case j.questions <- q:
 	case <-j.done:
-		return hosttools.Decision{Note: "the command goes on in the background, where nobody can be asked"}, nil
+		return hosttools.Decision{Note: "the command continues in the background, where approvals are not possible"}, nil
 	case <-ctx.Done():
 		return j.unanswered(ctx)
 	}

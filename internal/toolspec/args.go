@@ -273,7 +273,7 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 		want, ok = "true or false", put(field.SetBool)(boolean(v))
 	case reflect.Slice:
 		var list []any
-		want = "a list of texts"
+		want = "a list of strings"
 		list, ok = v.([]any)
 		texts := make([]string, len(list))
 		for i, item := range list {

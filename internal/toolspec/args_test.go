@@ -72,8 +72,8 @@ func TestDecodeInputErrors(t *testing.T) {
 		"missing":          {`{}`, `path is required`},
 		"empty":            {`{"path":""}`, `path is empty`},
 		"unknown":          {`{"comand":"x"}`, `unknown argument "comand", did you mean "command"?`},
-		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", known are sandbox_id, path, cmd, command`},
-		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of texts, it is text; pass one line for the shell as command, or a list as in ["ls", "-l"]`},
+		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", available: sandbox_id, path, cmd, command`},
+		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, it is text; pass one line for the shell as command, or a list as in ["ls", "-l"]`},
 		"command as list":  {`{"command":["ls"]}`, `command must be text, it is a list; pass a list of arguments as cmd`},
 		"object as text":   {`{"path":{"a":1}}`, `path must be text, it is an object; write it as a JSON string`},
 		"wrong number":     {`{"timeout_seconds":"soon"}`, `timeout_seconds must be a whole number, it is text`},
@@ -85,7 +85,7 @@ func TestDecodeInputErrors(t *testing.T) {
 		"env number":       {`{"env":5}`, `env: must be an object of names to texts, it is the number 5`},
 		"list":             {`[1]`, `the arguments must be a JSON object`},
 		"alias and target": {`{"timeout":1,"timeout_seconds":2}`, `unknown argument "timeout", did you mean "timeout_seconds"?`},
-		"several":          {`{"zzz":1,"cmd":5}`, `unknown argument "zzz", known are`},
+		"several":          {`{"zzz":1,"cmd":5}`, `unknown argument "zzz", available:`},
 	} {
 		_, fail := DecodeInput[input]([]byte(tt.args))
 		if fail == nil || fail.Code != CodeInvalid || !strings.Contains(fail.Message, tt.want) {

@@ -37,19 +37,19 @@ const (
 // when nothing more fitting is known.
 func remediations() []remediation {
 	return []remediation{
-		{CodeNotFound, "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible."},
-		{CodeExists, "Use another name, or ask for the existing one to be replaced."},
-		{CodeInvalid, "Correct the arguments as the message says and call the tool again."},
-		{CodePermission, "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run."},
+		{CodeNotFound, "Check the id or path; sandbox_fs_list lists files, and ids of other runs are not visible."},
+		{CodeExists, "Use another name, or replace the existing one."},
+		{CodeInvalid, "Correct the arguments as the message describes and call the tool again."},
+		{CodePermission, "Work below /workspace or /tmp as the current user; policy cannot be changed from inside a run."},
 		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
 		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
-		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old ones are gone."},
-		{CodeClosed, "Call sandbox_open to go on in an open sandbox."},
-		{CodeCapacity, "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running."},
-		{CodeUnavailable, "Try again in a moment; if it stays, report that the sandbox cannot be had."},
-		{CodeUnsupported, "Do without it, and say so in the answer."},
-		{CodeQuota, "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again."},
-		{CodeToolFailed, "Act on what the message says, which is the tool's own: correct the arguments, or do without it."},
+		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old files are lost."},
+		{CodeClosed, "Call sandbox_open to continue in an open sandbox."},
+		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills processes that a finished command left running."},
+		{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
+		{CodeUnsupported, "Continue without it, and mention it in the answer."},
+		{CodeQuota, "Delete files that you no longer need, in the workspace with sandbox_fs_delete, even if it is full, elsewhere with rm, then try again."},
+		{CodeToolFailed, "Follow the message, which comes from the tool: correct the arguments, or continue without it."},
 		{CodeInternal, "Try once more; if it fails again, report the message."},
 	}
 }
@@ -170,13 +170,13 @@ func ErrorOf(err error) *Error {
 	case errors.As(err, &launch):
 		return e.WithRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
-		e.Message = fmt.Sprintf("the sandbox %q of this run is open already, and differs in its %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
-		return e.WithRemediation("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
+		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.WithRemediation("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
+		return e.WithRemediation("Report that the host's disk is full: the operator has to free space, or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.WithRemediation("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
+		return e.WithRemediation("Report that the image is missing: the agent's author has to pull it, build it, or name another image.")
 	}
 	return e
 }
@@ -195,18 +195,18 @@ func plainText(err error) string {
 }
 
 func installRemediation(e *session.InstallError) string {
-	text := "Report it: whoever set the agent up has to change its pip_packages, npm_packages or setup. Until then the sandbox cannot be opened."
+	text := "Report it: the agent's author has to change its pip_packages, npm_packages, or setup. Until then the sandbox cannot be opened."
 	if len(e.Refused) > 0 {
-		text += " Hosts that the installation needs beside the registries of its packages stand in setup.network.allow."
+		text += " Hosts other than the package registries must be listed in setup.network.allow."
 	}
 	return text
 }
 
 func launchRemediation(reason session.LaunchReason) string {
 	return cmp.Or(map[session.LaunchReason]string{
-		session.LaunchNotFound:      "The program is not in the image: use one that the note of sandbox_open lists, or pass shell builtins as command.",
-		session.LaunchNotExecutable: "Call it through its interpreter, or make it executable with chmod.",
-		session.LaunchBadDir:        "Make the directory first, or leave cwd out to work in /workspace.",
+		session.LaunchNotFound:      "The program is not in the image: use one from the note of sandbox_open, or pass shell builtins as command.",
+		session.LaunchNotExecutable: "Run it with its interpreter, or make it executable with chmod.",
+		session.LaunchBadDir:        "Create the directory first, or omit cwd to work in /workspace.",
 		session.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",
 		session.LaunchNoResources:   CodeCapacity.Remediation(),
 	}[reason], CodeInvalid.Remediation())

@@ -83,7 +83,7 @@ func TestErrorOf(t *testing.T) {
 		},
 		{&session.LaunchError{Reason: session.LaunchNotFound, Message: "foo"}, CodeNotFound, "cannot start the command (not_found): foo", false},
 		{&session.LaunchError{Reason: session.LaunchNoResources, Message: "foo"}, CodeCapacity, "cannot start the command (no_resources): foo", true},
-		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run is open already, and differs in its image, env`, false},
+		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run already exists with a different image, env`, false},
 		{&Error{Code: CodeQuota, Message: "m"}, CodeQuota, "m", false},
 	} {
 		if got := ErrorOf(tt.err); got.Code != tt.code || got.Message != tt.message || got.Retryable != tt.retryable {

@@ -55,7 +55,7 @@ type Args struct {
 
 // Result is part of every output.
 type Result struct {
-	Error *Error `json:"error,omitempty" jsonschema_description:"set when the call failed; then the other fields may be missing"`
+	Error *Error `json:"error,omitempty" jsonschema_description:"set if the call failed; then the other fields may be missing"`
 }
 
 func (r Result) failure() *Error { return r.Error }
@@ -70,7 +70,7 @@ func FailureOf(out any) *Error {
 
 // Image is part of an output that may have a picture beside its JSON, for hosts that can show one.
 type Image struct {
-	MediaType string `json:"media_type,omitempty" jsonschema:"enum=image/png,enum=image/jpeg,enum=image/gif,enum=image/webp" jsonschema_description:"set when the file is an image, which is beside this answer; then there are no contents"`
+	MediaType string `json:"media_type,omitempty" jsonschema:"enum=image/png,enum=image/jpeg,enum=image/gif,enum=image/webp" jsonschema_description:"set if the file is an image, which comes with this answer; then contents is missing"`
 	Data      []byte `json:"-"`
 }
 
