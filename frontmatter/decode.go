@@ -108,7 +108,7 @@ func (d *decoder) integer(p *int64) func(*yaml.Node, string) {
 			return
 		}
 		if *p == 0 {
-			d.refuse(n, path, "leave it out for the default", "%s is 0", path)
+			d.refuse(n, path, "remove it to use the default", "%s is 0", path)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (d *decoder) duration(p *Duration) func(*yaml.Node, string) {
 		case !ok:
 			d.refuse(n, path, hint, "%s must be a duration, it is %s", path, kind(n))
 		case v == 0:
-			d.refuse(n, path, "leave it out for the default", "%s is 0", path)
+			d.refuse(n, path, "remove it to use the default", "%s is 0", path)
 		}
 		*p = Duration(v)
 	}
@@ -270,7 +270,7 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 			d.fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
 		case string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor):
 			d.refuse(n, path+".runtime", fmt.Sprintf("write `sandbox: {mode: %s, runtime: python}`", n.Value),
-				"the short form names a runtime, %q is a mode", n.Value)
+				"the short form takes a runtime, but %q is a mode", n.Value)
 		}
 	default:
 		d.fail(n, "write `sandbox: python`, or remove the key to have none", "`%s:` must be a runtime or a mapping, it is %s", path, kind(n))
@@ -352,7 +352,7 @@ func (d *decoder) conflicts(path string) {
 		{"arguments", "executor"},
 	} {
 		if old := join(path, pair[0]); d.has(old) && d.has(join(path, pair[1])) {
-			d.fail(d.at[old], "remove "+pair[0], "%s and %s say the same thing", pair[0], pair[1])
+			d.fail(d.at[old], "remove "+pair[0], "%s and %s set the same value", pair[0], pair[1])
 		}
 	}
 }
@@ -361,7 +361,7 @@ func (d *decoder) conflicts(path string) {
 func (d *decoder) literal(n *yaml.Node) bool {
 	ok := true
 	if n.Kind == yaml.AliasNode {
-		d.fail(n, "write the value out", "aliases are not supported here")
+		d.fail(n, "write out the value", "aliases are not supported here")
 		return false
 	}
 	if n.Anchor != "" {
@@ -370,7 +370,7 @@ func (d *decoder) literal(n *yaml.Node) bool {
 	}
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && c.ShortTag() == "!!merge" {
-			d.fail(c, "write the values out", "merge keys are not supported here")
+			d.fail(c, "write out the values", "merge keys are not supported here")
 			ok = false
 			continue
 		}

@@ -167,7 +167,7 @@ func (doc *Document) placeOutputs(d *decoder) {
 	switch {
 	case doc.named == nil:
 	case doc.Sandbox == nil || !doc.Sandbox.Mode.Lasting():
-		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs need a sandbox that lasts")
+		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs require a sandbox that keeps its files")
 	case doc.Sandbox.Outputs != nil:
 		d.fail(d.at["outputs"], "remove one of the two", "the outputs are declared twice")
 	default:
@@ -216,7 +216,7 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 	case "toolChoice":
 		d.text(&m.ToolChoice)(n, "toolChoice")
 		if !d.bad["toolChoice"] && !slices.Contains([]string{"auto", "required", "none"}, m.ToolChoice) {
-			d.fail(n, "known are auto, required, none", "unknown toolChoice %q", clip(m.ToolChoice))
+			d.fail(n, "available: auto, required, none", "unknown toolChoice %q", clip(m.ToolChoice))
 		}
 	case "tools":
 		if !empty {
@@ -252,7 +252,7 @@ func (doc *Document) use(d *decoder, n *yaml.Node) {
 			name, config = lookup(entry, "name"), lookup(entry, "config")
 		}
 		if name == nil || name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || name.Value == "" {
-			d.fail(entry, "write a name, or {name: …, config: {…}}", "an entry of use must name a middleware")
+			d.fail(entry, "write a name, or {name: …, config: {…}}", "an entry of use must be the name of a middleware")
 			continue
 		}
 		if name.Value != Middleware {

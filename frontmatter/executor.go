@@ -11,19 +11,19 @@ import (
 
 // Executor is the value of `executor:`: the coding agent, a program in the sandbox, that does the agent's work.
 type Executor struct {
-	Command        string            `json:"command" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: one that speaks the Agent Client Protocol, custom: any program, both by argv"`
-	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, whose placeholders are {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`
-	Events         string            `json:"events,omitempty" jsonschema:"enum=text,enum=json,enum=claude,enum=codex,enum=opencode,enum=gemini" jsonschema_description:"custom: what the program prints: its answer, events as lines of JSON, or what that CLI prints; text when left out"`
-	MaxTurns       int64             `json:"max_turns,omitempty" jsonschema_description:"turns of its model; unlimited when left out"`
-	Budget         ExecutorBudget    `json:"budget,omitzero" jsonschema_description:"what its requests to the model may use"`
-	TimeoutSeconds int64             `json:"timeout_seconds,omitempty" jsonschema_description:"time for the whole task; 1800 when left out"`
-	StallSeconds   int64             `json:"stall_seconds,omitempty" jsonschema_description:"time without any event from it; 300 when left out"`
-	Resume         ExecutorResume    `json:"resume,omitempty" jsonschema:"enum=never,enum=step,enum=session" jsonschema_description:"whether it goes on with the conversation of an earlier attempt at the step, or of any run in the sandbox"`
-	Skills         []string          `json:"skills,omitzero" jsonschema_description:"directories of Agent Skills, relative to the file; skills/* when left out and there are some"`
-	Web            bool              `json:"web,omitempty" jsonschema_description:"permits search and fetch on the provider's side"`
+	Command        string            `json:"command" jsonschema:"enum=claude,enum=codex,enum=opencode,enum=gemini,enum=acp,enum=custom" jsonschema_description:"the coding agent's program; acp: a program that supports the Agent Client Protocol, custom: any program, both set in argv"`
+	Argv           []string          `json:"argv,omitzero" jsonschema_description:"acp and custom: the command line, with the placeholders {model}, {workdir}, {home}, and for custom {prompt}, {system}, {schema}, {max_turns}, {resume}"`
+	Events         string            `json:"events,omitempty" jsonschema:"enum=text,enum=json,enum=claude,enum=codex,enum=opencode,enum=gemini" jsonschema_description:"custom: output format of the program: its answer, events as JSON lines, or the format of that CLI; default: text"`
+	MaxTurns       int64             `json:"max_turns,omitempty" jsonschema_description:"turns of its model; default: unlimited"`
+	Budget         ExecutorBudget    `json:"budget,omitzero" jsonschema_description:"limits of its model requests"`
+	TimeoutSeconds int64             `json:"timeout_seconds,omitempty" jsonschema_description:"time limit of the whole task; default: 1800"`
+	StallSeconds   int64             `json:"stall_seconds,omitempty" jsonschema_description:"time limit without an event; default: 300"`
+	Resume         ExecutorResume    `json:"resume,omitempty" jsonschema:"enum=never,enum=step,enum=session" jsonschema_description:"whether it continues the conversation of an earlier attempt at the step, or of any run in the sandbox"`
+	Skills         []string          `json:"skills,omitzero" jsonschema_description:"directories of Agent Skills, relative to the file; default: skills/*, if any exist"`
+	Web            bool              `json:"web,omitempty" jsonschema_description:"allows search and fetch by the provider"`
 	Before         []string          `json:"before,omitzero" jsonschema_description:"shell lines that run in the sandbox first"`
-	After          []string          `json:"after,omitzero" jsonschema_description:"shell lines that run in the sandbox at the end, also after a failure"`
-	Args           map[string]string `json:"args,omitzero" jsonschema_description:"settings of the program, of those that it has"`
+	After          []string          `json:"after,omitzero" jsonschema_description:"shell lines that run in the sandbox at the end, even after a failure"`
+	Args           map[string]string `json:"args,omitzero" jsonschema_description:"settings that the program supports"`
 }
 
 // ExecutorBudget bounds what a coding agent's requests to its model may use. Zero is no bound.
@@ -112,7 +112,7 @@ func (d *decoder) amount(p *float64) func(*yaml.Node, string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!float" && n.ShortTag() != "!!int" || n.Decode(p) != nil {
 			d.refuse(n, path, "", "%s must be a number, it is %s", path, kind(n))
 		} else if *p == 0 {
-			d.refuse(n, path, "leave it out for no bound", "%s is 0", path)
+			d.refuse(n, path, "remove it for no limit", "%s is 0", path)
 		}
 	}
 }
@@ -121,16 +121,16 @@ func (c *checker) executor(s Sandbox) {
 	x := s.Executor
 	switch {
 	case x == nil && s.Mode == ModeExecutor:
-		c.add("mode", "name one, as in executor: {command: claude}", "mode executor needs an executor")
+		c.add("mode", "add one, as in executor: {command: claude}", "mode executor requires an executor")
 		return
 	case x == nil:
 		return
 	case s.Mode != ModeExecutor:
-		c.add("executor", "add mode: executor, or remove it", "executor belongs to mode executor")
+		c.add("executor", "add mode: executor, or remove it", "executor requires mode executor")
 	}
 	known := ExecutorCommands()
 	if x.Command == "" {
-		c.add("executor.command", "it is one of "+strings.Join(known, ", "), "executor has no command")
+		c.add("executor.command", "use one of "+strings.Join(known, ", "), "executor has no command")
 	}
 	c.oneOf("executor.command", x.Command, known...)
 	c.commandLine(x)
@@ -144,7 +144,7 @@ func (c *checker) executor(s Sandbox) {
 	}
 	for name, list := range map[string][]string{"before": x.Before, "after": x.After, "skills": x.Skills} {
 		if len(list) > maxExecutorLines {
-			c.add("executor."+name, "", "executor.%s has %d entries, at most %d are possible", name, len(list), maxExecutorLines)
+			c.add("executor."+name, "", "executor.%s has %d entries, the limit is %d", name, len(list), maxExecutorLines)
 		}
 	}
 }
@@ -154,16 +154,16 @@ func (c *checker) commandLine(x *Executor) {
 	generic := x.Command == commandACP || x.Command == commandCustom
 	switch {
 	case !generic && x.Argv != nil:
-		c.add("executor.argv", "remove it, or write command: custom", "executor.argv belongs to commands acp and custom")
+		c.add("executor.argv", "remove it, or write command: custom", "executor.argv requires command acp or custom")
 	case generic && len(x.Argv) == 0:
-		c.add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s needs argv", x.Command)
+		c.add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s requires argv", x.Command)
 	case generic:
 		if err := argv.Check(x.Argv); err != nil {
 			c.add("executor.argv", "", "executor.argv: %v", err)
 		}
 	}
 	if x.Events != "" && x.Command != commandCustom {
-		c.add("executor.events", "remove it", "executor.events belongs to command custom")
+		c.add("executor.events", "remove it", "executor.events requires command custom")
 	}
 	c.oneOf("executor.events", x.Events, append([]string{"text", "json"}, ExecutorAgents()...)...)
 }

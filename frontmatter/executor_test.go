@@ -28,15 +28,15 @@ func TestExecutorShortForm(t *testing.T) {
 func TestExecutorsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
-		"{mode: executor}":                                                            "x.prompt:2:17: mode executor needs an executor; name one, as in executor: {command: claude}",
-		"{mode: code, executor: claude}":                                              "x.prompt:2:33: executor belongs to mode executor; add mode: executor, or remove it",
-		"{mode: executor, executor: {}}":                                              "x.prompt:2:37: executor has no command; it is one of claude, codex, gemini, opencode, acp, custom",
+		"{mode: executor}":                                                            "x.prompt:2:17: mode executor requires an executor; add one, as in executor: {command: claude}",
+		"{mode: code, executor: claude}":                                              "x.prompt:2:33: executor requires mode executor; add mode: executor, or remove it",
+		"{mode: executor, executor: {}}":                                              "x.prompt:2:37: executor has no command; use one of claude, codex, gemini, opencode, acp, custom",
 		"{command: cluade}":                                                           `x.prompt:2:10: unknown executor.command "cluade"; did you mean "claude"?`,
-		"{command: claude, executor: codex}":                                          "x.prompt:2:20: command and executor say the same thing; remove command",
-		"{command: claude, runtime: python}":                                          "x.prompt:2:37: runtime does not belong to mode executor, whose image is that of the coding agent; remove it, or name an image",
-		"{command: claude, yield_ms: 5}":                                              "x.prompt:2:38: yield_ms belongs to code mode; in mode executor every call waits for the end; add mode: code, or remove it",
+		"{command: claude, executor: codex}":                                          "x.prompt:2:20: command and executor set the same value; remove command",
+		"{command: claude, runtime: python}":                                          "x.prompt:2:37: runtime cannot be used in mode executor, which uses the coding agent's image; remove it, or set image",
+		"{command: claude, yield_ms: 5}":                                              "x.prompt:2:38: yield_ms requires code mode; in mode executor every call waits for the command; add mode: code, or remove it",
 		"{mode: executor, executor: {command: claude, budget: {usd: -1}}}":            "x.prompt:2:69: executor.budget.usd is -1, it must be above 0 and at most 100000",
-		"{mode: executor, executor: {command: claude, resume: always, max_turns: 0}}": "x.prompt:2:63: unknown executor.resume \"always\"; known are never, step, session\nx.prompt:2:82: sandbox.executor.max_turns is 0; leave it out for the default",
+		"{mode: executor, executor: {command: claude, resume: always, max_turns: 0}}": "x.prompt:2:63: unknown executor.resume \"always\"; available: never, step, session\nx.prompt:2:82: sandbox.executor.max_turns is 0; remove it to use the default",
 	} {
 		_, err := frontmatter.Parse("x.prompt", []byte("---\nsandbox: "+src+"\n---\nx"))
 		if err == nil || err.Error() != want {

@@ -53,7 +53,7 @@ func TestHostTools(t *testing.T) {
 func TestHostToolsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
-		"{mode: compute, host_tools: {allow: [a.b]}}":                     "x.prompt:2:38: host_tools belong to modes code, script and executor; in compute mode every call has a fresh sandbox; add mode: script, or remove it",
+		"{mode: compute, host_tools: {allow: [a.b]}}":                     "x.prompt:2:38: host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox; add mode: script, or remove it",
 		"{mode: script, host_tools: {}}":                                  "x.prompt:2:37: host_tools allows no tool; name the tools that code may call, as in allow: [orders.lookup]",
 		"{mode: script, host_tools: [a.b]}":                               "x.prompt:2:37: sandbox.host_tools must be a mapping, it is a list",
 		"{mode: script, host_tools: {alow: [a.b]}}":                       "x.prompt:2:37: host_tools allows no tool; name the tools that code may call, as in allow: [orders.lookup]\nx.prompt:2:38: unknown key \"alow\" in sandbox.host_tools; did you mean \"allow\"?",
@@ -67,9 +67,9 @@ func TestHostToolsThatAreWrong(t *testing.T) {
 		"{mode: script, host_tools: {allow: [a.b], limits: {calls: -1}}}": "x.prompt:2:68: limits.calls is -1, it must be 1 to 1000000",
 		"{mode: script, host_tools: {allow: [a.b], index: ful}}":          `x.prompt:2:59: unknown index "ful"; did you mean "full"?`,
 		"{mode: skript}":                     `x.prompt:2:17: unknown mode "skript"; did you mean "script"?`,
-		"{mode: script, yield_ms: 5}":        "x.prompt:2:35: yield_ms belongs to code mode; in mode script every call waits for the end; add mode: code, or remove it",
-		"{mode: script, timeout_seconds: 5}": "x.prompt:2:42: timeout_seconds belongs to compute mode; use limits.exec_timeout",
-		"script":                             "x.prompt:2:10: the short form names a runtime, \"script\" is a mode; write `sandbox: {mode: script, runtime: python}`",
+		"{mode: script, yield_ms: 5}":        "x.prompt:2:35: yield_ms requires code mode; in mode script every call waits for the command; add mode: code, or remove it",
+		"{mode: script, timeout_seconds: 5}": "x.prompt:2:42: timeout_seconds requires compute mode; use limits.exec_timeout",
+		"script":                             "x.prompt:2:10: the short form takes a runtime, but \"script\" is a mode; write `sandbox: {mode: script, runtime: python}`",
 	} {
 		_, err := frontmatter.Parse("x.prompt", []byte("---\nsandbox: "+src+"\n---\nx"))
 		if err == nil || err.Error() != want {

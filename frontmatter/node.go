@@ -44,7 +44,7 @@ func (r *reporter) fail(n *yaml.Node, hint, format string, args ...any) {
 			File: r.file, Line: r.line - 1 + n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint,
 		})
 	case len(r.errs) == maxProblems:
-		r.errs = append(r.errs, &Error{File: r.file, Message: "more problems; these come first"})
+		r.errs = append(r.errs, &Error{File: r.file, Message: "more problems; only the first are listed"})
 	}
 }
 

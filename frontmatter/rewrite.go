@@ -77,12 +77,12 @@ func (r *reporter) movable(d *Document) {
 	}
 	if d.Sandbox == nil {
 		if _, err := asGenkit(d.parts.yaml()); err != nil {
-			r.fail(d.root, "write it in a plainer way", "Genkit cannot read the frontmatter: %v", err)
+			r.fail(d.root, "use simpler YAML", "Genkit cannot read the frontmatter: %v", err)
 		}
 		return
 	}
 	if d.root.Style&yaml.FlowStyle != 0 {
-		r.fail(d.root, "write one `key: value` per line", "frontmatter in braces cannot hold a sandbox")
+		r.fail(d.root, "write one `key: value` per line", "frontmatter in braces cannot contain a sandbox")
 		return
 	}
 	if _, err := d.header(); err != nil {

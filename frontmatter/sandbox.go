@@ -102,30 +102,30 @@ const (
 // refused; in a value made by Go code a zero field means the default. The descriptions are what Genkit's Dev UI shows.
 type Sandbox struct {
 	Mode    Mode              `json:"mode,omitempty" jsonschema:"enum=compute,enum=code,enum=script,enum=executor" jsonschema_description:"compute, the default: one fresh sandbox per program; code: one sandbox that keeps its files between calls; script: programs in one such sandbox; executor: a coding agent in one"`
-	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which picks the default image; python when left out"`
-	Image   string            `json:"image,omitempty" jsonschema_description:"container image; that of the runtime when left out"`
-	Session string            `json:"session,omitempty" jsonschema_description:"modes code and script: default is the sandbox that the agents of a run share, isolated one of this agent alone, any other name one for those who name it"`
-	Keep    string            `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is left when a run of the agent ends; the whole sandbox when left out"`
-	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for the end of a command when a call does not say; 10000 when left out"`
-	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; 1000:1000 when left out"`
-	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system can be written to; readonly when left out"`
-	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment of every command, over the image's own"`
+	Runtime Runtime           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the programs, which selects the default image; default: python"`
+	Image   string            `json:"image,omitempty" jsonschema_description:"container image; default: the runtime's image"`
+	Session string            `json:"session,omitempty" jsonschema_description:"modes code and script: default is shared by the agents of a run, isolated is used by this agent only, any other name is shared by the agents that use it"`
+	Keep    string            `json:"keep,omitempty" jsonschema:"enum=workspace" jsonschema_description:"session: user: what is kept after a run of the agent; default: the whole sandbox"`
+	YieldMS int64             `json:"yield_ms,omitempty" jsonschema_description:"code mode: milliseconds that sandbox_exec waits for a command if a call does not set them; default: 10000"`
+	User    string            `json:"user,omitempty" jsonschema_description:"uid or uid:gid, as numbers; default: 1000:1000"`
+	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable" jsonschema_description:"whether the image's file system is writable; default: readonly"`
+	Env     map[string]string `json:"env,omitzero" jsonschema_description:"environment variables of every command, in addition to the image's"`
 	Limits  Limits            `json:"limits,omitzero" jsonschema_description:"limits of the sandbox and of its commands"`
-	Network Network           `json:"network,omitzero" jsonschema_description:"what the sandbox can reach; nothing when left out"`
+	Network Network           `json:"network,omitzero" jsonschema_description:"network access of the sandbox; default: none"`
 	// PipPackages, NpmPackages and Setup are installed once for all sandboxes that ask for the same.
-	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"packages of Python's index that programs find, with or without versions, as requests>=2.31; wheels only"`
-	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"packages of npm's registry that programs find, with or without versions, as lodash@^4; their scripts do not run"`
-	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"lines of shell that install what programs find in /opt/workcell"`
+	PipPackages []string `json:"pip_packages,omitzero" jsonschema_description:"Python packages to install, with or without versions, such as requests>=2.31; wheels only"`
+	NpmPackages []string `json:"npm_packages,omitzero" jsonschema_description:"npm packages to install, with or without versions, such as lodash@^4; their scripts do not run"`
+	Setup       *Setup   `json:"setup,omitempty" jsonschema_description:"shell lines that install files in /opt/workcell"`
 	// Cache names directories of the machine that hold what programs would download, which the operator filled.
-	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the machine's caches that programs read, such as pip, npm, go"`
+	Cache []string `json:"cache,omitzero" jsonschema_description:"names of the host's caches that programs read, such as pip, npm, go"`
 	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
-	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent makes, as patterns; ? at the end: may be missing"`
+	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent creates, as patterns; ? at the end: optional"`
 	// Ports name what programs in the sandbox listen on, for people to reach by `workcell sessions forward`; code mode.
-	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open tells them"`
+	Ports map[string]int64 `json:"ports,omitzero" jsonschema_description:"code mode: names of the ports that programs in the sandbox listen on; sandbox_open returns them"`
 	// Snapshots gives the agent sandbox_snapshot and sandbox_rollback; code mode.
-	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may keep states of /workspace and go back to them"`
+	Snapshots bool `json:"snapshots,omitempty" jsonschema_description:"code mode: whether the agent may create snapshots of /workspace and roll back to them"`
 	// HostTools are the tools of the host that code inside may call; nil for none. Modes code and script.
-	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script and executor: the tools of the host that code inside may call"`
+	HostTools *HostTools `json:"host_tools,omitempty" jsonschema_description:"modes code, script, and executor: the host tools that sandboxed code may call"`
 	// Executor is the coding agent that does the work; mode executor.
 	Executor *Executor `json:"executor,omitempty" jsonschema_description:"mode executor: the coding agent that does the work"`
 
@@ -141,8 +141,8 @@ type Limits struct {
 	CPUMillicores int64    `json:"cpu_millicores,omitempty" jsonschema_description:"thousandths of a processor"`
 	MemoryMB      int64    `json:"memory_mb,omitempty" jsonschema_description:"memory in MiB"`
 	PIDs          int64    `json:"pids,omitempty" jsonschema_description:"processes and threads"`
-	IdleTimeout   Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, as 15m"`
-	ExecTimeout   Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, as 90s"`
+	IdleTimeout   Duration `json:"idle_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"idle time after which the sandbox is closed, such as 15m"`
+	ExecTimeout   Duration `json:"exec_timeout,omitempty" jsonschema:"type=string" jsonschema_description:"default timeout of a command, such as 90s"`
 	WorkspaceMB   int64    `json:"workspace_mb,omitempty" jsonschema_description:"size of /workspace in MiB"`
 
 	// First-generation fields, which an agent's file may have.
@@ -244,9 +244,9 @@ func LimitsOf(enforced backend.Limits) Limits {
 // Network is what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
 	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
-	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false also in a workflow that has one"`
+	Enabled *bool `json:"enabled,omitempty" jsonschema_description:"true for a network without access to the host and its neighbours; false for none, even if the workflow has one"`
 	// Allow are the hosts that a sandbox without a network reaches through the host; Deny are exceptions to them.
-	Allow []string `json:"allow,omitzero" jsonschema_description:"hosts that are reached though there is no network: names, *.name, name:port, or registry:pypi and the like"`
+	Allow []string `json:"allow,omitzero" jsonschema_description:"hosts that can be reached without a network: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitzero" jsonschema_description:"exceptions to allow"`
 }
 
@@ -258,9 +258,9 @@ func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 
 // Setup is the value of `setup:`.
 type Setup struct {
-	Run []string `json:"run,omitzero" jsonschema_description:"lines of shell, which run once"`
+	Run []string `json:"run,omitzero" jsonschema_description:"shell lines, which run once"`
 	// Network are the hosts that they reach, and pip and npm beside their registries.
-	Network netrule.List `json:"network,omitzero" jsonschema_description:"hosts that the installation reaches, beside the registries of packages"`
+	Network netrule.List `json:"network,omitzero" jsonschema_description:"hosts that the installation can reach in addition to package registries"`
 }
 
 // Environment returns what is to be installed.
@@ -347,7 +347,7 @@ func (s Sandbox) Problems() []Problem {
 	c.outputs(s)
 	c.ports(s)
 	if s.Snapshots && s.Mode != ModeCode {
-		c.add("snapshots", "add mode: code, or remove it", "snapshots belong to code mode, whose sandbox keeps its files")
+		c.add("snapshots", "add mode: code, or remove it", "snapshots require code mode, whose sandbox keeps its files")
 	}
 	c.hostTools(s)
 	c.executor(s)
@@ -392,10 +392,10 @@ func (c *checker) names(s Sandbox) {
 		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
-		c.add("session", "a name has letters, digits, '.', '_' and '-', at most 63", "%q is not a session name", clip(s.Session))
+		c.add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", clip(s.Session))
 	}
 	if isolated.Is(s.Session) {
-		c.add("session", "write session: isolated, or another name", "%q is the name of an isolated sandbox", clip(s.Session))
+		c.add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", clip(s.Session))
 	}
 }
 
@@ -426,7 +426,7 @@ func (c *checker) network(s Sandbox) {
 		c.add("network."+p.Field, p.Hint, "%s", p.Message)
 	}
 	if s.Network.Allow != nil && s.WithDefaults().Network.Enabled != nil {
-		c.add("network.allow", "remove one of the two", "network.allow is for a sandbox without a network, and network.enabled says whether it has one")
+		c.add("network.allow", "remove one of the two", "network.allow requires a sandbox without a network and cannot be used with network.enabled")
 	}
 }
 
@@ -439,11 +439,11 @@ func (c *checker) environment(s Sandbox) {
 func (c *checker) caches(s Sandbox) {
 	for i, name := range s.Cache {
 		if !cachePattern.MatchString(name) {
-			c.add(fmt.Sprintf("cache[%d]", i), "for example pip, npm or go; `workcell cache ls` shows them", "%q is not the name of a cache", clip(name))
+			c.add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", clip(name))
 		}
 	}
 	if len(s.Cache) > maxCaches {
-		c.add("cache", "", "%d caches are named, at most %d may be", len(s.Cache), maxCaches)
+		c.add("cache", "", "%d caches, the limit is %d", len(s.Cache), maxCaches)
 	}
 }
 
@@ -456,24 +456,24 @@ func (c *checker) outputs(s Sandbox) {
 		c.add(field, p.Hint, "%s", p.Message)
 	}
 	if s.Outputs != nil && !s.Mode.Lasting() {
-		c.add("outputs", "add mode: code, or remove it", "outputs belong to code mode; in compute mode every call has a fresh sandbox")
+		c.add("outputs", "add mode: code, or remove it", "outputs require code mode; in compute mode every call has a fresh sandbox")
 	}
 }
 
 func (c *checker) ports(s Sandbox) {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		if !portPattern.MatchString(name) {
-			c.add("ports."+name, "a name has lower case letters, digits and '-', at most 32", "%q is not the name of a port", clip(name))
+			c.add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", clip(name))
 		}
 		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
 			c.add("ports."+name, "", "ports.%s is %d, it must be 1 to %d", clip(name), n, math.MaxUint16)
 		}
 	}
 	if len(s.Ports) > maxPorts {
-		c.add("ports", "", "%d ports are named, at most %d may be", len(s.Ports), maxPorts)
+		c.add("ports", "", "%d ports, the limit is %d", len(s.Ports), maxPorts)
 	}
 	if s.Ports != nil && s.Mode != ModeCode {
-		c.add("ports", "add mode: code, or remove it", "ports belong to code mode, whose sandbox_open tells them")
+		c.add("ports", "add mode: code, or remove it", "ports require code mode, whose sandbox_open returns them")
 	}
 }
 
@@ -482,7 +482,7 @@ func (c *checker) hostTools(s Sandbox) {
 		return
 	}
 	if s.Mode == ModeCompute || s.Mode == "" {
-		c.add("host_tools", "add mode: script, or remove it", "host_tools belong to modes code, script and executor; in compute mode every call has a fresh sandbox")
+		c.add("host_tools", "add mode: script, or remove it", "host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
 	for _, p := range s.HostTools.Problems() {
 		c.add("host_tools."+p.Field, p.Hint, "%s", p.Message)
@@ -493,7 +493,7 @@ func (c *checker) hostTools(s Sandbox) {
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {
-		c.add("keep", "add session: user, or remove it", "keep belongs to session: user; other sandboxes end with their run")
+		c.add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes are removed with their run")
 	}
 	if s.Mode.Lasting() {
 		for _, f := range []struct {
@@ -506,21 +506,21 @@ func (c *checker) modes(s Sandbox) {
 			{"allow_network", s.AllowNetwork != nil, "use network.enabled"},
 		} {
 			if f.set {
-				c.add(f.name, f.use, "%s belongs to compute mode", f.name)
+				c.add(f.name, f.use, "%s requires compute mode", f.name)
 			}
 		}
 		if s.Mode != ModeCode && s.YieldMS != 0 {
-			c.add("yield_ms", "add mode: code, or remove it", "yield_ms belongs to code mode; in mode %s every call waits for the end", s.Mode)
+			c.add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
 		}
 		if s.Mode == ModeExecutor && s.Runtime != "" {
-			c.add("runtime", "remove it, or name an image", "runtime does not belong to mode executor, whose image is that of the coding agent")
+			c.add("runtime", "remove it, or set image", "runtime cannot be used in mode executor, which uses the coding agent's image")
 		}
 		return
 	}
 	if s.YieldMS != 0 && (s.Mode == ModeCompute || s.Mode == "") {
-		c.add("yield_ms", "add mode: code, or remove it", "yield_ms belongs to code mode; in compute mode every call waits for the end")
+		c.add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in compute mode every call waits for the command")
 	}
 	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
-		c.add("session", "add mode: code, or remove it", "session belongs to code mode; in compute mode every call has a fresh sandbox")
+		c.add("session", "add mode: code, or remove it", "session requires code mode; in compute mode every call has a fresh sandbox")
 	}
 }

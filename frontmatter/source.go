@@ -86,7 +86,7 @@ func cut(name string, src []byte) (parts, error) {
 	}
 	return p, &Error{
 		File: name, Line: p.line - 1, Column: 1,
-		Message: "the frontmatter is not closed", Hint: "end it with a line that says ---",
+		Message: "the frontmatter is not closed", Hint: "end it with a line ---",
 	}
 }
 
@@ -113,13 +113,13 @@ func noFrontmatter(name, text, first string, line int) error {
 	dashes := strings.TrimLeft(trimmed, "-")
 	switch {
 	case trimmed == "---":
-		return &Error{File: name, Line: line, Column: 1, Message: "the opening --- is indented", Hint: "begin the line with it"}
+		return &Error{File: name, Line: line, Column: 1, Message: "the opening --- is indented", Hint: "start the line with ---"}
 	case strings.HasPrefix(first, "---") && len(trimmed)-len(dashes) == 3:
-		return &Error{File: name, Line: line, Column: 4, Message: "text after the opening ---", Hint: "give --- a line of its own"}
+		return &Error{File: name, Line: line, Column: 4, Message: "text after the opening ---", Hint: "put --- on a separate line"}
 	case sandboxLine.MatchString(text):
 		return &Error{
-			File: name, Line: line, Column: 1, Message: "`sandbox:` stands outside of frontmatter",
-			Hint: "begin the file with a line that says ---",
+			File: name, Line: line, Column: 1, Message: "`sandbox:` is outside the frontmatter",
+			Hint: "start the file with a line ---",
 		}
 	}
 	return nil

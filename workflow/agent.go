@@ -14,7 +14,7 @@ import (
 // run lets the agent work and keeps its answer.
 func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.run.agents == nil {
-		return result{}, &Error{Code: CodeAgent, Message: "no agents can be run here"}
+		return result{}, &Error{Code: CodeAgent, Message: "agents are not available"}
 	}
 	input := ex.run.input // without an input of its own an agent gets the run's
 	if b.input != nil {
@@ -79,7 +79,7 @@ var (
 // File returns the file of an agent, for LoadOptions.Agents.
 func (a Agents) File(name string) (*frontmatter.Document, error) {
 	if a[name] == nil {
-		return nil, fmt.Errorf("there is no agent %q, known are: %s", clip(name), strings.Join(sortedKeys(a), ", "))
+		return nil, fmt.Errorf("unknown agent %q, available: %s", clip(name), strings.Join(sortedKeys(a), ", "))
 	}
 	return a[name].Document(), nil
 }

@@ -14,7 +14,7 @@ func (l *loader) check(wf *Workflow) {
 	}
 	for _, s := range l.steps {
 		if s.typ == TypeFail && s.onError.kind != targetNone {
-			l.fail(s.onError.at, "remove it", "step %s fails on purpose, it has no on_error", s.id)
+			l.fail(s.onError.at, "remove it", "step %s has type fail and cannot have on_error", s.id)
 		}
 		for _, t := range s.targets() {
 			l.checkTarget(s, t)
@@ -36,7 +36,7 @@ func (l *loader) checkTarget(s *step, t target) {
 		l.fail(t.at, fmt.Sprintf("a step can only lead to steps of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
 		return
 	}
-	l.fail(t.at, nearHint(t.id, sortedKeys(s.seq.index)), "step %s leads to %q, but there is no such step", s.id, t.id)
+	l.fail(t.at, nearHint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
 }
 
 // checkPaths checks what an expression reads.
@@ -49,7 +49,7 @@ func (l *loader) checkPaths(r read) {
 		switch p.Root {
 		case "steps":
 			if early {
-				l.failAt(p.At, "", "steps cannot be read here: none has run")
+				l.failAt(p.At, "", "steps cannot be used here, because none has run")
 				continue
 			}
 			l.checkStepPath(p, r.seq.visible())
@@ -57,7 +57,7 @@ func (l *loader) checkPaths(r read) {
 			l.checkKey(p, 0, []string{"id", "workflow", "started_at"}, "run has no %q")
 		case "vars":
 			if early {
-				l.failAt(p.At, "they are given together, use input or run", "vars cannot be read here")
+				l.failAt(p.At, "use input or run", "vars cannot be used here")
 				continue
 			}
 			l.checkKey(p, 0, sortedKeys(l.varsAt), "no step sets vars.%s")
@@ -74,10 +74,10 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 	s, ok := visible[id]
 	if !ok {
 		if other := l.byID[id]; other != nil {
-			l.failAt(p.Places[0], "read the output of the step around it", "step %q cannot be read here, it is part of %s", id, other.seq.scope)
+			l.failAt(p.Places[0], "use the output of the enclosing step", "step %q cannot be used here, because it is part of %s", id, other.seq.scope)
 			return
 		}
-		l.failAt(p.Places[0], nearHint(id, sortedKeys(visible)), "there is no step %q", clip(id))
+		l.failAt(p.Places[0], nearHint(id, sortedKeys(visible)), "unknown step %q", clip(id))
 		return
 	}
 	fields := []string{"status", "output", "error", "attempts", "visits"}

@@ -18,7 +18,7 @@ import (
 // which it resumes says behind which one it goes on.
 
 // ErrNoCheckpoint: a run cannot go back to before a step.
-var ErrNoCheckpoint = errors.New("there is no checkpoint before the step")
+var ErrNoCheckpoint = errors.New("no checkpoint before the step")
 
 // Checkpoint is what is kept of a run's sandboxes at the end of a step.
 type Checkpoint struct {
@@ -39,7 +39,7 @@ func (ex *execution) checkpoint(ctx context.Context) (*Checkpoint, error) {
 			continue
 		}
 		if err := keepSnapshot(ctx, s, c.Name); err != nil {
-			return nil, &Error{Code: fallbackCode(ex.typ), Message: fmt.Sprintf("no checkpoint could be made: %v", err), Err: err, Final: true}
+			return nil, &Error{Code: fallbackCode(ex.typ), Message: fmt.Sprintf("cannot create a checkpoint: %v", err), Err: err, Final: true}
 		}
 		c.Sandboxes = append(c.Sandboxes, name)
 	}
@@ -118,7 +118,7 @@ func latest(entries []Entry) (*Checkpoint, error) {
 			continue
 		}
 		if e.Checkpoint == nil {
-			return nil, fmt.Errorf("step %s kept nothing: %w", clip(e.Step), ErrNoCheckpoint)
+			return nil, fmt.Errorf("step %s has no checkpoint: %w", clip(e.Step), ErrNoCheckpoint)
 		}
 		return e.Checkpoint, nil
 	}
@@ -173,7 +173,7 @@ func (r *run) restorable(ctx context.Context) error {
 			var list []backend.Snapshot
 			list, _, err = s.Snapshots(ctx)
 			if err == nil && !slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == r.checkpoint.Name }) {
-				err = fmt.Errorf("snapshot %s is gone: %w", r.checkpoint.Name, ErrNoCheckpoint)
+				err = fmt.Errorf("snapshot %s no longer exists: %w", r.checkpoint.Name, ErrNoCheckpoint)
 			}
 		}
 		if err != nil {
@@ -184,7 +184,7 @@ func (r *run) restorable(ctx context.Context) error {
 }
 
 func cannotRestore(name string, err error) error {
-	return &Error{Code: codeInternal, Message: fmt.Sprintf("sandbox %s cannot be what it was: %v", name, err), Err: err, Final: true}
+	return &Error{Code: codeInternal, Message: fmt.Sprintf("cannot restore sandbox %s: %v", name, err), Err: err, Final: true}
 }
 
 // restore makes the run's sandboxes what they were at a checkpoint. Those that were not there then go.
@@ -220,7 +220,7 @@ func (r *run) reopen(ctx context.Context, name string) (*session.Session, error)
 	}
 	s, created, err := r.manager.Open(ctx, r.scope().Key(name), req)
 	if err == nil && created {
-		err = errors.Join(fmt.Errorf("its files are gone: %w", backend.ErrLost), s.Close(ctx))
+		err = errors.Join(fmt.Errorf("its files are lost: %w", backend.ErrLost), s.Close(ctx))
 	}
 	return s, err
 }

@@ -69,9 +69,9 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 		res.next = &b.fallback
 		return res, nil
 	}
-	msg := "no case holds and there is no default"
+	msg := "no case matches and default is not set"
 	if b.expression != nil {
-		msg = fmt.Sprintf("no transition for %q and no default", clip(value))
+		msg = fmt.Sprintf("no transition for %q and default is not set", clip(value))
 	}
 	return res, &Error{Code: codeNoMatch, Message: msg}
 }

@@ -50,7 +50,7 @@ func (l *loader) report(e *frontmatter.Error) {
 	case len(l.errs) < maxProblems:
 		l.errs = append(l.errs, e)
 	case len(l.errs) == maxProblems:
-		l.errs = append(l.errs, &frontmatter.Error{File: l.File, Message: "more problems; these come first"})
+		l.errs = append(l.errs, &frontmatter.Error{File: l.File, Message: "more problems; only the first are listed"})
 	}
 }
 
@@ -66,7 +66,7 @@ func (l *loader) failExpr(n *yaml.Node, err error) {
 	}
 	hint := ""
 	if m := hyphenated.FindStringSubmatch(n.Value); m != nil {
-		hint = fmt.Sprintf(`an id with hyphens is written steps["%s"]`, m[1])
+		hint = fmt.Sprintf(`write an id with hyphens as steps["%s"]`, m[1])
 	}
 	l.failAt(e.Place, hint, "%s", e.Msg)
 }
@@ -111,7 +111,7 @@ func nearHint(word string, known []string) string {
 	if len(known) == 0 || len(known) > 20 {
 		return ""
 	}
-	return "known are " + strings.Join(known, ", ")
+	return "available: " + strings.Join(known, ", ")
 }
 
 func (o *object) has(key string) bool { return o.at[key] != nil }

@@ -151,7 +151,7 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 // running it there, or with genkit.ListFlows, is a Run whose events are streamed.
 func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 	if genkit.LookupAction(g, api.NewKey(api.ActionTypeFlow, "", wf.ID)) != nil {
-		return fmt.Errorf("a flow named %s is registered already", wf.ID)
+		return fmt.Errorf("a flow named %s is already registered", wf.ID)
 	}
 	genkit.RegisterAction(g, e.flow(wf, wf.InputSchema()))
 	return nil
@@ -202,7 +202,7 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	if slices.Contains(chain, wf.ID) || len(chain) >= maxRunDepth {
 		way := strings.Join(append(slices.Clone(chain), wf.ID), " -> ")
-		return nil, &Error{Code: codeRecursion, Message: "workflows run each other: " + way, Err: ErrRecursion}
+		return nil, &Error{Code: codeRecursion, Message: "workflows run each other in a cycle: " + way, Err: ErrRecursion}
 	}
 	checked, err := wf.checkInput(input)
 	if err != nil {

@@ -77,7 +77,7 @@ steps:
   - {id: s, type: switch, expression: input.x, transitions: [{condition: a, next: e}]}
   - {id: e, type: end}`,
 			input: map[string]any{"x": "b"},
-			trail: []string{"s:failed"}, err: `step s: no transition for "b" and no default`,
+			trail: []string{"s:failed"}, err: `step s: no transition for "b" and default is not set`,
 		},
 		"switch compares as text": {src: `
   - {id: s, type: switch, expression: input.x, transitions: [{condition: 3, next: e}, {condition: "null", next: f}]}

@@ -55,5 +55,5 @@ steps:
 	fmt.Println(err)
 	// Output:
 	// Hello, world!
-	// there is no agent "greter", known are: greeter
+	// unknown agent "greter", available: greeter
 }

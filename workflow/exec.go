@@ -103,7 +103,7 @@ func (ex *execution) tooLarge(v *expr.Value, message string) error {
 func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	r := ex.run
 	if r.manager == nil {
-		return nil, fmt.Errorf("there are no sandboxes here: %w", backend.ErrUnsupported)
+		return nil, fmt.Errorf("sandboxes are not available: %w", backend.ErrUnsupported)
 	}
 	key := r.scope().Key(ex.session)
 	if s, err := r.manager.Get(key); err == nil && s.Info().State != session.StateLost {
@@ -174,17 +174,17 @@ func commandError(out session.ExecResult, forgiven bool) error {
 	case out.Status == session.ExecTimedOut:
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command took longer than %s", asked(out.Timeout))}
 	case out.Status == session.ExecOOMKilled:
-		return &Error{Code: codeOOM, Message: "the command was killed for lack of memory"}
+		return &Error{Code: codeOOM, Message: "the command was killed: out of memory"}
 	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:
-		return &Error{Code: codeQuota, Message: "the command was ended: what was written outside of the workspace is over its limit"}
+		return &Error{Code: codeQuota, Message: "the command was killed: files outside the workspace exceed the limit"}
 	case out.Status == session.ExecQuotaKilled:
-		return &Error{Code: codeQuota, Message: "the command was ended: the workspace is over its limit"}
+		return &Error{Code: codeQuota, Message: "the command was killed: the workspace exceeds its limit"}
 	case out.Status == session.ExecKilled:
 		return &Error{Code: codeKilled, Message: "the command was killed"}
 	case forgiven:
 		return nil
 	case out.Signal != "":
-		return &Error{Code: codeExit, Message: "the command was ended by " + out.Signal}
+		return &Error{Code: codeExit, Message: "the command was killed by " + out.Signal}
 	}
 	return &Error{Code: codeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
 }
@@ -207,7 +207,7 @@ func outputText(o session.Output) string {
 // jsonOf parses a stream that is one JSON object or list.
 func jsonOf(o session.Output) (any, error) {
 	if o.Omitted > 0 {
-		return nil, fmt.Errorf("it has %d bytes, of which %d were left out", o.Total, o.Omitted)
+		return nil, fmt.Errorf("it has %d bytes, of which %d were omitted", o.Total, o.Omitted)
 	}
 	v, err := expr.DecodeJSON(o.Bytes())
 	if err != nil {

@@ -126,7 +126,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, Final: true}
+		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached its limit of %d steps (max_steps)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
 	ex.attempts, ex.losses, ex.past = attempt, before.interrupted, before.kept()
@@ -197,7 +197,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	if res, err = ex.body.run(ctx, ex); res.has {
 		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
-			return result{cost: res.cost}, &Error{Code: codeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
+			return result{cost: res.cost}, &Error{Code: codeTooLarge, Message: "cannot save the output: " + sizeErr.Error(), Err: ErrLimit}
 		}
 		res.output = plain
 	}
@@ -417,6 +417,6 @@ func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)
 	defer cancel()
 	if err := r.manager.CloseSession(ctx, r.scope().Key(name), session.CloseOptions{}); err != nil {
-		r.opts.Logger.Warn("an isolated sandbox was not closed, the end of the run tries again", "run", r.result.RunID, "error", err)
+		r.opts.Logger.Warn("cannot close an isolated sandbox yet, retrying at the end of the run", "run", r.result.RunID, "error", err)
 	}
 }

@@ -70,7 +70,7 @@ func (ex *execution) affords(items int) error {
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
 		return &Error{
 			Code: codeMaxSteps, Err: ErrLimit, Final: true,
-			Message: fmt.Sprintf("%d items take at least as many steps, and %d are left of max_steps %d", items, max(left, 0), ex.run.wf.MaxSteps),
+			Message: fmt.Sprintf("%d items need at least as many steps, but only %d of max_steps %d remain", items, max(left, 0), ex.run.wf.MaxSteps),
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func TestNestedRunFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run has made 1 steps, its max_steps"}
+	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run reached its limit of 1 steps (max_steps)"}
 	if diff := cmp.Diff(want, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -88,14 +88,14 @@ steps:
   - {id: a, type: set, vars: {x: 1}, on_error: continue}
   - {id: s, type: switch, cases: [{when: "false", next: e}], default: a}
   - {id: e, type: end}`,
-			err: "step a: the run has made 100 steps, its max_steps", steps: 100,
+			err: "step a: the run reached its limit of 100 steps (max_steps)", steps: 100,
 		},
 		"loop over on_error": {src: `
 max_steps: 30
 steps:
   - {id: a, type: agent, agent: x, on_error: a, retry: {max_attempts: 20, backoff: 0s}}
   - {id: e, type: end}`,
-			err: "step a: the run has made 30 steps, its max_steps", steps: 30,
+			err: "step a: the run reached its limit of 30 steps (max_steps)", steps: 30,
 		},
 		"a million items": {
 			input: map[string]any{"list": big},
@@ -110,15 +110,15 @@ steps:
 		"items beyond max_steps": {
 			input: map[string]any{"list": big[:60]},
 			src:   "steps: [{id: f, type: for_each, items: input.list, on_error: continue, steps: [{id: a, type: set, vars: {x: 1}}]}]",
-			err:   "step f: 60 items take at least as many steps, and 49 are left of max_steps 50", steps: 1,
+			err:   "step f: 60 items need at least as many steps, but only 49 of max_steps 50 remain", steps: 1,
 		},
 		"max_steps in branches": {
 			input: map[string]any{"list": big[:40]},
 			src:   "steps: [{id: f, type: for_each, items: input.list, on_error: continue, max_concurrency: 8, fail_fast: false, steps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: set, vars: {x: 1}, on_error: continue}]}]",
-			err:   "the run has made 50 steps, its max_steps", steps: 50,
+			err:   "the run reached its limit of 50 steps (max_steps)", steps: 50,
 		},
 		"an output that is too large": {src: "steps: [{id: a, type: agent, agent: large}]",
-			err: "step a: the output cannot be kept: the result has more than 4194304 bytes: expression limit exceeded", steps: 1,
+			err: "step a: cannot save the output: the result has more than 4194304 bytes: expression limit exceeded", steps: 1,
 		},
 		"too much to remember": {
 			input: map[string]any{"list": big[:100]},
@@ -127,7 +127,7 @@ max_steps: 1000
 steps:
   - {id: f, type: for_each, items: input.list, steps: [{id: a, type: agent, agent: half}, {id: b, type: end, output: 0}]}
   - {id: g, type: for_each, items: input.list, max_concurrency: 64, steps: [{id: c, type: agent, agent: half}, {id: d, type: agent, agent: half}, {id: e, type: agent, agent: wait}]}`,
-			err: "the run remembers more than 64 MiB",
+			err: "the run's data exceeds 64 MiB",
 		},
 		"an expression bomb": {src: `
   - {id: a, type: set, vars: {l: "${ input.list.map(x, input.list.map(y, input.list)) }"}}`,

@@ -94,7 +94,7 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 	if failed != nil {
 		return failed
 	}
-	return &Error{Code: codeNoMatch, Message: "keep was true for none of the items"}
+	return &Error{Code: codeNoMatch, Message: "keep was false for all items"}
 }
 
 // end closes the items' sandboxes.
@@ -124,7 +124,7 @@ func (ex *execution) dropForks(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		ex.run.opts.Logger.Warn("snapshots of a for_each were not removed", "run", ex.run.result.RunID, "step", ex.path, "error", err)
+		ex.run.opts.Logger.Warn("cannot remove the snapshots of a for_each", "run", ex.run.result.RunID, "step", ex.path, "error", err)
 	}
 }
 
@@ -163,7 +163,7 @@ func (ex *execution) forkName(place string) string {
 func (b *fanBody) runForks(ctx context.Context, ex *execution, items []any) (result, error) {
 	a, err := ex.newAttempts(ctx)
 	if err != nil {
-		return result{}, fmt.Errorf("nothing can be forked: %w", err)
+		return result{}, fmt.Errorf("cannot fork the sandbox: %w", err)
 	}
 	defer a.end(ctx)
 	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {

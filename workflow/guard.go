@@ -16,7 +16,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	}
 	done := make(chan answer, 1)
 	go func() {
-		a := answer{err: &Error{Code: codeInternal, Message: "the step's goroutine ended without an answer"}} // runtime.Goexit
+		a := answer{err: &Error{Code: codeInternal, Message: "the step's goroutine exited without a result"}} // runtime.Goexit
 		defer func() {
 			if p := recover(); p != nil {
 				r.logPanic(path, p)
@@ -41,7 +41,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 		var none T
 		return none, &Error{
 			Code: codeTimeout, Err: context.Cause(ctx),
-			Message: fmt.Sprintf("did not return within %s after it was cancelled, and was abandoned", r.opts.StopGrace),
+			Message: fmt.Sprintf("did not return within %s after it was cancelled and was abandoned", r.opts.StopGrace),
 		}
 	}
 }

@@ -68,7 +68,7 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		root, problem = fileFormat().Parse(txt)
 	}
 	if problem == nil && root == nil {
-		problem = &yamlnode.Problem{Line: 1, Message: "the file is empty", Hint: "a workflow needs id and steps"}
+		problem = &yamlnode.Problem{Line: 1, Message: "the file is empty", Hint: "a workflow requires id and steps"}
 	}
 	if problem != nil {
 		problem.File = name
@@ -156,7 +156,7 @@ func (l *loader) start(o *object, seq *sequence) int {
 	id := o.word("start")
 	i, ok := seq.index[id]
 	if !ok && id != "" {
-		l.fail(o.at["start"], nearHint(id, sortedKeys(seq.index)), "start: there is no step %q", id)
+		l.fail(o.at["start"], nearHint(id, sortedKeys(seq.index)), "start: unknown step %q", id)
 	}
 	return i
 }

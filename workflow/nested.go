@@ -40,7 +40,7 @@ func (o *object) cases(b *switchBody) {
 }
 
 func (o *object) transitions(b *switchBody) {
-	if o.require("expression", "what the conditions are compared to") {
+	if o.require("expression", "set the value that conditions are compared to") {
 		b.expression = o.expression(o.at["expression"], "expression of "+o.what, false)
 	}
 	o.require("transitions", `as in transitions: [{condition: "true", next: done}]`)
@@ -48,14 +48,14 @@ func (o *object) transitions(b *switchBody) {
 	seen := map[string]int{}
 	for c := range o.objects("transitions", maxSteps, "condition", "next") {
 		var sc switchCase
-		if c.require("condition", "the text that the expression's value is compared to") {
+		if c.require("condition", "set the text that the expression's value is compared to") {
 			at := c.at["condition"]
 			sc.text = at.Value // true, 3 and "true", "3" are the same here
 			switch first, double := seen[sc.text]; {
 			case at.Kind != yaml.ScalarNode:
 				o.fail(at, "", "condition of %s must be text, it is %s", c.what, yamlnode.Kind(at))
 			case double:
-				o.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: the condition %q is there twice", o.what, clip(sc.text))
+				o.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: duplicate condition %q", o.what, clip(sc.text))
 			case isBool && sc.text != "true" && sc.text != "false":
 				o.fail(at, `the expression is "true" or "false"`, "%s: the condition %q can never match", o.what, clip(sc.text))
 				fallthrough
@@ -90,10 +90,10 @@ func (o *object) parallelBody(s *step) body {
 	seen := map[string]int{}
 	for bo := range o.objects("branches", maxBranches, "id", "steps", "output", "sandbox") {
 		br := branch{sandbox: bo.sandboxRef()}
-		if bo.require("id", "it names the branch's output") {
+		if bo.require("id", "it is the key of the branch's output") {
 			br.id = bo.word("id")
 			if first, double := seen[br.id]; double {
-				o.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has two branches %q", o.what, br.id)
+				o.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has duplicate branch %q", o.what, br.id)
 			}
 			seen[br.id] = bo.at["id"].Line
 		}
@@ -106,14 +106,14 @@ func (o *object) parallelBody(s *step) body {
 
 func (o *object) forEachBody(s *step) body {
 	b := o.fan(1)
-	if o.require("items", `an expression whose value is a list, or a list, as in items: "input.files"`) {
+	if o.require("items", `use a list, or an expression whose value is a list, as in items: "input.files"`) {
 		b.items = o.list("items")
 	}
 	b.as, b.indexAs = o.loopVar("as", "item"), o.loopVar("index_as", "index")
 	if b.as == b.indexAs {
 		o.fail(o.where("as"), "", "%s: item and index have the same name", o.what)
 	}
-	o.require("steps", "what is done for each item")
+	o.require("steps", "add the steps to run for each item")
 	br := branch{}
 	br.steps, br.output = o.inner(o, o.inside(b.as, b.indexAs), "step "+s.id)
 	b.fork = o.boolean("fork")
@@ -124,7 +124,7 @@ func (o *object) forEachBody(s *step) body {
 		o.loader.place = outer
 		b.wait = true // of attempts some may fail
 		if !b.fork {
-			o.fail(n, "add fork: true", "keep of %s needs forks, of which one goes on", o.what)
+			o.fail(n, "add fork: true", "keep of %s requires forks, because it chooses one of them", o.what)
 		}
 	}
 	b.branches = []branch{br}
@@ -154,7 +154,7 @@ func (o *object) loopVar(key, fallback string) string {
 		return fallback
 	}
 	if !expr.IsIdent(name) || o.env.Has(name) {
-		o.fail(o.at[key], "", "%s %q of %s is not a free name", key, clip(name), o.what)
+		o.fail(o.at[key], "", "%s %q of %s is invalid or already in use", key, clip(name), o.what)
 		return fallback
 	}
 	return name

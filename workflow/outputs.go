@@ -54,9 +54,9 @@ func (r *run) bringHome(ctx context.Context) {
 	switch {
 	case err == nil:
 	case stuck || keep != nil:
-		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("what the run made was not brought home: %v", err), Err: err}
+		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("cannot collect the run's results: %v", err), Err: err}
 	case r.result.Error != nil:
-		r.opts.Logger.Warn("what a run made was not all brought home", "run", r.result.RunID, "error", err)
+		r.opts.Logger.Warn("cannot collect all results of a run", "run", r.result.RunID, "error", err)
 	default:
 		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeOutputs)
 	}
@@ -153,7 +153,7 @@ func (r *run) keepMade(ctx context.Context) error {
 		err = r.opts.OnKept(ctx, r.result.RunID)
 	}
 	if err != nil {
-		return fmt.Errorf("what the run made cannot be kept: %w", err)
+		return fmt.Errorf("cannot save the run's results: %w", err)
 	}
 	return nil
 }

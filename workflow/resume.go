@@ -199,7 +199,7 @@ func (p *past) read(e Entry) error {
 		case e.Turns == 0:
 			v.conversation, v.stripped = transcript.Conversation{}, false
 		case kept == nil && !v.stripped || kept != nil && kept.Turns() != e.Turns:
-			return fmt.Errorf("it continues behind turn %d of another conversation", e.Turns)
+			return fmt.Errorf("it continues after turn %d of another conversation", e.Turns)
 		}
 		v.interrupted++
 		if v.underWay = true; e.Type != TypeParallel && e.Type != TypeForEach && (!e.Repeats || v.began.IsZero()) {
@@ -207,7 +207,7 @@ func (p *past) read(e Entry) error {
 		}
 	case EventStepProgress:
 		if v == nil || !v.underWay || e.Type != TypeAgent || e.Attempt != v.failed+1 {
-			return errors.New("a conversation of no attempt that is under way")
+			return errors.New("a conversation without a running attempt")
 		}
 		return v.converse(e)
 	case EventStepFinished:
@@ -218,7 +218,7 @@ func (p *past) read(e Entry) error {
 		} else if v != nil {
 			*v = visit{failed: v.failed + 1}
 		} else {
-			return errors.New("an attempt ends that did not begin")
+			return errors.New("an attempt ended that did not begin")
 		}
 	}
 	return nil
@@ -307,7 +307,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, Final: true}
+			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is not a step here", clip(e.Next)), Err: ErrBadJournal, Final: true}
 		}
 	}
 	ev := ex.event(e)

@@ -20,14 +20,14 @@ import (
 )
 
 // errRunTimeout is the cause that ends the context of a run whose time is up.
-var errRunTimeout = fmt.Errorf("the run's timeout has passed: %w", context.DeadlineExceeded)
+var errRunTimeout = fmt.Errorf("the run timed out: %w", context.DeadlineExceeded)
 
 // errStepTimeout is the cause that ends the context of a step whose time is up.
-var errStepTimeout = fmt.Errorf("the step's timeout has passed: %w", context.DeadlineExceeded)
+var errStepTimeout = fmt.Errorf("the step timed out: %w", context.DeadlineExceeded)
 
 // ErrInterrupted, as the cause of the end of a run's context (context.WithCancelCause), ends the run as the death of its process
 // would: nothing more is recorded, its sandboxes are left, and whoever takes the run resumes it. The result's Unfinished has it.
-var ErrInterrupted = errors.New("the run was interrupted, and can be resumed")
+var ErrInterrupted = errors.New("the run was interrupted and can be resumed")
 
 // errSibling is the cause that ends the context of branches when another branch failed.
 var errSibling = errors.New("another branch failed")
@@ -186,7 +186,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case errors.Is(cause, errRunTimeout):
 		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, Final: true}
 	case errors.Is(cause, errStepTimeout):
-		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, Final: true}
+		return &Error{Code: codeTimeout, Message: "the enclosing step took too long", Err: cause, Final: true}
 	case errors.Is(cause, ErrInterrupted):
 		return interruption(ctx)
 	case errors.Is(cause, errSibling):
@@ -221,7 +221,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
 	if r.result.Error != nil && r.wf.Checkpoints && r.result.Outcome != Cancelled && r.opts.Within == nil {
-		r.result.Unfinished = &Error{Code: r.result.Error.Code, Message: "the run failed, and can be resumed from a step before that"}
+		r.result.Unfinished = &Error{Code: r.result.Error.Code, Message: "the run failed and can be resumed from an earlier step"}
 	} else {
 		r.bringHome(ctx)
 	}
@@ -242,7 +242,7 @@ func (r *run) finish(ctx context.Context) {
 		r.dropWorkspace()
 		return
 	}
-	r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
+	r.opts.Logger.Error("cannot record the end of a run", "run", r.result.RunID, "error", err)
 	if r.result.Error == nil {
 		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
 	}
@@ -256,7 +256,7 @@ func (r *run) dropWorkspace() {
 		r.opts.OnSnapshot(r.workspace)
 	default:
 		if err := r.workspace.Remove(); err != nil {
-			r.opts.Logger.Warn("the copy of a run's workspace was not removed", "run", r.result.RunID, "error", err)
+			r.opts.Logger.Warn("cannot remove the copy of a run's workspace", "run", r.result.RunID, "error", err)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func (r *run) cleanUp(ctx context.Context) error {
 	err := r.manager.CloseScope(ctx, r.scope().Scope())
 	ev := Event{Kind: EventCleanup}
 	if err != nil {
-		r.opts.Logger.Error("sandboxes of a run may be left behind", "run", r.result.RunID, "error", err)
+		r.opts.Logger.Error("cannot remove all sandboxes of a run", "run", r.result.RunID, "error", err)
 		ev.Error = asError(err, codeInternal)
 	}
 	r.emit(ctx, ev)
@@ -328,7 +328,7 @@ func (r *run) emit(ctx context.Context, ev Event) {
 // remember adds to what the run holds in memory.
 func (r *run) remember(bytes int) error {
 	if r.held.Add(int64(bytes)) > maxStateBytes {
-		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", maxStateBytes>>20), Err: ErrLimit, Final: true}
+		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run's data exceeds %d MiB", maxStateBytes>>20), Err: ErrLimit, Final: true}
 	}
 	return nil
 }

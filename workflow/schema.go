@@ -26,7 +26,7 @@ func (l *loader) schema(n *yaml.Node) *schema {
 	}
 	raw, _ := expr.Data(n, l.failExpr).(map[string]any)
 	if t, ok := raw["type"]; ok && t != "object" {
-		l.fail(n, "a run's input is a map of names to values", "input must have type object, it has %s", clip(expr.Text(t)))
+		l.fail(n, "use object, because a run's input maps names to values", "input must have type object, it has %s", clip(expr.Text(t)))
 		return nil
 	}
 	if err := yamlnode.CheckReferences(raw); err != nil {
@@ -76,7 +76,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	}
 	object, ok := plain.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("the input is %T, want an object", plain)
+		return nil, fmt.Errorf("the input is %T, must be an object", plain)
 	}
 	return object, nil
 }

@@ -26,9 +26,9 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 		for i, b := range list {
 			for _, a := range list[:i] {
 				if fields := conflict(*a.file.Sandbox, *b.file.Sandbox, wf.base); len(fields) > 0 {
-					l.fail(b.step.node, fmt.Sprintf("let both ask for the same, or give one of them another sandbox with `sandbox:` of its step: %s, %s",
+					l.fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: %s, %s",
 						sandboxPlace(a.file), sandboxPlace(b.file)),
-						"agent %s and agent %s share the %s but ask for different %s", a.agent, b.agent, sandbox, strings.Join(fields, ", "))
+						"agents %s and %s share the %s but request different %s", a.agent, b.agent, sandbox, strings.Join(fields, ", "))
 					break
 				}
 			}

@@ -40,11 +40,11 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 	for name, test := range map[string]struct{ src, want string }{
 		"limits": {
 			head + "steps:\n" + step("a", "small", "") + step("b", "any", "") + step("c", "large", ""),
-			"w.yaml:5:10: agent small and agent large share the sandbox default but ask for different limits; " +
-				"let both ask for the same, or give one of them another sandbox with `sandbox:` of its step: small.prompt:3, large.prompt:3",
+			"w.yaml:5:10: agents small and large share the sandbox default but request different limits; " +
+				"use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: small.prompt:3, large.prompt:3",
 		},
-		"runtime":                 {head + "steps:\n" + step("a", "py", "") + step("b", "js", ""), "w.yaml:4:10: agent py and agent js share the sandbox default but ask for different image;"},
-		"network":                 {head + "sandbox: {network: {enabled: true}}\nsteps:\n" + step("a", "open", "") + step("b", "shut", ""), "ask for different network;"},
+		"runtime":                 {head + "steps:\n" + step("a", "py", "") + step("b", "js", ""), "w.yaml:4:10: agents py and js share the sandbox default but request different image;"},
+		"network":                 {head + "sandbox: {network: {enabled: true}}\nsteps:\n" + step("a", "open", "") + step("b", "shut", ""), "request different network;"},
 		"the workflow's image":    {head + "sandbox: {image: \"debian:12\"}\nsteps:\n" + step("a", "py", "") + step("b", "js", ""), ""},
 		"another sandbox":         {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: other"), ""},
 		"isolated step":           {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: isolated"), ""},

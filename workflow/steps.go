@@ -149,11 +149,11 @@ func (l *loader) unknownType(o *object) {
 }
 
 func (l *loader) register(o *object, s *step) {
-	if !o.require("id", "every step needs one") || s.id == "" {
+	if !o.require("id", "every step requires an id") || s.id == "" {
 		return
 	}
 	if s.id == "continue" {
-		l.fail(o.at["id"], "on_error: continue has a meaning of its own", "a step cannot be called continue")
+		l.fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
 	}
 	if first := l.byID[s.id]; first != nil {
 		l.fail(o.at["id"], fmt.Sprintf("the first is on line %d", first.node.Line), "duplicate step id %q", s.id)
@@ -181,9 +181,9 @@ func (l *loader) common(o *object, s *step) {
 	if n := o.at["next"]; n != nil {
 		switch s.typ {
 		case TypeSwitch:
-			l.fail(n, "say where to go when nothing matches with default", "%s is a switch, which has no next", o.what)
+			l.fail(n, "use default to set the next step if nothing matches", "%s is a switch and cannot have next", o.what)
 		case TypeEnd, TypeFail:
-			l.fail(n, "remove it", "nothing comes after %s, which is of type %s", o.what, s.typ)
+			l.fail(n, "remove it", "%s has type %s and cannot have next", o.what, s.typ)
 		}
 	}
 	s.sandbox = o.sandboxRef()
@@ -203,7 +203,7 @@ func (l *loader) retry(n *yaml.Node, what string, r *retry) {
 	if !ok {
 		return
 	}
-	o.require("max_attempts", "how often the step is tried in all, as in {max_attempts: 3, backoff: 2s}")
+	o.require("max_attempts", "set the total number of attempts, as in {max_attempts: 3, backoff: 2s}")
 	r.attempts = max(o.integer("max_attempts", 1, maxAttempts), 1)
 	r.backoff = time.Second
 	if o.has("backoff") {
@@ -245,7 +245,7 @@ func (o *object) setBody(*step) body {
 }
 
 func (o *object) failBody(*step) body {
-	o.require("message", "say why the run fails")
+	o.require("message", "describe why the run fails")
 	return &failBody{message: o.optionalText("message")}
 }
 
@@ -255,7 +255,7 @@ func (o *object) execBody(*step) body {
 	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure")}
 	switch {
 	case o.has("command") && o.has("cmd"):
-		o.fail(o.at["cmd"], "command is one line for /bin/sh, cmd a list that no shell reads", "%s has both command and cmd", o.what)
+		o.fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell", "%s has both command and cmd", o.what)
 	case o.has("command"):
 		b.command, b.vars = o.shellCommand()
 	case o.has("cmd"):
@@ -267,10 +267,10 @@ func (o *object) execBody(*step) body {
 			b.argv = append(b.argv, o.value(n))
 		}
 	default:
-		o.fail(o.node, `command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
+		o.fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
 	}
 	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= maxTimeout {
-		o.fail(o.at["timeout"], "", "timeout of %s: a command may take at most %s", o.what, session.MaxExecTimeout)
+		o.fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, session.MaxExecTimeout)
 	}
 	b.cwd, b.stdin = o.optionalText("cwd"), o.optionalText("stdin")
 	if n := o.at["env"]; n != nil {
@@ -300,7 +300,7 @@ func (o *object) environment(n *yaml.Node) []assignment {
 		case !isEnvName(key.Value):
 			o.fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
 		case strings.HasPrefix(key.Value, "WORKCELL_"):
-			o.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are taken", clip(key.Value), o.what)
+			o.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are reserved", clip(key.Value), o.what)
 		case v.Kind != yaml.ScalarNode || yamlnode.IsNull(v):
 			o.fail(v, `write "" for an empty value`, "%s in env of %s must be text, it is %s", key.Value, o.what, yamlnode.Kind(v))
 		default:

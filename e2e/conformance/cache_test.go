@@ -76,7 +76,7 @@ func TestCache(t *testing.T) {
 			t.Errorf("without the cache: %v", err)
 		}
 		open(t, m, session.UserKey("reader"), reading("pip", "models"))
-		if _, _, err := m.Open(t.Context(), session.UserKey("x"), reading("model\x1b[0m")); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "known are: pip, npm, go, models") {
+		if _, _, err := m.Open(t.Context(), session.UserKey("x"), reading("model\x1b[0m")); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "available: pip, npm, go, models") {
 			t.Errorf("one that there is not: %v", err)
 		}
 		must(t, store.Remove("models"))

@@ -29,7 +29,7 @@ var presetText string
 // List is what may be reached. A host is an exact name, or *.name for all names below that; with :port it is that port alone, else
 // 80 and 443. registry:NAME stands for the hosts of a preset. Deny goes before Allow.
 type List struct {
-	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or registry:pypi and the like"`
+	Allow []string `json:"allow,omitempty" jsonschema_description:"hosts: names, *.name, name:port, or presets such as registry:pypi"`
 	Deny  []string `json:"deny,omitempty" jsonschema_description:"exceptions to allow"`
 }
 

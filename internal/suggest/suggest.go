@@ -37,7 +37,7 @@ func Hint(word string, known []string) string {
 	if near, ok := Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
-	return "known are " + strings.Join(known, ", ")
+	return "available: " + strings.Join(known, ", ")
 }
 
 // Renamed returns which of the known words took the place of word, which had several meanings or another unit once; false

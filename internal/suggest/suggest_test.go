@@ -29,7 +29,7 @@ func TestClosest(t *testing.T) {
 			t.Errorf("Closest(%q) = %q, %v; want %q", tt.word, got, ok, tt.want)
 		}
 	}
-	for word, want := range map[string]string{"imag": `did you mean "image"?`, "x": "known are image, user"} {
+	for word, want := range map[string]string{"imag": `did you mean "image"?`, "x": "available: image, user"} {
 		if got := suggest.Hint(word, []string{"image", "user"}); got != want {
 			t.Errorf("Hint(%q) = %s", word, got)
 		}

@@ -20,14 +20,14 @@ import (
 type Rules struct {
 	Allow  []Rule `json:"allow,omitzero" jsonschema_description:"the tools that code may call"`
 	Limits Limits `json:"limits,omitzero" jsonschema_description:"limits of the calls of a run"`
-	Index  string `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"what models see of the tools: full lists them all, search only how to find them; auto, the default, is full while it is short"`
+	Index  string `json:"index,omitempty" jsonschema:"enum=auto,enum=full,enum=search" jsonschema_description:"how models see the tools: full lists all, search only describes how to find them; auto, the default, is full while it is short"`
 }
 
 // Rule lets tools be called. Of several rules that match a tool the exact one counts, else the first.
 type Rule struct {
 	Tool     string `json:"tool" jsonschema_description:"server.tool; a * stands for any text on its side of the dot"`
 	When     string `json:"when,omitempty" jsonschema_description:"condition in CEL; a call for which it is false is refused"`
-	Ask      string `json:"ask,omitempty" jsonschema_description:"condition in CEL, or true; a call for which it is true needs somebody's approval"`
+	Ask      string `json:"ask,omitempty" jsonschema_description:"condition in CEL, or true; a call for which it is true requires approval"`
 	MaxCalls int64  `json:"max_calls,omitempty" jsonschema_description:"calls of each tool in a run"`
 }
 
@@ -45,7 +45,7 @@ type Limits struct {
 	PerSecond  int64 `json:"per_second,omitempty" jsonschema_description:"calls a second"`
 	Seconds    int64 `json:"seconds,omitempty" jsonschema_description:"time of one call"`
 	ArgKB      int64 `json:"arg_kb,omitempty" jsonschema_description:"size of the arguments of one call in KiB"`
-	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; a larger one is a file"`
+	ResultKB   int64 `json:"result_kb,omitempty" jsonschema_description:"size in KiB up to which a result is part of the answer; larger results are files"`
 }
 
 // Bound is a limit with what it may be.

@@ -74,7 +74,7 @@ func (j *Journal) Close() error {
 
 // Errors of an entry that another process's stand in the way of.
 var (
-	errGap   = errors.New("the entry does not follow the last one of its run")
+	errGap   = errors.New("the entry does not follow the run's last entry")
 	errTaken = errors.New("another process has resumed the run")
 )
 
@@ -274,7 +274,7 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 	}
 	if part != nil {
 		if e.Conversation = json.RawMessage(*part); !json.Valid(e.Conversation) {
-			return e, fmt.Errorf("entry %d: its part of a conversation is no JSON: %w", e.Seq, runstore.ErrDamaged)
+			return e, fmt.Errorf("entry %d: its part of a conversation is not JSON: %w", e.Seq, runstore.ErrDamaged)
 		}
 	}
 	return e, nil
@@ -335,7 +335,7 @@ SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 	case err != nil:
 		return err
 	case !r.Finished.IsZero():
-		return fmt.Errorf("run %s under way: %w", runID, backend.ErrNotFound)
+		return fmt.Errorf("run %s is running: %w", runID, backend.ErrNotFound)
 	case retried && r.Owner == to:
 		return nil
 	}

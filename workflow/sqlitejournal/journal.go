@@ -69,7 +69,7 @@ func Open(ctx context.Context, path string) (*Journal, error) {
 func (j *Journal) Close() error { return j.f.Close() }
 
 // errGap: an entry does not follow the run's last one, so another process has resumed the same run.
-var errGap = errors.New("the entry does not follow the last one of its run")
+var errGap = errors.New("the entry does not follow the run's last entry")
 
 // For returns the journal for runs of an owner, as Join of the file's session store makes them, with a note for the
 // process that resumes them.
@@ -151,7 +151,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 		}
 		if part.Valid {
 			if e.Conversation = json.RawMessage(part.String); !json.Valid(e.Conversation) {
-				return fmt.Errorf("entry %d of run %s: its part of a conversation is no JSON: %w", len(list)+1, runID, runstore.ErrDamaged)
+				return fmt.Errorf("entry %d of run %s: its part of a conversation is not JSON: %w", len(list)+1, runID, runstore.ErrDamaged)
 			}
 		}
 		list = append(list, e)
@@ -226,7 +226,7 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	case err != nil:
 		return err
 	case !r.Finished.IsZero():
-		return fmt.Errorf("run %s under way: %w", runID, backend.ErrNotFound)
+		return fmt.Errorf("run %s is running: %w", runID, backend.ErrNotFound)
 	}
 	return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
 }

@@ -54,7 +54,7 @@ func (l *Log) Write(text []byte) (int, error) {
 	switch room := maxLogBytes - l.written; {
 	case room <= 0:
 	case len(text) > room:
-		l.pending.WriteString("the log is cut here\n")
+		l.pending.WriteString("the log is truncated here\n")
 		l.written = maxLogBytes
 	default:
 		l.pending.Write(text)

@@ -129,7 +129,7 @@ func (q *Queue) upToDate(ctx context.Context, known int) (bool, error) {
 		return c.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM workcell.river_migration`).Scan(&have)
 	})
 	if have > known {
-		return false, fmt.Errorf("%w: version %d of its job queue, this program knows %d", postgres.ErrNewer, have, known)
+		return false, fmt.Errorf("%w: the job queue has version %d, this program supports %d", postgres.ErrNewer, have, known)
 	}
 	return have == known, err
 }
@@ -161,7 +161,7 @@ func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 	return q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.run SET note = $3, cancel = false WHERE id = $1 AND owner = $2 AND finished IS NULL`, r.ID, r.Owner, note)
 		if err == nil && tag.RowsAffected() == 0 {
-			err = fmt.Errorf("run %s has another owner, or has finished: %w", r.ID, backend.ErrExists)
+			err = fmt.Errorf("run %s has another owner or has finished: %w", r.ID, backend.ErrExists)
 		}
 		if err != nil {
 			return err

@@ -53,7 +53,7 @@ func (q *Queue) Work(ctx context.Context, o Options) error {
 		if !again || ctx.Err() != nil {
 			return err
 		}
-		o.Logger.Warn("this worker was taken for dead, or cut off, and begins anew", "error", err)
+		o.Logger.Warn("this worker lost its connection or was considered dead, restarting", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -91,7 +91,7 @@ func (q *Queue) workAs(ctx context.Context, o Options) error {
 func (q *Queue) attend(ctx context.Context, o Options, self *postgres.Owner) error {
 	for tick := time.Tick(rescueEvery); ; {
 		if err := q.rescue(ctx, self.ID); err != nil && ctx.Err() == nil {
-			o.Logger.Warn("runs of dead workers cannot be looked for", "error", err)
+			o.Logger.Warn("cannot find the runs of dead workers", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -110,7 +110,7 @@ func end(client *river.Client[pgx.Tx], interrupt context.CancelCauseFunc, grace 
 	patience := time.AfterFunc(grace, func() { interrupt(workflow.ErrInterrupted) })
 	defer patience.Stop()
 	if err := client.Stop(ctx); err != nil {
-		return fmt.Errorf("runs of this worker do not end: %w", err)
+		return fmt.Errorf("runs of this worker do not finish: %w", err)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (w *runWorker) Work(ctx context.Context, job *river.Job[runArgs]) error {
 	case w.runs.Err() != nil:
 		return river.JobSnooze(0)
 	case err != nil:
-		w.o.Logger.Warn("a run is tried again later", "run", job.Args.Run, "error", err)
+		w.o.Logger.Warn("retrying a run later", "run", job.Args.Run, "error", err)
 	}
 	return river.JobSnooze(againAfter)
 }
@@ -295,7 +295,7 @@ func (q *Queue) release(ctx context.Context, runID, owner string) error {
 	return err
 }
 
-var errCancelled = errors.New("somebody asked for the end of the run")
+var errCancelled = errors.New("the run was cancelled on request")
 
 // lookEvery is how often a run is looked at beside what is told of it.
 const lookEvery = 10 * time.Second

@@ -391,7 +391,7 @@ func TestLog(t *testing.T) {
 	second.End()
 	second.Close()
 	text, _, ended, err = q.ReadLog(t.Context(), id, place)
-	if text != "the log is cut here\n" || !ended || err != nil {
+	if text != "the log is truncated here\n" || !ended || err != nil {
 		t.Errorf("%d bytes, %v, %v", len(text), ended, err)
 	}
 }
