@@ -199,7 +199,7 @@ func agents() map[string]agentCase {
 		"node-developer":   {[]string{"write a counter of words"}, []string{`"tests_passed":true`, "2 tests pass"}},
 		"order-desk": {
 			[]string{"--host-tools", "examples/host-tools.yaml", "What do the orders come to?"},
-			[]string{"The orders come to 530 euros, the largest is 7.", "orders.refund needs an approval with these arguments, and nobody can be asked here."},
+			[]string{"The orders come to 530 euros, the largest is 7.", "orders.refund requires approval with these arguments, but no approver is available."},
 		},
 		"data-analyst": {
 			[]string{"question=Which region sold most?", "csv=@examples/workflows/projects/sales/sales.csv"},

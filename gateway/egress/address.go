@@ -36,7 +36,7 @@ func addressRule(a netip.Addr, allowed, own []netip.Prefix) string {
 	case a.Is4() && (in(netguard.Closed()) || in(closed4)), a.Is6() && (!public.Contains(a) || in(netguard.Closed6())):
 		return "not public"
 	case in(own):
-		return "of the host's own networks"
+		return "in one of the host's networks"
 	}
 	return ""
 }

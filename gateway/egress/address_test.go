@@ -25,7 +25,7 @@ func TestAddressRule(t *testing.T) {
 		"::10.0.0.1": "not public", "::": "not public", "0.0.0.0": "not public", "0.1.2.3": "not public",
 		"192.0.0.8": "not public", "192.0.2.1": "not public", "198.18.0.1": "not public", "198.51.100.7": "not public", "203.0.113.9": "not public",
 		"240.0.0.1": "not public", "255.255.255.255": "not public", "fec0::1": "not public", "100::1": "not public",
-		"8.8.4.4": "of the host's own networks", "2a00:1::9": "of the host's own networks", "8.8.8.8": "",
+		"8.8.4.4": "in one of the host's networks", "2a00:1::9": "in one of the host's networks", "8.8.8.8": "",
 	} {
 		if got := egress.AddressRule(netip.MustParseAddr(addr), allowed, own); got != want {
 			t.Errorf("%s: %q, want %q", addr, got, want)

@@ -139,11 +139,11 @@ func (d *door) match(to target) (netrule.Match, *refusal) {
 	if why == "" {
 		return m, nil
 	}
-	hint := "The sandbox reaches only the hosts that network.allow names. Do without this one, or report which host is needed and why."
+	hint := "The sandbox can reach only the hosts in network.allow. Continue without this host, or report which host is needed and why."
 	if _, ip := to.addr(); ip {
 		hint = "Connect by name: the host resolves it. " + hint
 	}
-	return m, refuse(kindDenied, why, hint, "%s may not be reached: %s", to, why)
+	return m, refuse(kindDenied, why, hint, "%s is not allowed: %s", to, why)
 }
 
 // open connects to a host that a rule allows.
@@ -161,17 +161,17 @@ func (a *attempt) open(ctx context.Context) (*metered, error) {
 		return nil, err
 	}
 	if err := a.record(audit.Allowed, m.Rule); err != nil {
-		return nil, &refusal{http.StatusBadGateway, kindDown, "", "the connection cannot be put on record", ""}
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", "cannot record the connection", ""}
 	}
 	conn, err := a.d.g.connect(ctx, addrs, a.to.port)
 	if err != nil {
-		return nil, &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("%s does not answer", a.to), ""}
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("%s does not respond", a.to), ""}
 	}
 	return newMetered(ctx, a.d, conn, func() { a.note(a.spent()) }), nil
 }
 
 func (a *attempt) spent() *refusal {
-	return refuse(kindLimit, "limits.bytes", "The sandbox has used up what it may transfer.", "%s may not be reached: the sandbox may transfer nothing more", a.to)
+	return refuse(kindLimit, "limits.bytes", "The sandbox has reached its transfer limit.", "%s is not allowed: transfer limit of the sandbox reached", a.to)
 }
 
 // resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and to no other:
@@ -184,18 +184,18 @@ func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, error) 
 		defer cancel()
 		var err error
 		if addrs, err = g.o.Resolver.LookupNetIP(ctx, "ip", rooted(to.host)); err != nil || len(addrs) == 0 {
-			return nil, &refusal{http.StatusBadGateway, kindDNS, "", fmt.Sprintf("the name %s has no address", to.host), ""}
+			return nil, &refusal{http.StatusBadGateway, kindDNS, "", fmt.Sprintf("no address found for %s", to.host), ""}
 		}
 	}
 	own, err := ownNetworks()
 	if err != nil {
-		return nil, &refusal{http.StatusBadGateway, kindDown, "", "the host's networks are not known", ""}
+		return nil, &refusal{http.StatusBadGateway, kindDown, "", "cannot list the host's networks", ""}
 	}
 	for _, addr := range addrs {
 		if why := addressRule(addr, g.o.AllowPrivate, own); why != "" {
 			rule := "address: " + why
-			return nil, refuse(kindAddress, rule, "Only public addresses are reached. An operator can allow others with --egress-allow-private.",
-				"%s may not be reached: an address of it is %s", to, why)
+			return nil, refuse(kindAddress, rule, "Only public addresses are allowed. An operator can allow others with --egress-allow-private.",
+				"%s is not allowed: one of its addresses is %s", to, why)
 		}
 	}
 	return addrs[:min(len(addrs), maxAddresses)], nil

@@ -22,7 +22,7 @@ const (
 // Failures to read a ClientHello.
 var (
 	errECH     = errors.New("the ClientHello is encrypted (ECH)")
-	errNoHello = errors.New("it is no ClientHello")
+	errNoHello = errors.New("not a ClientHello")
 )
 
 // serverName reads a ClientHello from r. It returns the name in it, which is empty when it has none, and all the bytes that were

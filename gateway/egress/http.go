@@ -48,12 +48,12 @@ func (d *door) serveConnect(ctx context.Context, w http.ResponseWriter, r *http.
 	host, port, err := net.SplitHostPort(r.RequestURI)
 	to, ok := newTarget(bracketed(host), port)
 	if err != nil || !ok {
-		badRequest(w, "CONNECT takes HOST:PORT")
+		badRequest(w, "CONNECT requires HOST:PORT")
 		return
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		http.Error(w, "workcell: CONNECT needs HTTP/1.1", http.StatusHTTPVersionNotSupported)
+		http.Error(w, "workcell: CONNECT requires HTTP/1.1", http.StatusHTTPVersionNotSupported)
 		return
 	}
 	defer conn.Close()                //nolint:errcheck // it has ended
@@ -109,11 +109,11 @@ func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 	}
 	switch {
 	case r.Method == http.MethodConnect || host == "" || r.URL.Opaque != "":
-		return to, "this is a proxy, and that is no request to one"
+		return to, "this is a proxy; send a proxy request"
 	case scheme != "http":
-		return to, "for https send CONNECT"
+		return to, "for https, send CONNECT"
 	case fixed != nil && r.URL.Host != "":
-		return to, "this is a tunnel, and not a proxy"
+		return to, "this is a tunnel, not a proxy"
 	}
 	u := url.URL{Host: host}
 	port := u.Port()
@@ -122,7 +122,7 @@ func targetOf(r *http.Request, fixed *target) (to target, wrong string) {
 	}
 	to, ok := newTarget(bracketed(u.Hostname()), port)
 	if !ok {
-		return to, "the host cannot be read"
+		return to, "invalid host"
 	}
 	return to, ""
 }
@@ -140,7 +140,7 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 	var err error
 	switch {
 	case fixed != nil && to != *fixed:
-		err = refuse(kindDenied, "http: Host", "A request must name the host that the tunnel leads to.", "the tunnel leads to %s, not to %s", fixed, to)
+		err = refuse(kindDenied, "http: Host", "Requests must name the host of the tunnel.", "the tunnel leads to %s, not to %s", fixed, to)
 	case to.port == 443 && !m.Named && refused == nil:
 		err = withoutTLS(to)
 	default:
@@ -167,7 +167,7 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 }
 
 // errBroken is the end of an answer before its time.
-var errBroken error = &refusal{http.StatusBadGateway, kindDown, "", "the answer broke off", ""}
+var errBroken error = &refusal{http.StatusBadGateway, kindDown, "", "the response was interrupted", ""}
 
 // forward passes a request on over a connection.
 func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (failed error) {
@@ -185,7 +185,7 @@ func forward(w http.ResponseWriter, r *http.Request, to target, host *metered) (
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0), // of connections that ended
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
-			failed = &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("%s does not answer as it should", to), ""}
+			failed = &refusal{http.StatusBadGateway, kindDown, "", fmt.Sprintf("invalid response from %s", to), ""}
 			http.Error(w, "workcell: "+failed.Error(), http.StatusBadGateway)
 		},
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // errSpent ends a connection whose sandbox may transfer nothing more.
-var errSpent = errors.New("the sandbox may transfer nothing more")
+var errSpent = errors.New("transfer limit of the sandbox reached")
 
 // metered is a connection to a host within the limits of a sandbox.
 type metered struct {

@@ -64,7 +64,7 @@ func (g *Gateway) granted(sandbox string) []netrule.Rule {
 	defer f.Close() //nolint:errcheck // only read from
 	text, err := io.ReadAll(io.LimitReader(f, maxGrants))
 	if err != nil {
-		g.o.Log.Warn("egress: cannot read what an operator allows", "sandbox", sandbox, "error", err)
+		g.o.Log.Warn("egress: cannot read the operator's rules", "sandbox", sandbox, "error", err)
 		return nil
 	}
 	var rules []netrule.Rule

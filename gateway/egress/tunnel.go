@@ -105,23 +105,23 @@ func (d *door) check(c *client, to target, named bool) ([]byte, error) {
 }
 
 func withoutTLS(to target) *refusal {
-	return refuse(kindTLS, "tls: required", "Speak TLS on port 443.", "%s may not be reached without TLS", to)
+	return refuse(kindTLS, "tls: required", "Use TLS on port 443.", "%s requires TLS", to)
 }
 
 // sniRule refuses a ClientHello that does not name the host that the client asked for. An address has no name.
 func sniRule(to target, name string, err error) error {
 	_, literal := to.addr()
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
-	const hint = "TLS must name the host that the proxy was asked for, in the open."
+	const hint = "Send the requested host as an unencrypted TLS server name."
 	switch {
 	case err != nil:
-		return refuse(kindTLS, "tls: "+helloRule(err), hint, "%s may not be reached: %v", to, err)
+		return refuse(kindTLS, "tls: "+helloRule(err), hint, "%s is not allowed: %v", to, err)
 	case literal && name == "", name == to.host:
 		return nil
 	case name == "":
-		return refuse(kindTLS, "tls: no server name", hint, "%s may not be reached: the ClientHello names no host", to)
+		return refuse(kindTLS, "tls: no server name", hint, "%s is not allowed: no host in the ClientHello", to)
 	}
-	return refuse(kindTLS, "tls: server name", hint, "%s may not be reached: the ClientHello names another host", to)
+	return refuse(kindTLS, "tls: server name", hint, "%s is not allowed: different host in the ClientHello", to)
 }
 
 func helloRule(err error) string {

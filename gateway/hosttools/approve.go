@@ -67,12 +67,12 @@ func (p *pass) approved(ctx context.Context) *Error {
 	}
 	p.decision = Rejected
 	rejected := func(format string, args ...any) *Error {
-		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Do without this call, or say in the answer what it was for.")
+		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Continue without this call, or describe its purpose in the answer.")
 		fail.Rule = why
 		return fail
 	}
 	if p.approver() == nil {
-		return rejected("%s needs an approval with these arguments, and nobody can be asked here", tool.FullName())
+		return rejected("%s requires approval with these arguments, but no approver is available", tool.FullName())
 	}
 	d, err := p.ask(ctx, why)
 	switch {
@@ -87,10 +87,10 @@ func (p *pass) approved(ctx context.Context) *Error {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return toolspec.Failf(toolspec.CodeTimeout, "nobody answered whether %s may be called", tool.FullName())
+		return toolspec.Failf(toolspec.CodeTimeout, "no answer to the approval request for %s", tool.FullName())
 	}
-	p.set.r.o.Log.ErrorContext(ctx, "an approval cannot be asked for", "tool", tool.FullName(), "error", err)
-	return rejected("%s needs an approval, which could not be asked for", tool.FullName())
+	p.set.r.o.Log.ErrorContext(ctx, "cannot request an approval", "tool", tool.FullName(), "error", err)
+	return rejected("%s requires approval, but the approval request failed", tool.FullName())
 }
 
 func (p *pass) approver() Approver { return cmp.Or(p.cmd.Approver, p.set.grant.Approver) }
@@ -161,7 +161,7 @@ func (p *pass) extend(ctx context.Context) {
 	for {
 		if by := p.overtime.due(); by > 0 {
 			if err := p.cmd.Extend(ctx, p.caller.ExecID, by); err != nil && ctx.Err() == nil {
-				p.set.r.o.Log.WarnContext(ctx, "a command that waits for an approval gets no more time", "exec", p.caller.ExecID, "error", err)
+				p.set.r.o.Log.WarnContext(ctx, "cannot extend the time of a command that waits for an approval", "exec", p.caller.ExecID, "error", err)
 				return
 			}
 		}

@@ -29,7 +29,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 	}
 	switch {
 	case int64(len(raw)) > most:
-		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have %d bytes, at most %d are allowed", len(raw), most).
+		return nil, nil, toolspec.Failf(toolspec.CodeTooLarge, "the arguments have %d bytes, the limit is %d", len(raw), most).
 			WithRemediation("Pass less, or pass it in several calls.")
 	case len(raw) == 0 || string(raw) == "null":
 		return map[string]any{}, json.RawMessage("{}"), nil
@@ -43,7 +43,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 		if _, err = d.Token(); errors.Is(err, io.EOF) {
 			err = nil
 		} else if err == nil {
-			err = errors.New("there is more than one value")
+			err = errors.New("more than one value")
 		}
 	}
 	if d.values > maxArgValues {
@@ -51,7 +51,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 			WithRemediation("Pass less, or pass it in several calls.")
 	}
 	if err != nil {
-		return invalid("the arguments are not acceptable JSON: %s", plain(err.Error(), 200))
+		return invalid("the arguments are not valid JSON: %s", plain(err.Error(), 200))
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
@@ -59,7 +59,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 	}
 	canonical, err := appendJSON(make([]byte, 0, len(raw)+len(raw)/8), object)
 	if err != nil {
-		return invalid("the arguments cannot be read")
+		return invalid("cannot read the arguments")
 	}
 	return object, canonical, nil
 }
@@ -104,11 +104,11 @@ func (d *argReader) object(depth int) (any, error) {
 		}
 		key, ok := t.(string)
 		if !ok {
-			return nil, errors.New("a key is no text")
+			return nil, errors.New("a key is not a string")
 		}
 		// Go reads keys without regard to case, others the first or the last of two.
 		if folded[fold(key)] {
-			return nil, fmt.Errorf("the key %q is there twice, or in two spellings", plain(key, 80))
+			return nil, fmt.Errorf("duplicate key %q, possibly in another spelling", plain(key, 80))
 		}
 		if folded == nil {
 			folded = map[string]bool{}
@@ -158,7 +158,7 @@ func number(n json.Number) (any, error) {
 	case err != nil || math.IsInf(f, 0):
 		return nil, errors.New("a number is out of range")
 	case !strings.ContainsAny(n.String(), ".eE"):
-		return nil, errors.New("a whole number has more than 64 bits: pass it as text")
+		return nil, errors.New("a whole number has more than 64 bits; pass it as a string")
 	case f == math.Trunc(f) && math.Abs(f) <= 1<<53:
 		return int64(f), nil
 	}
@@ -201,7 +201,7 @@ func (e *entry) faults(args map[string]any) []string {
 		property, known := properties[name]
 		if !known {
 			if e.tool.Input["additionalProperties"] == false && e.tool.Input["patternProperties"] == nil {
-				faults = append(faults, fmt.Sprintf("there is no argument %q", plain(name, 80)))
+				faults = append(faults, fmt.Sprintf("unknown argument %q", plain(name, 80)))
 			}
 			continue
 		}

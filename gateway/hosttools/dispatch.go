@@ -84,7 +84,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	}
 	defer a.set.running.Done()
 	if a.set.overrun() {
-		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many calls of host tools were refused in this run").WithRemediation(noMoreCalls)}
+		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many refused host tool calls in this run").WithRemediation(noMoreCalls)}
 	}
 	ctx, cancel := context.WithCancelCause(runContext{ctx, a.set.life})
 	defer cancel(nil)
@@ -94,7 +94,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	p.caller.ExecID, p.caller.SandboxID = execID, a.cmd.SandboxID
 	// 1: what is not granted does not exist.
 	if p.entry = a.set.byName[req.Tool]; p.entry == nil {
-		fail := toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", plain(req.Tool, 80)).
+		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
 		return p.finish(ctx, nil, time.Now(), Reply{Error: fail})
 	}
@@ -144,7 +144,7 @@ func (p *pass) perform(ctx context.Context) Reply {
 		return Reply{Error: fail}
 	}
 	if err := p.note(ctx, audit.Allowed, ""); err != nil {
-		return Reply{Error: p.internal(ctx, "a call cannot be put on record", err)}
+		return Reply{Error: p.internal(ctx, "cannot record a call", err)}
 	}
 	kept = true
 	res, fail := p.run(ctx, release) // 8
@@ -186,12 +186,12 @@ func (p *pass) reading(ctx context.Context) (done func(), fail *Error) {
 func (p *pass) permitted(ctx context.Context) *Error {
 	name := p.entry.tool.FullName()
 	denied := func(rule, format string, args ...any) *Error {
-		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Do without this call: rules of the host cannot be changed from inside.")
+		fail := toolspec.Failf(toolspec.CodePermission, format, args...).WithRemediation("Continue without this call: the host's rules cannot be changed from the sandbox.")
 		fail.Rule = rule
 		return fail
 	}
 	if p.caller.Depth > maxDepth {
-		return denied("depth", "runs may lie %d deep in each other", maxDepth)
+		return denied("depth", "nested runs exceed the limit of %d levels", maxDepth)
 	}
 	if p.entry.deny {
 		return denied("policy.deny", "the host's policy denies %s", name)
@@ -207,7 +207,7 @@ func (p *pass) permitted(ctx context.Context) *Error {
 		return ended(ctx)
 	case err != nil:
 		p.unclear(ctx, err)
-		return denied("when", "the condition for %s cannot be evaluated for these arguments", name)
+		return denied("when", "cannot evaluate the condition of %s with these arguments", name)
 	case !holds:
 		return denied("when", "%s is not allowed with these arguments", name)
 	}
@@ -232,7 +232,7 @@ func (p *pass) deciding(ctx context.Context) (done func(), fail *Error) {
 // unclear reports a condition that cannot be evaluated, once a tool and run: code inside can have it so as often as it likes.
 func (p *pass) unclear(ctx context.Context, err error) {
 	p.entry.unclear.Do(func() {
-		p.set.r.o.Log.WarnContext(ctx, "a condition of a host tool cannot be evaluated", "tool", p.entry.tool.FullName(), "error", err)
+		p.set.r.o.Log.WarnContext(ctx, "cannot evaluate a condition of a host tool", "tool", p.entry.tool.FullName(), "error", err)
 	})
 }
 
@@ -280,8 +280,8 @@ func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
 
 // busy returns the answer to a call that found no capacity.
 func busy(after time.Duration) Reply {
-	fail := toolspec.Failf(toolspec.CodeCapacity, "too many calls of host tools at once").
-		WithRemediation("Wait, then call again: make fewer calls at a time.")
+	fail := toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
+		WithRemediation("Wait, then call again with fewer concurrent calls.")
 	return Reply{Error: fail, RetryAfter: max(after, time.Second)}
 }
 
@@ -356,7 +356,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 		return ended(ctx)
 	case errors.Is(within.Err(), context.DeadlineExceeded): // not the end of what has returned
 		return toolspec.Failf(toolspec.CodeTimeout, "%s took longer than %d seconds", name, p.set.limits.Seconds).
-			WithRemediation("Ask for less in one call. Whether the call had an effect is not known.")
+			WithRemediation("Request less in one call. The call may have had an effect.")
 	}
 	p.set.r.o.Log.WarnContext(ctx, "a host tool failed", "tool", name, "error", o.err)
 	return toolspec.Failf(toolspec.CodeToolFailed, "%s failed", name)

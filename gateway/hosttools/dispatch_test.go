@@ -50,12 +50,12 @@ func TestChecksComeInOrder(t *testing.T) {
 		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "no tool"},
 		{"too large", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", strings.Repeat("x", 4000), "too_large", "4000 bytes"},
 		{"no JSON", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", "xxx", "invalid_argument", "JSON"},
-		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; there is no argument "more"`},
+		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; unknown argument "more"`},
 		{"denied", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "policy denies"},
 		{"when", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "not allowed with these"},
-		{"when without its argument", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot be evaluated"},
-		{"ask", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "nobody can be asked"},
-		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "nobody can be asked"},
+		{"when without its argument", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot evaluate the condition"},
+		{"ask", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "no approver is available"},
+		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "no approver is available"},
 		{"result", hosttools.Policy{}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

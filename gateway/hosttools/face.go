@@ -126,11 +126,11 @@ func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		case "initialize", "notifications/initialized", "notifications/cancelled", "server/discover", "ping":
 			return next(ctx, method, req)
 		}
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("there is no method %q", plain(method, 80))}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("unknown method %q", plain(method, 80))}
 	}
 }
 
-var errHungUp = errors.New("the connection has ended")
+var errHungUp = errors.New("the connection was closed")
 
 // sizeOf returns what an answer costs that is as large as the set.
 func (s *Set) sizeOf(res mcp.Result) int64 {

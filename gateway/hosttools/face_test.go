@@ -48,7 +48,7 @@ func TestClientSeesWhatIsGranted(t *testing.T) {
 			t.Fatalf("CallTool %s: %+v, %v", name, res, err)
 		}
 		failure, _ := res.StructuredContent.(obj)["error"].(obj)
-		want := obj{"code": "not_found", "message": fmt.Sprintf("there is no tool %q", name), "remediation": "Use the tools that `tools ls` lists.", "retryable": false}
+		want := obj{"code": "not_found", "message": fmt.Sprintf("unknown tool %q", name), "remediation": "Use the tools that `tools ls` lists.", "retryable": false}
 		if diff := cmp.Diff(want, failure); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}

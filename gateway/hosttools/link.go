@@ -245,7 +245,7 @@ func (l *link) admit(req *jsonrpc.Request, read func()) error {
 	}
 	if l.open[req.ID] != nil {
 		l.load().pending.Release(r.size)
-		return errors.New("the id of a request is used twice")
+		return errors.New("duplicate request id")
 	}
 	req.Extra, l.open[req.ID] = r.extra, r
 	return nil

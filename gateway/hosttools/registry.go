@@ -63,7 +63,7 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	}
 	for _, b := range r.o.Policy.Limits.Bounds() {
 		if *b.Value != 0 && (*b.Value < b.Least || *b.Value > b.Most) {
-			return nil, fmt.Errorf("host tools: the policy's limit %s: %d is not between %d and %d", b.Name, *b.Value, b.Least, b.Most)
+			return nil, fmt.Errorf("host tools: the policy's limit %s is %d, it must be %d to %d", b.Name, *b.Value, b.Least, b.Most)
 		}
 	}
 	seen := map[string]bool{}
@@ -72,7 +72,7 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 			return nil, fmt.Errorf("host tools: server %q: %s", plain(s.Name(), 80), problem)
 		}
 		if seen[s.Name()] {
-			return nil, fmt.Errorf("host tools: there are two servers %q", s.Name())
+			return nil, fmt.Errorf("host tools: duplicate server %q", s.Name())
 		}
 		seen[s.Name()] = true
 	}
@@ -119,14 +119,14 @@ func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Proble
 		}
 		if other := byName[e.tool.MCPName()]; other != nil {
 			problems = append(problems, Problem{Field: fmt.Sprintf("allow[%d].tool", e.rule),
-				Message: fmt.Sprintf("%s and %s have the same name inside, %s", other.tool.FullName(), e.tool.FullName(), e.tool.MCPName()), Hint: "allow one of the two"})
+				Message: fmt.Sprintf("%s and %s have the same name in the sandbox, %s", other.tool.FullName(), e.tool.FullName(), e.tool.MCPName()), Hint: "allow one of the two"})
 			continue
 		}
 		byName[e.tool.MCPName()] = e
 		granted = append(granted, e)
 	}
 	if len(granted) > maxTools {
-		problems = append(problems, Problem{Field: "allow", Message: fmt.Sprintf("the rules allow %d tools, at most %d are possible", len(granted), maxTools)})
+		problems = append(problems, Problem{Field: "allow", Message: fmt.Sprintf("the rules allow %d tools, the limit is %d", len(granted), maxTools)})
 	}
 	slices.SortFunc(granted, func(a, b *entry) int { return strings.Compare(a.tool.MCPName(), b.tool.MCPName()) })
 	return granted, problems, nil
@@ -151,7 +151,7 @@ func (r *Registry) known(ctx context.Context, rules Rules) ([]*entry, error) {
 			}
 			all = append(all, e)
 			if e.left != nil {
-				r.o.Log.WarnContext(ctx, "a host tool is left out", "server", s.Name(), "tool", plain(t.Name, 80), "error", e.left)
+				r.o.Log.WarnContext(ctx, "skipping a host tool", "server", s.Name(), "tool", plain(t.Name, 80), "error", e.left)
 			}
 			if i > maxServerTools {
 				break
@@ -167,7 +167,7 @@ func (r *Registry) unmatched(known []*entry, rules Rules) []Problem {
 	for i, rule := range rules.Allow {
 		field, p := fmt.Sprintf("allow[%d].tool", i), toolrule.Pattern(rule.Tool)
 		if !slices.ContainsFunc(r.sources, func(s Source) bool { return p.OfServer(s.Name()) }) {
-			problems = append(problems, Problem{Field: field, Message: fmt.Sprintf("there is no server %q", plain(p.Server(), 80)), Hint: hint(p.Server(), r.Servers())})
+			problems = append(problems, Problem{Field: field, Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: hint(p.Server(), r.Servers())})
 			continue
 		}
 		at := slices.IndexFunc(known, func(e *entry) bool { return e.left == nil && p.Match(e.tool.Server, e.tool.Name) })
@@ -178,7 +178,7 @@ func (r *Registry) unmatched(known []*entry, rules Rules) []Problem {
 		var names []string
 		for _, e := range known {
 			if p.Exact() && e.left != nil && p.Match(e.tool.Server, e.tool.Name) {
-				problem.Message = fmt.Sprintf("the tool %s cannot be offered: %v", p, e.left)
+				problem.Message = fmt.Sprintf("tool %s is not available: %v", p, e.left)
 			} else if e.left == nil && p.OfServer(e.tool.Server) {
 				names = append(names, e.tool.FullName())
 			}
@@ -193,7 +193,7 @@ func (r *Registry) unmatched(known []*entry, rules Rules) []Problem {
 
 func hint(word string, known []string) string {
 	if len(known) == 0 {
-		return "no server is configured: name one in the file of --host-tools"
+		return "add a server to the --host-tools file"
 	}
 	return suggest.Hint(word, known)
 }
@@ -240,9 +240,9 @@ func freeze(t Tool) *entry {
 	}
 	switch name := t.MCPName(); {
 	case t.Name == "" || len(name) > maxNameBytes:
-		return fail("its name inside has %d characters, it must be 1 to %d", len(name), maxNameBytes)
+		return fail("its name in the sandbox has %d characters, it must be 1 to %d", len(name), maxNameBytes)
 	case toolrule.Reserved(t.Name) || toolrule.Reserved(name):
-		return fail("a tool of that name cannot be called from inside a sandbox")
+		return fail("a tool with this name cannot be called from a sandbox")
 	case t.Handle == nil:
 		return fail("it has no handler")
 	}
@@ -256,7 +256,7 @@ func freeze(t Tool) *entry {
 		return fail("input: %w", err)
 	}
 	if kind := e.tool.Input["type"]; kind != nil && kind != "object" {
-		return fail("input: the schema is not that of an object")
+		return fail("input: the schema must have type object")
 	}
 	e.tool.Input["type"] = "object"
 	if e.resolved, err = resolve(e.tool.Input); err != nil {

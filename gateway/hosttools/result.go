@@ -49,7 +49,7 @@ func checkSave(name string) *Error {
 	if name == "" || savePath(name) != "" {
 		return nil
 	}
-	return toolspec.Failf(toolspec.CodeInvalid, "the result cannot be saved as %q", plain(name, 80)).WithRemediation("Name a file below /workspace.")
+	return toolspec.Failf(toolspec.CodeInvalid, "cannot save the result as %q", plain(name, 80)).WithRemediation("Use a file below /workspace.")
 }
 
 // savePath returns the path of a file below the workspace; empty for what is none.
@@ -79,10 +79,10 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 	name := p.entry.tool.FullName()
 	switch {
 	case size > maxResult:
-		return Reply{Error: toolspec.Failf(toolspec.CodeTooLarge, "the result of %s has %d bytes, at most %d are possible", name, size, maxResult).
-			WithRemediation("Ask for less in one call.")}
+		return Reply{Error: toolspec.Failf(toolspec.CodeTooLarge, "the result of %s has %d bytes, the limit is %d", name, size, maxResult).
+			WithRemediation("Request less in one call.")}
 	case !text && !json.Valid(body):
-		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned what is no JSON", name)}
+		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
 	}
 	var reply Reply
 	id := session.NewID()
@@ -158,7 +158,7 @@ func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 	}
 	data, err := marshal(map[string]any{savedKey: saved})
 	if err != nil {
-		return Reply{Error: p.internal(ctx, "a result cannot be described", err)}
+		return Reply{Error: p.internal(ctx, "cannot describe a result", err)}
 	}
 	return Reply{Data: data}
 }
@@ -166,11 +166,11 @@ func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 // save writes a file into the sandbox.
 func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) (Saved, *Error) {
 	if p.cmd.Files == nil {
-		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and can be saved nowhere", len(body)).WithRemediation("Ask for less in one call.")
+		return Saved{}, toolspec.Failf(toolspec.CodeTooLarge, "the result has %d bytes and cannot be saved", len(body)).WithRemediation("Request less in one call.")
 	}
 	if _, err := p.cmd.Files.WriteFile(ctx, name, bytes.NewReader(body), session.WriteFileOptions{Size: int64(len(body)), Overwrite: true}); err != nil {
 		fail := *toolspec.ErrorOf(err)
-		fail.Message = "the result cannot be saved: " + fail.Message
+		fail.Message = "cannot save the result: " + fail.Message
 		return Saved{}, &fail
 	}
 	p.noteSaved(name)

@@ -37,7 +37,7 @@ func cleanSchema(raw map[string]any) (map[string]any, error) {
 	}
 	root, ok := copied.(map[string]any)
 	if !ok {
-		return nil, errors.New("the schema is no object")
+		return nil, errors.New("the schema is not an object")
 	}
 	r := refWalk{root: root, on: map[string]bool{}, cost: map[string]int{}}
 	if _, err := r.walk(root); err != nil {
@@ -177,7 +177,7 @@ func (r *refWalk) walk(v any) (total int, err error) {
 				return 0, err
 			}
 			if total += n; total > maxSchemaApplied {
-				return 0, fmt.Errorf("the schema stands for more than %d subschemas once references are followed", maxSchemaApplied)
+				return 0, fmt.Errorf("the schema has more than %d subschemas after resolving references", maxSchemaApplied)
 			}
 		}
 		return total + 1, nil
@@ -196,7 +196,7 @@ func (r *refWalk) follow(v map[string]any) (int, error) {
 	}
 	target, ok := r.target(ref)
 	if !ok {
-		return 0, fmt.Errorf("the reference %q is not one to #/$defs or #/definitions of the schema itself", plain(ref, 80))
+		return 0, fmt.Errorf("the reference %q must point to #/$defs or #/definitions of the schema", plain(ref, 80))
 	}
 	if r.on[ref] {
 		clear(v)

@@ -78,13 +78,13 @@ func TestSchemaBombs(t *testing.T) {
 	if got := s.Tools(); len(got) != 1 || got[0].Name != "lookup" {
 		t.Errorf("%d tools are offered", len(got))
 	}
-	if n := strings.Count(log.String(), "left out"); n != len(bombs) {
+	if n := strings.Count(log.String(), "skipping a host tool"); n != len(bombs) {
 		t.Errorf("%d lines in the log for %d bombs", n, len(bombs))
 	}
 	if log.Len() > 10_000 {
 		t.Errorf("the log has %d bytes", log.Len())
 	}
-	if got := problems(t, r, allow("app.deep")); !strings.Contains(got, "the tool app.deep cannot be offered: input: the schema is nested more than 32 levels deep") {
+	if got := problems(t, r, allow("app.deep")); !strings.Contains(got, "the tool app.deep is not available: input: the schema is nested more than 32 levels deep") {
 		t.Errorf("named exactly: %s", got)
 	}
 }
@@ -127,10 +127,10 @@ func TestRulesThatDoNotFitTheTools(t *testing.T) {
 	r := registry(t, nil, hosttools.Static("orders", lookup(), tool("refund", lookup().Handle), recursive, tool("a.b", lookup().Handle), twin), hosttools.Static("github"))
 	for pattern, want := range map[string]string{
 		"orders.lookup": "", "*.lookup": "", "orders.re*": "",
-		"order.lookup":  `host_tools.allow[0].tool: there is no server "order"; did you mean "orders"?`,
+		"order.lookup":  `host_tools.allow[0].tool: unknown server "order"; did you mean "orders"?`,
 		"orders.lokup":  `host_tools.allow[0].tool: no tool matches "orders.lokup"; did you mean "orders.lookup"?`,
 		"github.*":      `host_tools.allow[0].tool: no tool matches "github.*"`,
-		"orders.a*":     `host_tools.allow[0].tool: orders.a.b and orders.a_b have the same name inside, orders_a_b; allow one of the two`,
+		"orders.a*":     `host_tools.allow[0].tool: orders.a.b and orders.a_b have the same name in the sandbox, orders_a_b; allow one of the two`,
 		"orders.sand*":  `host_tools.allow[0].tool: no tool matches "orders.sand*"`,
 		"app.sandbox_x": `host_tools.allow[0].tool: the tool "sandbox_x" cannot be called from inside a sandbox; remove it`,
 	} {

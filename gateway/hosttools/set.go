@@ -246,7 +246,7 @@ func (s *Set) giveBack(e *entry) {
 	t.byTool[e.tool.FullName()]--
 }
 
-const noMoreCalls = "Work with what the calls so far returned, and say what is missing."
+const noMoreCalls = "Continue with the results so far, and mention missing data."
 
 // calls returns the calls so far.
 func (s *Set) calls(e *entry) calls {

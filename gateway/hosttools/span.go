@@ -77,7 +77,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, began time.Time, rep
 		}
 		if refused {
 			if err := p.note(ctx, audit.Refused, reply.Error.Rule); err != nil {
-				p.set.r.o.Log.ErrorContext(ctx, "a refusal cannot be put on record", "error", err)
+				p.set.r.o.Log.ErrorContext(ctx, "cannot record a refusal", "error", err)
 			}
 		}
 		span.End()

@@ -24,7 +24,7 @@ type field struct {
 
 type object []field
 
-var errTwice = errors.New("a field is there twice")
+var errTwice = errors.New("duplicate field")
 
 // fold makes the spellings of a name one: APIs differ in what they take for the same.
 func fold(name string) string {
@@ -44,7 +44,7 @@ func fold(name string) string {
 func parseObject(raw []byte) (object, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
-		return nil, errors.Join(err, errors.New("it is no JSON object"))
+		return nil, errors.Join(err, errors.New("not a JSON object"))
 	}
 	var o object
 	seen := map[string]bool{}
@@ -71,7 +71,7 @@ func parseObject(raw []byte) (object, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
+		return nil, errors.New("unexpected data after the JSON object")
 	}
 	return o, nil
 }
@@ -196,7 +196,7 @@ func check(r route, g Grant, raw []byte, left func(*checked) int64) (*checked, e
 	case errors.As(err, &f):
 		return nil, f
 	case err != nil:
-		return nil, &refusal{status: http.StatusBadRequest, message: "the request cannot be read: " + err.Error()}
+		return nil, &refusal{status: http.StatusBadRequest, message: "cannot read the request: " + err.Error()}
 	}
 	c.body = o.bytes()
 	return c, nil
@@ -213,7 +213,7 @@ func (c *checked) walk(r route, g Grant, raw []byte) (object, error) {
 	}
 	for _, name := range stored {
 		if o.get(name) != nil {
-			return nil, forbid("content that lies at the provider cannot be had here: send all of it, without %s", name)
+			return nil, forbid("content stored at the provider is not allowed: send all content, without %s", name)
 		}
 	}
 	o = c.dropFields(r.dialect, g.Web, o)
@@ -258,7 +258,7 @@ func checkItems(input json.RawMessage) error {
 	return nil
 }
 
-var errStored = forbid("content that the provider has stored is not allowed here: send all of it")
+var errStored = forbid("content stored at the provider is not allowed: send all content")
 
 // forbid returns a refusal of what a request wants.
 func forbid(format string, args ...any) error {
@@ -316,7 +316,7 @@ func (c *checked) shortenThinking(o object) (object, error) {
 		return o, nil //nolint:nilerr // what is no object the provider refuses
 	}
 	if n = c.longest / 2; n < leastThinking {
-		return nil, &refusal{status: http.StatusForbidden, spent: true, message: "the budget of this run leaves less than the thinking that is asked for"}
+		return nil, &refusal{status: http.StatusForbidden, spent: true, message: "the requested thinking exceeds the remaining budget of this run"}
 	}
 	return o.set("thinking", thinking.set("budget_tokens", strconv.AppendInt(nil, n, 10)).bytes()), nil
 }
@@ -325,7 +325,7 @@ func (c *checked) shortenThinking(o object) (object, error) {
 func (c *checked) checkLengths(r route, g Grant, o object) (object, error) {
 	for _, name := range answers {
 		if raw := o.get(name); raw != nil && string(raw) != "1" {
-			return nil, forbid("one answer can be had for a request: leave %s out", name)
+			return nil, forbid("only one answer per request is allowed: remove %s", name)
 		}
 	}
 	names := slices.Clone(lengths[r.dialect])
@@ -367,18 +367,18 @@ func whole(raw json.RawMessage) (int64, bool) {
 // checkModel reads which model is asked, and whether for a stream.
 func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 	if raw := o.get("stream"); raw != nil && json.Unmarshal(raw, &c.stream) != nil {
-		return nil, errors.New("stream is no boolean")
+		return nil, errors.New("stream is not a boolean")
 	}
 	if r.dialect == Gemini { // it is in the path
 		o, _ = o.drop("model")
 	} else {
 		var ok bool
 		if c.model, ok = o.text("model"); !ok {
-			return nil, errors.New("it names no model")
+			return nil, errors.New("no model specified")
 		}
 	}
 	if !slices.Contains(g.Models, c.model) {
-		return nil, forbid("model %.80q is not allowed here; allowed are: %s", c.model, strings.Join(g.Models, ", "))
+		return nil, forbid("model %.80q is not allowed; allowed models: %s", c.model, strings.Join(g.Models, ", "))
 	}
 	return o, nil
 }
@@ -433,10 +433,10 @@ type providerTool struct{ kind, name string }
 func clientTools(d Dialect, web, namespaces bool, raw json.RawMessage) (kept []json.RawMessage, gone []providerTool, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, nil, errors.New("tools is no list")
+		return nil, nil, errors.New("tools is not a list")
 	}
 	if len(list) > maxFields {
-		return nil, nil, fmt.Errorf("there are %d tools, at most %d are possible", len(list), maxFields)
+		return nil, nil, fmt.Errorf("%d tools, the limit is %d", len(list), maxFields)
 	}
 	for _, item := range list {
 		t, err := parseObject(item)
@@ -550,12 +550,12 @@ func (w walker) check(name, above string) error {
 func (w walker) checkText(name, above, value string) error {
 	switch {
 	case !w.web && fetched(name, above, value):
-		return forbid("content from a URL is not allowed here: send the bytes")
+		return forbid("content from a URL is not allowed: send the bytes")
 	case name == "fileid" && value != "", name == "type" && value == "item_reference",
 		name == "fileuri" && fetched(name, above, value) && atProvider(value):
 		return errStored
 	case name == "type" && above == "tools" && !runsInside(OpenAIResponses, value) && !(w.web && searches(value)):
-		return forbid("tool type %.40q is not allowed here", value)
+		return forbid("tool type %.40q is not allowed", value)
 	}
 	return nil
 }

@@ -87,18 +87,18 @@ type Lease struct {
 func (p *Proxy) Issue(g Grant) (*Lease, error) {
 	switch {
 	case p.providers[g.Provider].Name == "":
-		return nil, fmt.Errorf("%w: there is no model provider %q", backend.ErrInvalid, g.Provider)
+		return nil, fmt.Errorf("%w: unknown model provider %q", backend.ErrInvalid, g.Provider)
 	case len(g.Models) == 0:
-		return nil, fmt.Errorf("%w: a lease for %s without models", backend.ErrInvalid, g.Provider)
+		return nil, fmt.Errorf("%w: a scoped key for %s without models", backend.ErrInvalid, g.Provider)
 	case g.Budget.USD < 0 || g.Budget.OutputTokens < 0 || g.MaxConcurrent < 0:
-		return nil, fmt.Errorf("%w: a negative bound of a lease for %s", backend.ErrInvalid, g.Provider)
+		return nil, fmt.Errorf("%w: a negative limit of a scoped key for %s", backend.ErrInvalid, g.Provider)
 	}
 	known := true
 	for _, m := range g.Models {
 		if _, ok := p.o.Prices.of(g.Provider, m); !ok {
 			known = false
 			if g.Budget.USD > 0 {
-				return nil, fmt.Errorf("%w: a budget in USD, and no price of %s/%s: add it to the prices", backend.ErrInvalid, g.Provider, m)
+				return nil, fmt.Errorf("%w: a USD budget requires a price of %s/%s; add it to the prices", backend.ErrInvalid, g.Provider, m)
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func (l *Lease) reserve(c *checked, asks bool) error {
 	if asks {
 		if len(l.running) > 0 && c.longest > l.leftLocked(c) {
 			return &refusal{status: http.StatusForbidden, spent: true,
-				message: "running requests have reserved the budget of this run: retry after they end"}
+				message: "running requests have reserved the budget of this run: retry after they finish"}
 		}
 		c.cost = price.cost(tokens{input: c.input, output: c.longest})
 		l.running = append(l.running, c)

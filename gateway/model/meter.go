@@ -16,7 +16,7 @@ type tokens struct {
 // answer.
 const maxEvent = 32 << 20
 
-var errTooLong = errors.New("an answer of the provider is too long to be metered")
+var errTooLong = errors.New("a provider's response is too long to meter")
 
 // meter reads the usage out of an answer that passes by. Nothing is held back for it.
 type meter struct {

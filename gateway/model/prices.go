@@ -58,7 +58,7 @@ func ParsePrices(file []byte) (Prices, error) {
 	for provider, models := range f.Prices {
 		for name, p := range models {
 			if !p.valid() || p.Long != nil && (p.LongFrom < 1 || !p.Long.valid() || p.Long.Long != nil) {
-				return nil, fmt.Errorf("prices: %s: %s needs prices of input and output, none below 0: %w", provider, name, backend.ErrInvalid)
+				return nil, fmt.Errorf("prices: %s: %s requires prices of input and output, not below 0: %w", provider, name, backend.ErrInvalid)
 			}
 		}
 	}

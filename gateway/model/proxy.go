@@ -79,9 +79,9 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 	for _, pr := range providers {
 		switch {
 		case !modelName.MatchString(pr.Name) || pr.Base == nil || pr.Base.Host == "" || len(pr.Dialects) == 0:
-			return nil, fmt.Errorf("%w: provider %q needs a name, an address and a dialect", backend.ErrInvalid, pr.Name)
+			return nil, fmt.Errorf("%w: provider %q requires a name, an address, and a dialect", backend.ErrInvalid, pr.Name)
 		case p.providers[pr.Name].Name != "":
-			return nil, fmt.Errorf("%w: two providers are named %s", backend.ErrInvalid, pr.Name)
+			return nil, fmt.Errorf("%w: duplicate provider %s", backend.ErrInvalid, pr.Name)
 		}
 		p.providers[pr.Name] = pr
 	}

@@ -472,11 +472,11 @@ func TestProviderFails(t *testing.T) {
 		header       http.Header
 		said         string
 	}{
-		{401, 403, nil, "anthropic refused the operator's key, or what was asked with it"},
-		{403, 403, nil, "anthropic refused the operator's key, or what was asked with it"},
-		{302, 502, http.Header{"Location": {"http://169.254.169.254/"}}, "anthropic cannot be reached, or does not answer as it should"},
-		{200, 502, http.Header{"Content-Encoding": {"gzip"}}, "anthropic cannot be reached, or does not answer as it should"},
-		{200, 502, http.Header{"Content-Type": {"text/html; charset=utf-8"}}, "anthropic cannot be reached, or does not answer as it should"},
+		{401, 403, nil, "anthropic refused the operator's key or the request"},
+		{403, 403, nil, "anthropic refused the operator's key or the request"},
+		{302, 502, http.Header{"Location": {"http://169.254.169.254/"}}, "anthropic is unreachable or sent an invalid response"},
+		{200, 502, http.Header{"Content-Encoding": {"gzip"}}, "anthropic is unreachable or sent an invalid response"},
+		{200, 502, http.Header{"Content-Type": {"text/html; charset=utf-8"}}, "anthropic is unreachable or sent an invalid response"},
 		{429, 429, http.Header{"Retry-After": {"7"}, "Request-Id": {realKey}}, "account 42 has no key [key]"},
 		{529, 529, http.Header{"X-Ratelimit-Key": {"of " + realKey}}, "account 42 has no key [key]"},
 		{200, 200, http.Header{"Content-Type": {"text/event-stream"}}, "account 42 has no key [key]"},

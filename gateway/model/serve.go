@@ -77,11 +77,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, sandbox string) (D
 		if len(provider.Dialects) > 0 {
 			d = provider.Dialects[0]
 		}
-		return d, &refusal{status: http.StatusNotFound, message: "there is nothing here but requests to models"}
+		return d, &refusal{status: http.StatusNotFound, message: "only requests to models are supported"}
 	}
 	l := p.find(sandbox, keysOf(r))
 	if l == nil || l.grant.Provider != name {
-		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "this key is not one of a run that goes on here"}
+		return rt.dialect, &refusal{status: http.StatusUnauthorized, message: "this key does not belong to a running run"}
 	}
 	end, ok := l.begin()
 	if !ok {
@@ -105,7 +105,7 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	})()
 	release, ok := x.l.slot(x.r.Context(), size)
 	if !ok {
-		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many requests of this run at once"})
+		return x.refuse(&refusal{status: http.StatusTooManyRequests, message: "too many concurrent requests of this run"})
 	}
 	defer release()
 	x.checked = &checked{}
@@ -121,8 +121,8 @@ func (x *exchange) run(w http.ResponseWriter) (err error) {
 	x.key = http.Header{}
 	if x.provider.Auth != nil {
 		if err := x.provider.Auth(x.key); err != nil {
-			x.p.o.Log.Error("a model provider's key cannot be had", "provider", x.provider.Name, "error", err)
-			return x.refuse(&refusal{status: http.StatusBadGateway, message: "the operator's key for " + x.provider.Name + " cannot be had"})
+			x.p.o.Log.Error("cannot get a model provider's key", "provider", x.provider.Name, "error", err)
+			return x.refuse(&refusal{status: http.StatusBadGateway, message: "the operator's key for " + x.provider.Name + " is not available"})
 		}
 	}
 	if err := x.l.reserve(x.checked, x.kind == generate); err != nil {
@@ -197,7 +197,7 @@ func (x *exchange) readBody(w http.ResponseWriter, rc *http.ResponseController) 
 	case errors.As(err, &large):
 		return nil, &refusal{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the request is larger than %d MiB", maxBody>>20)}
 	case err != nil:
-		return nil, &refusal{status: http.StatusBadRequest, message: "the request did not come to its end"}
+		return nil, &refusal{status: http.StatusBadRequest, message: "the request is incomplete"}
 	}
 	return raw, nil
 }
@@ -254,11 +254,11 @@ func (x *exchange) answer(res *http.Response) error {
 	switch {
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		x.logAnswer(res)
-		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("%s refused the operator's key, or what was asked with it", x.provider.Name)}
+		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("%s refused the operator's key or the request", x.provider.Name)}
 	case res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400:
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case res.StatusCode < 300 && mediaType(res) == "text/html":
-		return errors.New("a page in the place of an answer") // some clients would ask again for ever
+		return errors.New("an HTML page instead of an answer") // some clients would ask again for ever
 	case res.Header.Get("Content-Encoding") != "":
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
@@ -320,7 +320,7 @@ func (x *exchange) meter(res *http.Response) {
 // logAnswer writes what a provider says to the log, without the key.
 func (x *exchange) logAnswer(res *http.Response) {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxLog)) // as much as there is
-	x.p.o.Log.Warn("a model provider refused", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", x.secrets().Replace(string(text))))
+	x.p.o.Log.Warn("a model provider refused a request", "provider", x.provider.Name, "status", res.StatusCode, slog.String("answer", x.secrets().Replace(string(text))))
 }
 
 // failed answers when the provider did not, or not in a way that can be passed on.
@@ -329,11 +329,11 @@ func (x *exchange) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	if !errors.As(err, &f) {
 		// The error quotes answers that are not HTTP.
 		quoted := x.secrets().Replace(err.Error())
-		x.p.o.Log.Warn("a model provider did not answer", "provider", x.provider.Name, "error", quoted)
+		x.p.o.Log.Warn("a model provider did not respond", "provider", x.provider.Name, "error", quoted)
 		if x.accepted.Load() { // and may have thought for long
 			x.l.settle(x.checked, tokens{input: x.input, output: x.longest}, true)
 		}
-		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " cannot be reached, or does not answer as it should"}
+		f = &refusal{status: http.StatusBadGateway, message: x.provider.Name + " is unreachable or sent an invalid response"}
 	}
 	telemetry.Fail(x.span, errorNameOf(f.status).anthropic)
 	x.dialect.refuse(w, f)

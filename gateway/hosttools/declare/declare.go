@@ -75,7 +75,7 @@ func isIdentifier(name string) bool { return name != "" && identifier(name, nil)
 
 func indexFile(tools []Tool) string {
 	var b strings.Builder
-	b.WriteString("# Tools of the host\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. Shell: `tools call server.name JSON`.\n\n")
+	b.WriteString("# Host tools\n\nPython: `from workcell import tools`, `tools.server.name(argument=value)`. Shell: `tools call server.name JSON`.\n\n")
 	for _, t := range tools {
 		b.WriteString(Index(t))
 		b.WriteByte('\n')

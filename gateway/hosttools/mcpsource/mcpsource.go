@@ -111,7 +111,7 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 	for range maxPages {
 		page, err := cs.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
 		if err != nil {
-			return nil, s.unavailable("it does not list its tools", err)
+			return nil, s.unavailable("cannot list its tools", err)
 		}
 		for _, t := range page.Tools {
 			if t != nil && len(tools) < maxTools {
@@ -130,8 +130,8 @@ func (s *source) list(ctx context.Context, cs *mcp.ClientSession) ([]hosttools.T
 		return nil, err
 	}
 	if got := "sha256:" + digest; got != s.server.Pin {
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "the tools of server %s are not those that were pinned: they have the digest %s", s.server.Name, got).
-			WithRemediation("Look at what has changed, then pin the new digest.")
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "the tools of server %s do not match the pinned digest: their digest is %s", s.server.Name, got).
+			WithRemediation("Review the changes, then pin the new digest.")
 	}
 	return tools, nil
 }
@@ -191,16 +191,16 @@ func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hostt
 	var refused *jsonrpc.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == codeTooLarge:
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTooLarge, "the answer of server %s is %s", s.server.Name, refused.Message).
-			WithRemediation("The call was carried out. Ask for less at once: a part, a page, or a summary.")
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTooLarge, "the response of server %s is %s", s.server.Name, refused.Message).
+			WithRemediation("The call was executed. Request less at once: a part, a page, or a summary.")
 	case errors.As(err, &refused):
 		return hosttools.Result{Failed: true, Text: s.redact(refused.Message)}, nil
 	case ctx.Err() != nil:
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTimeout, "server %s did not answer in time", s.server.Name)
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeTimeout, "server %s did not respond in time", s.server.Name)
 	case err != nil:
 		s.o.Log.WarnContext(ctx, "a call of an MCP server failed", "tool", name, "error", s.redact(err.Error()))
-		return hosttools.Result{}, toolspec.Failf(toolspec.CodeToolFailed, "server %s ended, or answered with what cannot be read", s.server.Name).
-			WithRemediation("Whether the call had an effect is not known.")
+		return hosttools.Result{}, toolspec.Failf(toolspec.CodeToolFailed, "server %s exited or sent an invalid response", s.server.Name).
+			WithRemediation("The call may have had an effect.")
 	}
 	return s.result(res)
 }
@@ -264,14 +264,14 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	case cs != nil:
 		return cs, nil
 	case restart && n >= maxRestarts:
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s ended %d times and is not started again", s.server.Name, n+1)
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted", s.server.Name, n+1)
 	case restart:
 		pause := time.NewTimer(firstPause << (2 * n))
 		defer pause.Stop()
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			return nil, s.unavailable("it is being started again", ctx.Err())
+			return nil, s.unavailable("it is restarting", ctx.Err())
 		}
 	}
 	return s.start(ctx)
@@ -290,7 +290,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	broken := &atomic.Bool{}
 	transport, stop, err := s.transport(broken)
 	if err != nil {
-		return nil, s.unavailable("it cannot be started", err)
+		return nil, s.unavailable("it cannot start", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
@@ -298,7 +298,7 @@ func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
 	cs, err := client.Connect(ctx, transport, nil)
 	if err != nil {
 		stop()
-		return nil, s.unavailable("it does not speak MCP", err)
+		return nil, s.unavailable("it does not support MCP", err)
 	}
 	s.mu.Lock()
 	closed := s.closed
@@ -326,7 +326,7 @@ func refuse(next mcp.MethodHandler) mcp.MethodHandler {
 }
 
 func refusal(method string) error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%s is not offered", sanitize.Clip(method))}
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%s is not available", sanitize.Clip(method))}
 }
 
 // watch forgets a connection that has ended.
@@ -340,7 +340,7 @@ func (s *source) watch(cs *mcp.ClientSession, stop func()) {
 		s.session = nil
 	}
 	if !s.closed {
-		s.o.Log.Warn("an MCP server has ended", "error", s.redact(fmt.Sprint(err)))
+		s.o.Log.Warn("an MCP server exited", "error", s.redact(fmt.Sprint(err)))
 	}
 }
 
@@ -364,7 +364,7 @@ func (s *source) lock(ctx context.Context) error {
 	case s.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return s.unavailable("it is being waited for", ctx.Err())
+		return s.unavailable("it is busy", ctx.Err())
 	}
 }
 
@@ -372,6 +372,6 @@ func (s *source) unlock() { <-s.turn }
 
 // unavailable is what is said of a server that cannot be used; err stays with the operator.
 func (s *source) unavailable(why string, err error) error {
-	s.o.Log.Warn("an MCP server cannot be used", "why", why, "error", s.redact(err.Error()))
+	s.o.Log.Warn("an MCP server is unavailable", "why", why, "error", s.redact(err.Error()))
 	return toolspec.Failf(toolspec.CodeUnavailable, "server %s: %s", s.server.Name, why)
 }

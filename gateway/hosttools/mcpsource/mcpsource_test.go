@@ -264,7 +264,7 @@ func TestTooLargeAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := call(t, s, "environ"); err != nil || strings.Contains(log.String(), "has ended") {
+	if _, err := call(t, s, "environ"); err != nil || strings.Contains(log.String(), "server exited") {
 		t.Errorf("the next call: %v\n%s", err, log)
 	}
 }

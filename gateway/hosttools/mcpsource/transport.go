@@ -34,7 +34,7 @@ func (s *source) transport(broken *atomic.Bool) (mcp.Transport, func(), error) {
 	client := &http.Client{
 		Transport: &headers{own, s.server.Headers},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("the server redirects, which is not followed: it would get the headers of another")
+			return errors.New("redirects are not followed, because they would send the headers to another server")
 		},
 	}
 	t := &mcp.StreamableClientTransport{Endpoint: s.server.URL, HTTPClient: client, MaxEventSize: 2 * maxMessage, MaxRetries: 1}
@@ -59,7 +59,7 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-var errTooLarge = errors.New("a message of the server does not end")
+var errTooLarge = errors.New("a message of the server is incomplete")
 
 // stopWait is how long a program may take to end by itself once its input is closed.
 const stopWait = 500 * time.Millisecond

@@ -180,15 +180,15 @@ func (c *configReader) servers(n *yaml.Node) {
 	}
 	for key, value := range yamlnode.Pairs(n) {
 		if problem := toolrule.ServerProblem(key.Value); problem != "" {
-			c.fail(key, "", "the server %q cannot be named so: %s", yamlnode.Clip(key.Value), problem)
+			c.fail(key, "", "invalid server name %q: %s", yamlnode.Clip(key.Value), problem)
 		}
 		if key.Value == hosttools.AppServer {
-			c.fail(key, "use another name", "%q is the server of the program's own tools", hosttools.AppServer)
+			c.fail(key, "use another name", "%q is reserved for the program's own tools", hosttools.AppServer)
 		}
 		c.config.Servers = append(c.config.Servers, c.server(key, value))
 	}
 	if len(c.config.Servers) > maxServers {
-		c.fail(n, "", "there are %d servers, at most %d are possible", len(c.config.Servers), maxServers)
+		c.fail(n, "", "%d servers, the limit is %d", len(c.config.Servers), maxServers)
 	}
 	slices.SortFunc(c.config.Servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -213,17 +213,17 @@ func (c *configReader) server(key, n *yaml.Node) Server {
 		},
 		"pin": func(n *yaml.Node) {
 			if s.Pin = c.text(n, "pin"); !pinPattern.MatchString(s.Pin) {
-				c.fail(n, "write sha256: and 64 hexadecimal digits", "%q is no digest", yamlnode.Clip(s.Pin))
+				c.fail(n, "write sha256: and 64 hexadecimal digits", "%q is not a digest", yamlnode.Clip(s.Pin))
 			}
 		},
 	})
 	switch {
 	case len(s.Command) == 0 && s.URL == "":
-		c.fail(key, "give it a command or a url", "server %s cannot be reached", yamlnode.Clip(key.Value))
+		c.fail(key, "set command or url", "server %s has neither a command nor a url", yamlnode.Clip(key.Value))
 	case len(s.Command) > 0 && s.URL != "":
 		c.fail(key, "remove one of the two", "server %s has a command and a url", yamlnode.Clip(key.Value))
 	case s.URL != "" && s.Env != nil, len(s.Command) > 0 && s.Headers != nil:
-		c.fail(key, "env goes with command, headers go with url", "server %s has what it cannot use", yamlnode.Clip(key.Value))
+		c.fail(key, "use env with command, and headers with url", "server %s has keys that it cannot use", yamlnode.Clip(key.Value))
 	}
 	return s
 }
@@ -233,9 +233,9 @@ func (c *configReader) url(n *yaml.Node) string {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		c.fail(n, "as in https://tools.example/mcp", "url is no address of an MCP server")
+		c.fail(n, "as in https://tools.example/mcp", "url is not an http or https URL")
 	case u.User != nil:
-		c.fail(n, "use headers", "url has a password in it")
+		c.fail(n, "use headers", "url contains a password")
 	}
 	return text
 }
@@ -246,17 +246,17 @@ func (c *configReader) text(n *yaml.Node, name string) string {
 		return ""
 	}
 	if strings.ContainsRune(n.Value, 0) {
-		c.fail(n, "", "%s has a NUL byte", name)
+		c.fail(n, "", "%s contains a NUL byte", name)
 	}
 	if strings.Contains(n.Value, "${") {
-		c.fail(n, "variables are for env and headers", "%s cannot have variables", name)
+		c.fail(n, "use variables only in env and headers", "%s cannot contain variables", name)
 	}
 	return n.Value
 }
 
 func (c *configReader) texts(n *yaml.Node, name string) []string {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		c.fail(n, "", "%s must be a list of texts, it is %s", name, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be a list of strings, it is %s", name, yamlnode.Kind(n))
 		return nil
 	}
 	var list []string
@@ -309,7 +309,7 @@ func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) m
 	for key, value := range yamlnode.Pairs(n) {
 		switch {
 		case !name.MatchString(key.Value):
-			c.fail(key, "", "%q is no name for %s", yamlnode.Clip(key.Value), what)
+			c.fail(key, "", "invalid name %q for %s", yamlnode.Clip(key.Value), what)
 			continue
 		case value.Kind != yaml.ScalarNode || yamlnode.IsNull(value):
 			c.fail(value, `write "" for an empty value`, "%s.%s must be text", what, key.Value)
@@ -317,7 +317,7 @@ func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) m
 		}
 		text := variable.ReplaceAllStringFunc(value.Value, func(ref string) string { return c.expand(value, ref) })
 		if strings.ContainsAny(text, "\x00\r\n") {
-			c.fail(value, "", "the value of %s.%s has a line end or a NUL byte", what, key.Value)
+			c.fail(value, "", "the value of %s.%s contains a newline or a NUL byte", what, key.Value)
 		}
 		out[key.Value] = Secret{text}
 	}
@@ -330,7 +330,7 @@ func (c *configReader) expand(n *yaml.Node, ref string) string {
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(ref, "${"), "}")
 	if !envName.MatchString(name) || !strings.HasSuffix(ref, "}") {
-		c.fail(n, "write ${NAME}, and $${ for ${ itself", "a variable is not written as one")
+		c.fail(n, "write ${NAME}, and $${ for ${ itself", "invalid variable")
 		return ""
 	}
 	text, ok := c.lookup(name)
