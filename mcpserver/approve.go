@@ -64,7 +64,7 @@ type sessionContext struct{ context.Context }
 func (sessionContext) Value(any) any { return nil }
 
 func tooLong() hosttools.Decision {
-	return hosttools.Decision{Note: "the arguments are too long to be looked at"}
+	return hosttools.Decision{Note: "the arguments are too long to review"}
 }
 
 // approvalSchema is that of an answer: accepting a form that was not looked at approves nothing.
@@ -101,10 +101,10 @@ func askerOf(c call) asker {
 func (s *Server) resume(ctx context.Context, c call, p *mcp.CallToolParamsRaw) (*mcp.CallToolResult, error) {
 	round, ok := s.rounds.Take(p.RequestState, askerOf(c))
 	if !ok {
-		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeNotFound, "nothing waits for this answer any more", "Make the call again when it is still needed.")})
+		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeNotFound, "this approval is no longer pending", "Make the call again if it is still needed.")})
 	}
 	for _, q := range round.Questions {
-		d := hosttools.Decision{Note: "the client did not answer"}
+		d := hosttools.Decision{Note: "the client did not respond"}
 		if res, ok := p.InputResponses[q.ID].(*mcp.ElicitResult); ok && res != nil {
 			d = decision(res)
 		}

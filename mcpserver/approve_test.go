@@ -137,12 +137,12 @@ func TestApprovalByAnswer(t *testing.T) {
 		"other arguments": ask(mine, "y", first, true), "another session": ask(other, "x", first, true),
 		"another state": ask(mine, "x", &mcp.CallToolResult{RequestState: "x"}, true),
 	} {
-		if !strings.Contains(text(res), "nothing waits") {
+		if !strings.Contains(text(res), "no longer pending") {
 			t.Errorf("%s: %s", name, text(res))
 		}
 	}
 	round, rounds := ask(mine, "x", first, true), 0
-	if again := ask(mine, "x", first, true); !strings.Contains(text(again), "nothing waits") {
+	if again := ask(mine, "x", first, true); !strings.Contains(text(again), "no longer pending") {
 		t.Errorf("the answer once more: %s", text(again))
 	}
 	for ; round.NeedsInput(); rounds++ {

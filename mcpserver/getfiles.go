@@ -73,8 +73,8 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 		p, err = g.server.opts.Diff(ctx, g.sandbox)
 	}
 	if p == nil && err == nil && g.elsewhere {
-		err = toolspec.NewError(toolspec.CodeUnavailable, "this server has no copy of what the session began with: another one may have it",
-			"Ask again, which another server may answer, or get the files themselves.")
+		err = toolspec.NewError(toolspec.CodeUnavailable, "this server has no copy of the session's initial files, but another server may have it",
+			"Try again to reach another server, or get the files themselves.")
 	}
 	if p == nil && err == nil {
 		p, err = g.sandbox.Diff(ctx, patch.Tree{})
@@ -199,7 +199,7 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, session.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrInvalid):
-		g.skip(e.Path, "it cannot be read") // it may have gone since the list was made
+		g.skip(e.Path, "cannot read the file") // it may have gone since the list was made
 		return nil
 	case err != nil:
 		return err
@@ -210,17 +210,17 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 // refused returns why an entry is not given; empty when it is.
 func (g *gathering) refused(e session.FileInfo) string {
 	if !isFile(e) {
-		return "it is no regular file, or its name is not UTF-8"
+		return "it is not a regular file, or its name is not UTF-8"
 	}
 	if fail := g.server.checkFile(e.Path, e.Size); fail != nil {
 		return fail.Message
 	}
 	if g.archive != nil && strings.ContainsAny(e.Path, `\:`) {
-		return `a name with \ or : leads elsewhere where archives are unpacked on Windows; the format files gives it`
+		return `names with \ or : are unsafe in archives on Windows; use the format files`
 	}
 	if g.out.TotalBytes+e.Size > maxGotBytes || g.out.Count >= maxGotFiles {
 		g.out.Truncated = true
-		return fmt.Sprintf("one call gives up to %d files and %d MB", maxGotFiles, maxGotBytes>>20)
+		return fmt.Sprintf("one call returns up to %d files and %d MB", maxGotFiles, maxGotBytes>>20)
 	}
 	return ""
 }

@@ -17,7 +17,7 @@ import (
 // refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	e := toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
-		"Do it another way, or report that the operator's guard policy does not allow it.")
+		"Use another way, or report that the operator's guard policy does not allow it.")
 	e.Rule = rule
 	return e
 }
@@ -77,10 +77,10 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	case args.SessionKey != nil && *args.SessionKey == "":
 		*args.SessionKey = "handle-" + session.NewID()
 	case args.SessionKey != nil && !sc.named:
-		return toolspec.NewError(toolspec.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
-			"Leave session_key out and keep the sandbox_id.")
+		return toolspec.NewError(toolspec.CodeInvalid, "session_key requires a client with a token or a session, because any client could use the name",
+			"Omit session_key and keep the sandbox_id.")
 	case args.SessionKey == nil && args.SandboxID != nil && *args.SandboxID == "":
-		return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
+		return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass its sandbox_id with every call.")
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 // checkFile holds a file of a file tool, a resource or get_files against the rules.
 func (s *Server) checkFile(name string, size int64) *toolspec.Error {
 	if rule := s.policy.fileRule(name); rule != "" {
-		return refusedBy(rule, "files of this type are not for the file tools")
+		return refusedBy(rule, "the file tools do not support files of this type")
 	}
 	return s.checkSize(name, size)
 }
@@ -138,7 +138,7 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 	}
 	for _, cmd := range found.list {
 		if !rules.allows(cmd) {
-			return refusedBy("commands.allow", "the command %q is not among those that are allowed", clip(cmd[0].text))
+			return refusedBy("commands.allow", "the command %q is not in the list of allowed commands", clip(cmd[0].text))
 		}
 	}
 	return nil

@@ -89,7 +89,7 @@ func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 }
 
 // ErrNoToken is the refusal to serve other machines without tokens.
-var ErrNoToken = errors.New("a listener off the loopback addresses needs bearer tokens")
+var ErrNoToken = errors.New("a listener on a non-loopback address requires bearer tokens")
 
 // ServeHTTP serves clients on l until ctx ends, then ends the requests under way and returns. It closes l, a
 // listener of plain connections. opts may be nil. One server serves HTTP once.
@@ -205,13 +205,13 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !r.ProtoAtLeast(1, 1):
-		http.Error(w, "HTTP/1.1 is needed", http.StatusBadRequest)
+		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
 	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != pathHealth:
 		http.Error(w, "not found", http.StatusNotFound)
 	case !h.hostAllowed(r.Host):
-		http.Error(w, "this server is not known by that Host; see --allow-host", http.StatusForbidden)
+		http.Error(w, "this Host is not allowed; see --allow-host", http.StatusForbidden)
 	case !h.originAllowed(r):
-		http.Error(w, "requests of that Origin are not allowed; see --allow-origin", http.StatusForbidden)
+		http.Error(w, "this Origin is not allowed; see --allow-origin", http.StatusForbidden)
 	case r.URL.Path == pathHealth:
 		health(w, r)
 	case r.Method == http.MethodOptions && r.Header.Get("Origin") != "":

@@ -87,7 +87,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody, announced int
 		no.write(w)
 		return nil, false
 	case err != nil:
-		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
+		http.Error(w, "the body is incomplete or was not received in time", http.StatusRequestTimeout)
 		return nil, false
 	case len(bytes.TrimSpace(body)) == 0:
 		http.Error(w, "the body is empty", http.StatusBadRequest)

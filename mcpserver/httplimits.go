@@ -53,10 +53,10 @@ func newLimiter(o HTTPOptions) *limiter {
 	return &limiter{
 		rate: o.Rate, clients: map[string]*usage{}, drained: make(chan struct{}),
 		limits: [kinds]limit{
-			requests: {"requests at once", int64(o.MaxRequests), math.MaxInt64},
+			requests: {"concurrent requests", int64(o.MaxRequests), math.MaxInt64},
 			sessions: {"sessions", int64(o.MaxOwnerSessions), int64(o.MaxSessions)},
 			// A quarter for one client, but always one message.
-			bodyBytes: {"bytes of messages at once", max(o.MaxBodyBytes/4, MaxMessageBytes+1), o.MaxBodyBytes},
+			bodyBytes: {"bytes of concurrent messages", max(o.MaxBodyBytes/4, MaxMessageBytes+1), o.MaxBodyBytes},
 		},
 	}
 }
@@ -104,11 +104,11 @@ func (l *limiter) take(client string, k kind, n int64) *refusal {
 	u, limit := l.of(client), l.limits[k]
 	switch {
 	case l.ended:
-		return &refusal{http.StatusServiceUnavailable, "the server ends"}
+		return &refusal{http.StatusServiceUnavailable, "the server is shutting down"}
 	case u.held[k]+n > limit.each:
-		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("too many %s: one client may have %d", limit.what, limit.each)}
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("too many %s: the limit per client is %d", limit.what, limit.each)}
 	case l.held[k]+n > limit.all:
-		return &refusal{http.StatusServiceUnavailable, fmt.Sprintf("too many %s: all clients together may have %d", limit.what, limit.all)}
+		return &refusal{http.StatusServiceUnavailable, fmt.Sprintf("too many %s: the limit for all clients is %d", limit.what, limit.all)}
 	}
 	u.held[k] += n
 	l.held[k] += n

@@ -97,7 +97,7 @@ func checkForm(data []byte) *fault {
 			depth--
 		case ',':
 			if parts++; parts > maxParts {
-				return invalid("the message has more than %d parts", maxParts)
+				return invalid("the message has more than %d values", maxParts)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 	switch first, _ := dec.Token(); first {
 	case json.Delim('{'):
 	case json.Delim('['):
-		return nil, invalid("batches are not supported; send the messages one by one")
+		return nil, invalid("batches are not supported; send each message separately")
 	default:
 		return nil, invalid("the message is not an object")
 	}
@@ -123,11 +123,11 @@ func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 		name, _ := dec.Token()
 		key := fmt.Sprint(name)
 		if _, twice := fields[key]; twice {
-			return nil, invalid("the field %q is there twice", clip(key))
+			return nil, invalid("duplicate field %q", clip(key))
 		}
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return nil, invalid("the field %q cannot be read", clip(key))
+			return nil, invalid("cannot read field %q", clip(key))
 		}
 		fields[key] = value
 	}
@@ -155,7 +155,7 @@ func idOf(raw json.RawMessage) (jsonrpc.ID, *fault) {
 	}
 	id, err := jsonrpc.MakeID(value)
 	if err != nil {
-		return jsonrpc.ID{}, invalid("the id is not usable")
+		return jsonrpc.ID{}, invalid("invalid id")
 	}
 	return id, nil
 }
@@ -170,7 +170,7 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 	params := fields["params"]
 	switch raw := fields["method"]; {
 	case raw == nil && fields["id"] == nil:
-		return nil, invalid("neither method nor id")
+		return nil, invalid("method or id is required")
 	case raw == nil && (fields["result"] == nil) == (fields["error"] == nil):
 		return nil, invalid("a response has either a result or an error")
 	case raw == nil:
@@ -182,7 +182,7 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 	case json.Unmarshal(raw, &method) != nil || method == "":
 		return nil, invalid("method must be a string")
 	case fields["id"] != nil && !slices.Contains(methods, method):
-		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("there is no method %q", clip(method))}
+		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("unknown method %q", clip(method))}
 	case params != nil && params[0] != '{':
 		return nil, &fault{code: jsonrpc.CodeInvalidParams, text: "params must be an object"}
 	}

@@ -100,7 +100,7 @@ func (s *Server) begin(
 	case c.scope.slots <- struct{}{}:
 	default:
 		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("%d calls are running already", cap(c.scope.slots)),
+			fmt.Sprintf("%d calls are already running", cap(c.scope.slots)),
 			"Wait for one of them, or end one with task_cancel.")})
 	}
 	s.mu.Lock()

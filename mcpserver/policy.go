@@ -92,7 +92,7 @@ func (p *Policy) compile() error {
 	}
 	bounded("file_mb", p.Limits.FileMB, 1, 1<<30)
 	if d := p.Limits.ExecTimeout; d < 0 || d%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s, it must be whole seconds, 0s for no bound", d))
+		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s, it must be whole seconds, 0s for no limit", d))
 	}
 	for name, value := range p.Limits.sandbox() {
 		least, most := backend.LimitNamed(name).Bounds()
@@ -123,7 +123,7 @@ func (r *CommandRule) compile() error {
 		return errors.New("no pattern")
 	}
 	if first := r.words[0]; first == "**" || first == "-**" {
-		return fmt.Errorf("pattern %q begins with %s, name the program", r.Pattern, first)
+		return fmt.Errorf("pattern %q begins with %s; specify the program", r.Pattern, first)
 	}
 	for _, w := range r.words {
 		if _, err := path.Match(w, "x"); err != nil {

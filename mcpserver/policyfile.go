@@ -29,7 +29,7 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 		return Policy{}, err
 	}
 	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return Policy{}, errors.New("the policy holds more than one document")
+		return Policy{}, errors.New("the policy contains more than one document")
 	}
 	// The decoder below would make 0, which is no bound, of 0.5 and of what is empty.
 	limits, _ := doc["limits"].(map[string]any)

@@ -29,7 +29,7 @@ const maxResources = 1000
 func (s *Server) addResources(srv *mcp.Server, find resolver) {
 	srv.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "workspace-file", Title: "File of a sandbox", URITemplate: scheme + "://{sandbox_id}/{+path}",
-		Description: "A file below /workspace of an open sandbox. A directory gives the list of its entries, one per line.",
+		Description: "A file below /workspace of an open sandbox. A directory returns its entries, one per line.",
 	}, func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		sc, err := find(ctx, req.Session, req.Extra)
 		if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	}
 	fail := s.checkFile(name, info.Size)
 	if err := decided(ctx, sc, "resources/read", fail); err != nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the request cannot be put on record"}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot record the request"}
 	}
 	if fail != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
@@ -167,7 +167,7 @@ func resourceError(uri string, err error) error {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrClosed):
 		return mcp.ResourceNotFoundError(uri)
 	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrTooLarge):
-		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file cannot be read: it must be a regular file below /workspace"}
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "cannot read the file: it must be a regular file below /workspace"}
 	}
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the file cannot be read now"}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "cannot read the file now"}
 }

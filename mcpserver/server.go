@@ -205,7 +205,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 
 const instructions = "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
 	"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
-	"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
+	"sandbox_open, whose note describes the sandbox, and pass its sandbox_id to the other tools. " +
 	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write. " +
 	"If an answer is pending, the call is still running: get its result with task_result."
 

@@ -19,12 +19,12 @@ const (
 
 // Reasons why not every command that would run is known.
 const (
-	whyTooLong  = "the command is too long to be checked; write it to a file and run that"
-	whyTooDeep  = "the command is nested too deep to be checked"
+	whyTooLong  = "the command is too long to check; write it to a file and run the file"
+	whyTooDeep  = "the command is nested too deeply to check"
 	whyInvalid  = "the command is not valid shell syntax"
-	whyProgram  = "a program is computed when the command runs"
-	whyComputed = "a script is computed when the command runs; put it in single quotes, and values into its arguments"
-	whyInput    = "a shell takes its commands from its input; pass them with -c"
+	whyProgram  = "a program name is computed at run time"
+	whyComputed = "a script is computed at run time; put it in single quotes, and pass values as arguments"
+	whyInput    = "a shell reads its commands from its input; pass them with -c"
 )
 
 // word is a word of a command.

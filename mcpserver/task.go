@@ -48,15 +48,15 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
 	}
 	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput](toolGetFiles,
-		"Gives files out of a session or sandbox, each as base64 or all as one zip archive.")
+		"Returns files of a session or sandbox, each as base64 or all as one zip archive.")
 	getFiles.Title, getFiles.ReadOnly, getFiles.Idempotent = "Get files", true, true
 	s.addTool(srv, find, getFiles, false, typed(s.getFiles))
 	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput](toolCleanup,
-		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves.")
+		"Closes a session or sandbox and deletes all its files now. Optional: idle ones are closed automatically.")
 	cleanup.Title, cleanup.Destructive, cleanup.Idempotent = "Delete a session", true, true
 	s.addTool(srv, find, cleanup, false, typed(s.cleanupSession))
 	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput](toolStatus,
-		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk.")
+		"Returns the state, age, idle time, CPU, memory, and disk use of a session or sandbox, or of all your sandboxes.")
 	status.Title, status.ReadOnly, status.Idempotent = "Show sessions", true, true
 	s.addTool(srv, find, status, false, typed(s.sessionStatus))
 }
@@ -83,8 +83,8 @@ func taskNames(tasks []Task) []string {
 
 func taskDescription(tasks []Task) string {
 	var b strings.Builder
-	b.WriteString("Runs an agent or a workflow of this installation in a sandbox and returns its answer. task is its name, and what " +
-		"it is to do goes into input or inputs. Pass session_id to keep the files for get_files and further tasks. Tasks:")
+	b.WriteString("Runs an agent or a workflow of this installation in a sandbox and returns its answer. Pass its name as task, and its " +
+		"work as input or inputs. Pass session_id to keep the files for get_files and further tasks. Tasks:")
 	for _, t := range tasks[:min(len(tasks), maxTasksListed)] {
 		fmt.Fprintf(&b, "\n- %s (%s", t.Name, t.Kind)
 		if len(t.Fields) > 0 {
@@ -100,8 +100,8 @@ func taskDescription(tasks []Task) string {
 
 func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (executeTaskOutput, error) {
 	if names := taskNames(s.opts.Tasks); !slices.Contains(names, in.Task) {
-		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
-			"Pass one of these names as task, and what it is to do as input or inputs.")
+		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("unknown task %q; available: %s", clip(in.Task), strings.Join(names, ", ")),
+			"Pass one of these names as task, and its work as input or inputs.")
 	}
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
 		return executeTaskOutput{}, fail
@@ -135,7 +135,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	case err == nil:
 		return out, nil
 	case errors.Is(context.Cause(ctx), errTaskTime):
-		out.Error = refusedBy("limits.exec_timeout", "the task was ended after %s", bound)
+		out.Error = refusedBy("limits.exec_timeout", "the task was stopped after %s", bound)
 		out.Error.Code = toolspec.CodeTimeout
 	case ctx.Err() != nil:
 		return out, err
@@ -146,7 +146,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	return out, nil
 }
 
-var errTaskTime = errors.New("the guard policy's time for a task has passed")
+var errTaskTime = errors.New("the guard policy's time limit for a task has passed")
 
 // taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
@@ -161,7 +161,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case id == newSession:
 		id = fresh.ID
 	case !validSessionID(id):
-		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
+		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id must have up to 64 letters, digits, '.', '_', and '-'", "Pass another session_id, or new.")
 	}
 	if sc.shared() {
 		fresh = sc.sharedTask(id)
@@ -275,7 +275,7 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found
 	}
 	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
+		return nil, nil, toolspec.NewError(toolspec.CodeNotFound, "session or sandbox not found",
 			"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
 	}
 	return []found{{session: one}}, nil, err
@@ -303,7 +303,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	}
 	switch len(list) {
 	case 0:
-		return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
+		return nil, toolspec.NewError(toolspec.CodeNotFound, "no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
 	case 1:
 		return list[0].session, nil
 	}
@@ -314,7 +314,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 		}
 		ids[i] = f.session.ID()
 	}
-	return nil, toolspec.NewError(toolspec.CodeInvalid, "there are several sandboxes: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
+	return nil, toolspec.NewError(toolspec.CodeInvalid, "several sandboxes exist: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
 }
 
 func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionInput) (cleanupSessionOutput, error) {
@@ -384,7 +384,7 @@ func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {
 	defer cancel()
 	stats, err := f.session.Stats(ctx)
 	if err != nil {
-		s.log.WarnContext(ctx, "cannot read a sandbox's resource use", "sandbox", info.ID, "error", err)
+		s.log.WarnContext(ctx, "cannot read a sandbox's resource usage", "sandbox", info.ID, "error", err)
 		return st
 	}
 	st.Running, st.MemoryBytes, st.Processes = stats.Running, stats.MemoryBytes, stats.PIDs

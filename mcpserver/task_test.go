@@ -188,7 +188,7 @@ func TestTaskFailures(t *testing.T) {
 		code string
 		text string
 	}{
-		{map[string]any{"task": "none"}, "not_found", "the tasks are: fail, greedy, panic, shell, wait"},
+		{map[string]any{"task": "none"}, "not_found", "available: fail, greedy, panic, shell, wait"},
 		{map[string]any{"task": "fail"}, "internal", "failed inside"},
 		{map[string]any{"task": "panic"}, "internal", "unexpectedly"},
 		{map[string]any{"task": "wait"}, "timeout", "limits.exec_timeout"},

@@ -26,7 +26,7 @@ type TaskRequest struct {
 type TaskResult struct {
 	Outcome    string   // "succeeded", "failed", …
 	Text       string   // the answer
-	OutputJSON string   // the answer as JSON, when it is more than text
+	OutputJSON string   // the answer as JSON, if it is more than text
 	Model      string   // empty for workflows
 	Steps      int      // of workflows
 	ToolCalls  int      // of agents
@@ -44,10 +44,10 @@ type TaskOutput struct {
 // The inputs and outputs of execute_task, get_files, cleanup_session and session_status.
 
 type executeTaskInput struct {
-	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
-	Input     string           `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
-	Inputs    toolspec.TextMap `json:"inputs,omitempty" jsonschema_description:"input by name, an object of name to text, for a task that takes several"`
-	SessionID string           `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
+	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows in the description, not the work to do"`
+	Input     string           `json:"input,omitempty" jsonschema_description:"the work to do, as text, for a task with one input"`
+	Inputs    toolspec.TextMap `json:"inputs,omitempty" jsonschema_description:"inputs by name, an object of name to text, for a task with several inputs"`
+	SessionID string           `json:"session_id,omitempty" jsonschema_description:"session that keeps the files, with those of earlier tasks; new creates one and returns its id; if omitted, nothing is kept"`
 }
 
 type executeTaskOutput struct {
@@ -55,15 +55,15 @@ type executeTaskOutput struct {
 	Task       string   `json:"task"`
 	Outcome    string   `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
 	Text       string   `json:"text" jsonschema_description:"the answer"`
-	OutputJSON string   `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, when it is more than text"`
+	OutputJSON string   `json:"output_json,omitempty" jsonschema_description:"the answer as JSON, if it is more than text"`
 	Model      string   `json:"model,omitempty"`
 	Steps      int      `json:"steps,omitempty" jsonschema_description:"steps that a workflow ran"`
 	ToolCalls  int      `json:"tool_calls,omitempty"`
-	CostUSD    *float64 `json:"cost_usd,omitempty" jsonschema_description:"of a coding agent's requests to its model"`
+	CostUSD    *float64 `json:"cost_usd,omitempty" jsonschema_description:"cost of a coding agent's model requests"`
 	SessionID  string   `json:"session_id,omitempty" jsonschema_description:"pass it to get_files, cleanup_session and further tasks"`
 	DurationMS int64    `json:"duration_ms"`
 
-	Outputs []taskOutput `json:"outputs,omitempty" jsonschema_description:"the files that the task was to make, each a resource"`
+	Outputs []taskOutput `json:"outputs,omitempty" jsonschema_description:"output files of the task, each a resource"`
 }
 
 type taskOutput struct {
@@ -73,9 +73,9 @@ type taskOutput struct {
 }
 
 type getFilesInput struct {
-	SessionID string   `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; may be left out when there is one sandbox"`
-	Paths     []string `json:"paths,omitempty" jsonschema_description:"files and directories below /workspace; everything when left out"`
-	Format    string   `json:"format,omitempty" jsonschema:"enum=files,enum=zip,enum=patch" jsonschema_description:"files gives each file as base64, zip one archive of all, patch what changed since the sandbox began, for git apply; files when left out"`
+	SessionID string   `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; optional if there is one sandbox"`
+	Paths     []string `json:"paths,omitempty" jsonschema_description:"files and directories below /workspace; default: everything"`
+	Format    string   `json:"format,omitempty" jsonschema:"enum=files,enum=zip,enum=patch" jsonschema_description:"files returns each file as base64, zip one archive of all, patch the changes since the sandbox began, for git apply; default: files"`
 }
 
 type getFilesOutput struct {
@@ -83,11 +83,11 @@ type getFilesOutput struct {
 	Files      []gotFile     `json:"files,omitempty"`
 	ZipB64     string        `json:"zip_b64,omitempty" jsonschema_description:"base64 of a zip archive"`
 	Patch      string        `json:"patch,omitempty" jsonschema_description:"a patch in Git's format"`
-	PatchB64   string        `json:"patch_b64,omitempty" jsonschema_description:"base64 of the patch, when it is not UTF-8"`
-	Count      int           `json:"count" jsonschema_description:"files that are given"`
+	PatchB64   string        `json:"patch_b64,omitempty" jsonschema_description:"base64 of the patch, if it is not UTF-8"`
+	Count      int           `json:"count" jsonschema_description:"number of returned files"`
 	TotalBytes int64         `json:"total_bytes" jsonschema_description:"their size"`
-	Skipped    []skippedFile `json:"skipped,omitempty" jsonschema_description:"what is not given, and why"`
-	Truncated  bool          `json:"truncated" jsonschema_description:"there is more than one call gives; name paths"`
+	Skipped    []skippedFile `json:"skipped,omitempty" jsonschema_description:"files that are not returned, and why"`
+	Truncated  bool          `json:"truncated" jsonschema_description:"more files than one call returns; pass paths"`
 }
 
 // gotFile is a file of get_files.
@@ -110,11 +110,11 @@ type cleanupSessionInput struct {
 type cleanupSessionOutput struct {
 	toolspec.Result
 	OK      bool `json:"ok"`
-	Removed int  `json:"removed" jsonschema_description:"sandboxes that were removed"`
+	Removed int  `json:"removed" jsonschema_description:"removed sandboxes"`
 }
 
 type sessionStatusInput struct {
-	SessionID string `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; all of yours when left out"`
+	SessionID string `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; default: all your sandboxes"`
 }
 
 type sessionStatusOutput struct {
@@ -124,7 +124,7 @@ type sessionStatusOutput struct {
 
 // sessionStatus describes a sandbox. What is not known is missing.
 type sessionStatus struct {
-	SessionID      string `json:"session_id,omitempty" jsonschema_description:"when it belongs to a session of execute_task"`
+	SessionID      string `json:"session_id,omitempty" jsonschema_description:"set if it belongs to a session of execute_task"`
 	SandboxID      string `json:"sandbox_id"`
 	State          string `json:"state" jsonschema:"enum=ready,enum=stopped,enum=lost,enum=closed"`
 	Image          string `json:"image"`
@@ -134,11 +134,11 @@ type sessionStatus struct {
 	IdleLimit      int64  `json:"idle_limit_seconds,omitempty" jsonschema_description:"idle time after which it is closed"`
 	Running        int    `json:"running_commands"`
 	CPUMillicores  int64  `json:"cpu_limit_millicores,omitempty"`
-	CPUTimeMS      int64  `json:"cpu_time_ms,omitempty" jsonschema_description:"CPU time used since the sandbox was made"`
+	CPUTimeMS      int64  `json:"cpu_time_ms,omitempty" jsonschema_description:"CPU time used since the sandbox was created"`
 	MemoryBytes    int64  `json:"memory_bytes,omitempty"`
 	MemoryLimit    int64  `json:"memory_limit_bytes,omitempty"`
 	Processes      int64  `json:"processes,omitempty"`
 	WorkspaceBytes int64  `json:"workspace_bytes" jsonschema_description:"size of the files below /workspace"`
-	WorkspaceMore  bool   `json:"workspace_more,omitempty" jsonschema_description:"there are more files than were counted"`
+	WorkspaceMore  bool   `json:"workspace_more,omitempty" jsonschema_description:"more files exist than were counted"`
 	WorkspaceLimit int64  `json:"workspace_limit_bytes,omitempty"`
 }

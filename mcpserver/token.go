@@ -29,11 +29,11 @@ func verifier(tokens []Token) (auth.TokenVerifier, error) {
 		other, taken := known[digest]
 		switch {
 		case !validSessionID(t.Name) || t.Name == localOwner:
-			return nil, fmt.Errorf("token %d: %q cannot be the name of an owner", i+1, clip(t.Name))
+			return nil, fmt.Errorf("token %d: invalid owner name %q", i+1, clip(t.Name))
 		case len(t.Secret) < minSecretBytes:
-			return nil, fmt.Errorf("token %d (%s): a token needs at least %d characters", i+1, t.Name, minSecretBytes)
+			return nil, fmt.Errorf("token %d (%s): a token must have at least %d characters", i+1, t.Name, minSecretBytes)
 		case taken:
-			return nil, fmt.Errorf("token %d (%s): it is the same as one of %s, owners need tokens of their own", i+1, t.Name, other.UserID)
+			return nil, fmt.Errorf("token %d (%s): already used by %s; use a different token for each owner", i+1, t.Name, other.UserID)
 		}
 		known[digest] = auth.TokenInfo{UserID: t.Name, Expiration: t.Expires}
 	}

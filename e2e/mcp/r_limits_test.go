@@ -51,7 +51,7 @@ func TestR6SessionsOfOneOwner(t *testing.T) {
 			case status == http.StatusOK:
 				begun.Add(1)
 				ids <- id
-			case status != http.StatusTooManyRequests || !strings.Contains(body, "one client may have 3"):
+			case status != http.StatusTooManyRequests || !strings.Contains(body, "the limit per client is 3"):
 				t.Errorf("one too many: %d %s", status, body)
 			}
 		})
@@ -65,7 +65,7 @@ func TestR6SessionsOfOneOwner(t *testing.T) {
 			t.Errorf("another owner: %d %s", status, body)
 		}
 	}
-	if status, body, _ := handshake(t, addr, bob); status != http.StatusServiceUnavailable || !strings.Contains(body, "together may have 5") {
+	if status, body, _ := handshake(t, addr, bob); status != http.StatusServiceUnavailable || !strings.Contains(body, "the limit for all clients is 5") {
 		t.Errorf("a full server: %d %s", status, body)
 	}
 	if status, _, _ := doTo(t, http.MethodDelete, "http://"+addr+"/mcp", "", with(alice, "Mcp-Session-Id", <-ids)); status != http.StatusNoContent {
