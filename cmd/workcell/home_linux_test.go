@@ -70,7 +70,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	})
 	project := write(t, map[string]string{"a.txt": "old\n"})
 	r := u.leaves("no space left", "run", filepath.Join(files, "big.yaml"), "--workspace", project, "--apply")
-	if r.Outcome != "succeeded" || !strings.Contains(r.Unfinished.Message, "cannot be kept") {
+	if r.Outcome != "succeeded" || !strings.Contains(r.Unfinished.Message, "cannot save the run's results") {
 		t.Errorf("%+v", r)
 	}
 	if u.run(exitConflict, "runs", "files", r.ID); u.state(r.ID) != runInterrupted {
