@@ -197,7 +197,7 @@ func unknownExec(err error) error {
 	if err == nil || toolspec.ErrorOf(err).Code != toolspec.CodeNotFound {
 		return err
 	}
-	return toolspec.Failf(toolspec.CodeNotFound, "command not found in this sandbox").
+	return toolspec.Failf(toolspec.CodeNotFound, "exec_id not found in this sandbox").
 		WithRemediation("Pass the exec_id from sandbox_exec, with the same sandbox.")
 }
 

@@ -34,7 +34,7 @@ func mcp(in io.Reader, out io.Writer) int {
 		return 0
 	}
 	// A client reads JSON-RPC only.
-	_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"the tools of the host cannot be reached: nobody listens, or this command was not given them"}}`)
+	_, _ = fmt.Fprintln(out, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"host tools are not available: no listener, or this command has no host tools"}}`)
 	fail(os.Stderr, err)
 	return exitUnavailable
 }

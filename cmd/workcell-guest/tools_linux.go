@@ -136,7 +136,7 @@ func (c *toolsCommand) list(want func(listedTool) bool) error {
 		}
 	}
 	if !found {
-		return &toolFailure{Code: "not_found", Message: fmt.Sprintf("none of the %d tools is meant", len(all)), Remediation: "tools ls lists all."}
+		return &toolFailure{Code: "not_found", Message: fmt.Sprintf("no match among %d tools", len(all)), Remediation: "tools ls lists all."}
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (c *toolsCommand) show(name string) error {
 	}
 	i := slices.IndexFunc(all, func(t listedTool) bool { return t.Name == mcpName(name) })
 	if i < 0 {
-		return &toolFailure{Code: "not_found", Message: "there is no tool " + name, Remediation: "tools ls lists all."}
+		return &toolFailure{Code: "not_found", Message: "unknown tool " + name, Remediation: "tools ls lists all."}
 	}
 	all[i].Meta = nil
 	e := json.NewEncoder(c.out)
@@ -187,7 +187,7 @@ func (c *toolsCommand) call(name string, args []string) error {
 		}
 	}
 	if !json.Valid(input) || !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
-		return fmt.Errorf("the arguments are not an object of JSON: %.100s", input)
+		return fmt.Errorf("the arguments are not a JSON object: %.100s", input)
 	}
 	var end time.Time
 	if *timeout > 0 {

@@ -81,14 +81,14 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &toolFailure{Code: "timeout", Message: "no answer within --timeout", Remediation: "Pass a larger --timeout, or do less in a call."}
 	}
-	return &toolFailure{Code: "unavailable", Message: "the connection to the host broke during the call: " + err.Error(),
+	return &toolFailure{Code: "unavailable", Message: "the connection to the host was lost during the call: " + err.Error(),
 		Remediation: "Find out whether the call took effect before repeating it.", OutcomeUnknown: true}
 }
 
 // connect returns a connection that the host has answered on.
 func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 	if !strings.HasPrefix(c.address, "@") {
-		return nil, &toolFailure{Code: "unavailable", Message: "this command has no host tools", Remediation: "Do without them, and say so in the answer."}
+		return nil, &toolFailure{Code: "unavailable", Message: "this command has no host tools", Remediation: "Continue without them, and mention it in the answer."}
 	}
 	until := time.Now().Add(toolPatience)
 	own := !end.IsZero() && end.Before(until)
@@ -103,9 +103,9 @@ func (c *toolsCommand) connect(end time.Time) (*toolConn, error) {
 		case time.Now().Add(pause).Before(until):
 			time.Sleep(pause)
 		case own:
-			return nil, &toolFailure{Code: "timeout", Message: "the host could not be reached within --timeout", Retryable: true}
+			return nil, &toolFailure{Code: "timeout", Message: "could not reach the host within --timeout", Retryable: true}
 		default:
-			return nil, &toolFailure{Code: "unavailable", Message: "the host cannot be reached: " + err.Error(), Remediation: "Try again later.", Retryable: true}
+			return nil, &toolFailure{Code: "unavailable", Message: "cannot reach the host: " + err.Error(), Remediation: "Try again later.", Retryable: true}
 		}
 	}
 }

@@ -131,14 +131,14 @@ func TestContainerNoRoomToStart(t *testing.T) {
 	left := sh("setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
 	mustRun(t, c, left)
 	sandbox.Docker("update", "--pids-limit", "1")
-	try("while a command runs", wire.CodeLaunch, "no_resources", "no room for another process")
+	try("while a command runs", wire.CodeLaunch, "no_resources", "process limit of the sandbox")
 	for _, id := range []string{running.ExecID, left.ExecID} {
-		try("while something is left", wire.CodeLaunch, "no_resources", "no room for another process")
+		try("while something is left", wire.CodeLaunch, "no_resources", "process limit of the sandbox")
 		if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	try("while nothing runs", wire.CodeUnsupported, "", "nothing else runs that could end and make room")
+	try("while nothing runs", wire.CodeUnsupported, "", "no other command can be killed to free resources")
 	sandbox.Docker("update", "--pids-limit", "96")
 	alive(t, sandbox, c)
 }

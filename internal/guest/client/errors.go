@@ -9,13 +9,13 @@ import (
 var (
 	// ErrConnLost: the stream to the guest ended or nothing came over it for too long. What a pending call did inside
 	// the sandbox is unknown.
-	ErrConnLost = errors.New("connection to the guest lost")
+	ErrConnLost = errors.New("connection to the guest agent lost")
 	// ErrNoAnswer: the guest did not say hello in time.
-	ErrNoAnswer = fmt.Errorf("%w: no answer", ErrConnLost)
+	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
 	// ErrSuperseded: another host process took over this stream.
 	ErrSuperseded = fmt.Errorf("%w: another host took it over", ErrConnLost)
 	// ErrProtocol: the guest sent something that it must not send.
-	ErrProtocol = errors.New("guest broke the protocol")
+	ErrProtocol = errors.New("protocol error of the guest agent")
 
 	// ErrTakenOver: another host took over a terminal, whose command runs on.
 	ErrTakenOver = errors.New("detached from the terminal: another host took it over")
@@ -23,7 +23,7 @@ var (
 	// ErrNotListening: another host listens as the service now.
 	ErrNotListening = errors.New("another host took over the service")
 
-	errUnanswered = protocolErrorf("the guest ended a request without an answer")
+	errUnanswered = protocolErrorf("the guest agent ended a request without a response")
 	errClosed     = fmt.Errorf("%w: closed by this host", ErrConnLost)
 )
 

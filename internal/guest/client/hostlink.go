@@ -45,7 +45,7 @@ func (l *hostLink) awaitAck() error {
 		return fmt.Errorf("%w: %v", ErrConnLost, err)
 	}
 	if item.Marker.Version != wire.ProtocolVersion {
-		return protocolErrorf("it speaks version %d of the link, this host speaks %d",
+		return protocolErrorf("it uses version %d of the link, this host uses %d",
 			item.Marker.Version, wire.ProtocolVersion)
 	}
 	return nil
@@ -84,7 +84,7 @@ func (l *hostLink) next() ([]byte, error) {
 	case item.Marker != nil || item.Generation != l.nonce.Generation():
 		return nil, ErrSuperseded
 	case len(item.Body) == 0:
-		return nil, fmt.Errorf("%w: the guest ended it", ErrConnLost)
+		return nil, fmt.Errorf("%w: closed by the guest agent", ErrConnLost)
 	}
 	return item.Body, nil
 }
@@ -124,7 +124,7 @@ func (l *hostLink) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cause == nil {
-		l.cause = fmt.Errorf("%w: the guest does not answer", ErrConnLost)
+		l.cause = fmt.Errorf("%w: the guest agent does not respond", ErrConnLost)
 	}
 	return l.cause
 }

@@ -35,7 +35,7 @@ type Listener struct {
 func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, error) {
 	network := wire.ServiceNetworks()[req.Name]
 	if network == "" {
-		return nil, wire.Errorf(wire.CodeUnsupported, "there is no service %.40q", req.Name)
+		return nil, wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	}
 	own, stop := context.WithCancel(context.WithoutCancel(ctx)) // the listener outlives the call that made it
 	release := context.AfterFunc(ctx, stop)

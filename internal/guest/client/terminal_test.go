@@ -396,7 +396,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	shown, word, _ := strings.Cut(got, "\r\n[")
 	var missing int64
 	if word != "" {
-		if _, err := fmt.Sscanf(word, "%d bytes are left out here", &missing); err != nil {
+		if _, err := fmt.Sscanf(word, "%d bytes omitted", &missing); err != nil {
 			t.Errorf("%q: %v", word, err)
 		}
 	}

@@ -83,7 +83,7 @@ func (q *Quota) cut() {
 	q.found = found
 	q.floor.bytes = max(found.bytes, q.limit.Bytes)
 	if n := len(names); n > 0 {
-		q.note = "[workcell: the workspace passed its limit, so these files were shortened: " + strings.Join(names[:min(n, cutNames)], ", ")
+		q.note = "[workcell: workspace limit exceeded, so these files were truncated: " + strings.Join(names[:min(n, cutNames)], ", ")
 		if n > cutNames {
 			q.note += " and " + strconv.Itoa(n-cutNames) + " more"
 		}

@@ -386,8 +386,8 @@ func (q *Quota) tryReserve(want usage) bool {
 func (q *Quota) refusal() error {
 	u := q.used()
 	if q.layer != nil {
-		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside of %s, where there may be %d KiB, in %d of at most %d files: "+
-			"no command can be run any more in this sandbox; what is in %[2]s can still be read", u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
+		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside %s, where the limit is %d KiB, in %d of at most %d files: "+
+			"this sandbox cannot run commands; files in %[2]s can still be read", u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
 	}
 	return wire.Errorf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
 		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)

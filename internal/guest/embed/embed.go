@@ -38,7 +38,7 @@ var unpacked = map[string]func() ([]byte, error){
 func Binary(arch string) ([]byte, error) {
 	f := unpacked[arch]
 	if f == nil {
-		return nil, fmt.Errorf("there is no guest for the architecture %q", arch)
+		return nil, fmt.Errorf("no guest agent for architecture %q", arch)
 	}
 	return f()
 }

@@ -42,7 +42,7 @@ func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
 			mode = 0o755
 		}
 		if mode > 0o777 {
-			return nil, wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", mode)
+			return nil, wire.Errorf(wire.CodeInvalid, "mode %#o must contain only permission bits", mode)
 		}
 		if err := root.makeDirs(rel, os.FileMode(mode)); err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 		return err
 	}
 	if from == "." || to == "." {
-		return wire.Errorf(wire.CodeInvalid, "%s itself cannot be moved", fromRoot.dir)
+		return wire.Errorf(wire.CodeInvalid, "%s cannot be moved", fromRoot.dir)
 	}
 	at := req.From
 	err = s.fs.Do(func() error {
@@ -98,7 +98,7 @@ func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 func (s *Service) Remove(r Request, req *wire.PathRequest) error {
 	return s.onPath(r, req, func(root *root, rel string) (any, error) {
 		if rel == "." {
-			return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
+			return nil, wire.Errorf(wire.CodeInvalid, "%s cannot be removed", root.dir)
 		}
 		dir, base, err := root.parent(rel)
 		if err != nil {
@@ -114,7 +114,7 @@ func (s *Service) Remove(r Request, req *wire.PathRequest) error {
 			return wire.RemoveResult{Deleted: 1}, unix.Unlinkat(fd, base, 0)
 		}
 		if !req.Recursive {
-			return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", show(req.Path))
+			return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory; set recursive to remove it", show(req.Path))
 		}
 		var res wire.RemoveResult
 		err = removeTree(fd, base, &res.Deleted)

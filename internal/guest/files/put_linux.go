@@ -27,7 +27,7 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 		return notRegular(req.Path, true)
 	}
 	if req.Mode > 0o777 {
-		return wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+		return wire.Errorf(wire.CodeInvalid, "mode %#o must contain only permission bits", req.Mode)
 	}
 	release, err := root.reserve(max(req.Size, 0), 1)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64, moved fun
 		}
 	}
 	if size >= 0 && got != size {
-		return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
+		return wire.Errorf(wire.CodeInvalid, "received %d bytes, expected %d", got, size)
 	}
 	return flush()
 }
@@ -273,7 +273,7 @@ func (d *draft) name(fd int) error {
 }
 
 // errChanged: the file does not hold any more what it is to hold.
-var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed meanwhile")
+var errChanged error = wire.Errorf(wire.CodeChanged, "the file was changed by another process")
 
 // swap puts the file in the place of one that still holds what the host has read. What somebody writes to that between the
 // look at it and the exchange shows afterwards, and then the two are exchanged back.

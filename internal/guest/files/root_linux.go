@@ -37,7 +37,7 @@ func openRoot(dir string) (*root, error) {
 	}
 	if st.Mode().Perm()&0o500 != 0o500 {
 		if err := reopen(dir); err != nil {
-			return nil, wire.Errorf(wire.CodePermission, "the directory %q is closed to the sandbox's user: %v", dir, err)
+			return nil, wire.Errorf(wire.CodePermission, "the sandbox's user cannot access the directory %q: %v", dir, err)
 		}
 	}
 	r, err := os.OpenRoot(dir)
@@ -70,7 +70,7 @@ func (r *root) close() error { return r.Root.Close() }
 // ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
 func (r *root) rel(p string) (string, error) {
 	if strings.IndexByte(p, 0) >= 0 {
-		return "", wire.Errorf(wire.CodeInvalid, "the path holds a NUL byte")
+		return "", wire.Errorf(wire.CodeInvalid, "the path contains a NUL byte")
 	}
 	if p == "" {
 		return "", wire.Errorf(wire.CodeInvalid, "the path is empty")
@@ -230,7 +230,7 @@ func pathError(err error, p string) error {
 	case unix.ENOSPC, unix.EDQUOT:
 		return wire.Errorf(wire.CodeQuota, "%s: %v", p, errno)
 	case unix.EFBIG:
-		return wire.Errorf(wire.CodeTooLarge, "%s: larger than a file may get here", p)
+		return wire.Errorf(wire.CodeTooLarge, "%s: file size limit exceeded", p)
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
 		return wire.Errorf(wire.CodeCapacity, "%s: %v", p, errno)
 	}

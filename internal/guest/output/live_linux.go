@@ -132,7 +132,7 @@ func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	defer l.mu.Unlock()
 	l.timer.Stop()
 	if l.missing > 0 {
-		note := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
+		note := fmt.Sprintf("\r\n[%d bytes omitted: they were not read before the command exited]\r\n", l.missing)
 		l.pending = wire.AppendData(l.pending, wire.ChanStdout, []byte(note))
 	}
 	b, err = wire.AppendAnswer(l.pending, res)

@@ -27,7 +27,7 @@ func checkDir(dir string) error {
 		return dirError(err, dir)
 	}
 	if fs.Type == unix.PROC_SUPER_MAGIC {
-		return launchFail(launchBadDir, "the directory %q is not allowed: it lies in /proc", dir)
+		return launchFail(launchBadDir, "the directory %q is not allowed: it is in /proc", dir)
 	}
 	return dirError(unix.Access(dir, unix.X_OK), dir)
 }
@@ -43,11 +43,11 @@ func dirError(err error, dir string) error {
 	case errors.Is(err, unix.ENOTDIR):
 		return launchFail(launchBadDir, "%q is not a directory", dir)
 	case errors.Is(err, unix.EACCES):
-		return launchFail(launchBadDir, "the directory %q may not be entered", dir)
+		return launchFail(launchBadDir, "permission denied to enter the directory %q", dir)
 	case errors.Is(err, unix.ELOOP):
 		return launchFail(launchBadDir, "the directory %q is not allowed: it leads through too many links or through /proc", dir)
 	}
-	return launchFail(launchBadDir, "the directory %q cannot be used: %v", dir, err)
+	return launchFail(launchBadDir, "cannot use the directory %q: %v", dir, err)
 }
 
 // OpenPath opens name, for nothing but to look at it, without going through a magic link of /proc.

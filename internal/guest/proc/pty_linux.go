@@ -72,7 +72,7 @@ func otherEnd(master int) (int, error) {
 // terminalError distinguishes a sandbox without terminals from one that has no room for another.
 func terminalError(what string, err error) error {
 	if isShortage(err) || errors.Is(err, unix.ENOSPC) {
-		return launchFail(NoResources, "no pseudo-terminal is free: %s: %v", what, err)
+		return launchFail(NoResources, "no free pseudo-terminal: %s: %v", what, err)
 	}
 	return wire.Errorf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
 }
@@ -118,7 +118,7 @@ func findShell(dir string, env []string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", launchFail(launchNotFound, "the sandbox has no shell: neither $SHELL, nor the user's in /etc/passwd, nor bash, zsh, ash or sh is there")
+	return "", launchFail(launchNotFound, "no shell found in the sandbox: tried $SHELL, the user's shell in /etc/passwd, bash, zsh, ash, and sh")
 }
 
 // passwdFile is where the image has its users; maxPasswd is how much of it is read.

@@ -72,7 +72,7 @@ func ParseSignal(name string) (unix.Signal, error) {
 	}
 	sig := unix.SignalNum(full)
 	if sig <= 0 || sig >= 32 {
-		return 0, wire.Errorf(wire.CodeInvalid, "%.20q is not the name of a signal", name)
+		return 0, wire.Errorf(wire.CodeInvalid, "unknown signal %.20q", name)
 	}
 	return sig, nil
 }

@@ -195,11 +195,11 @@ func checkSpawn(sp *wire.Spawn, argv []string) error {
 	}
 	for _, a := range argv {
 		if strings.IndexByte(a, 0) >= 0 {
-			return wire.Errorf(wire.CodeInvalid, "an argument holds a NUL byte")
+			return wire.Errorf(wire.CodeInvalid, "an argument contains a NUL byte")
 		}
 	}
 	if strings.IndexByte(sp.Dir, 0) >= 0 {
-		return wire.Errorf(wire.CodeInvalid, "the directory holds a NUL byte")
+		return wire.Errorf(wire.CodeInvalid, "the directory contains a NUL byte")
 	}
 	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 {
 		return wire.Errorf(wire.CodeInvalid, "a negative limit")
@@ -216,7 +216,7 @@ func environment(env []string, id string) ([]string, error) {
 			return nil, wire.Errorf(wire.CodeInvalid, "%.40q is not NAME=value", name)
 		}
 		if strings.IndexByte(kv, 0) >= 0 {
-			return nil, wire.Errorf(wire.CodeInvalid, "the variable %.40q holds a NUL byte", name)
+			return nil, wire.Errorf(wire.CodeInvalid, "the variable %.40q contains a NUL byte", name)
 		}
 		if name != markerName {
 			out = append(out, kv)
@@ -269,7 +269,7 @@ func isShortage(err error) bool {
 }
 
 func shortage(err error) *wire.Error {
-	return launchFail(NoResources, "the sandbox has no room for another process: %v", err)
+	return launchFail(NoResources, "process limit of the sandbox reached: %v", err)
 }
 
 // launchError returns the class of a command's failed start.
@@ -279,13 +279,13 @@ func launchError(err error, path string) error {
 		return nil
 	case errors.Is(err, unix.ENOENT):
 		if unix.Access(path, unix.F_OK) == nil {
-			return launchFail(launchNotFound, "%q needs an interpreter that is not there", path)
+			return launchFail(launchNotFound, "the interpreter of %q was not found", path)
 		}
-		return launchFail(launchNotFound, "there is no program %q", path)
+		return launchFail(launchNotFound, "program %q not found", path)
 	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENAMETOOLONG) && unix.Access(path, unix.F_OK) == nil: // the latter is gVisor's
 		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
-		return launchFail(launchNotFound, "there is no program %q: %v", path, err)
+		return launchFail(launchNotFound, "program %q not found: %v", path, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR),
 		errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
 		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)

@@ -15,7 +15,7 @@ import (
 func (s *Server) handleAccept(r *request, req *wire.AcceptRequest) error {
 	sv := s.services[req.Name]
 	if sv == nil {
-		return wire.Errorf(wire.CodeUnsupported, "this guest has no service %.40q", req.Name)
+		return wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	}
 	o := sv.park(r.mux)
 	if o == nil {
@@ -64,7 +64,7 @@ func (sv *service) again(c *serviceConn) {
 }
 
 func notListening(name string) error {
-	return wire.Errorf(wire.CodeNotFound, "this host does not listen as %.40q, or does so no more", name)
+	return wire.Errorf(wire.CodeNotFound, "this host does not listen as %.40q, or no longer does", name)
 }
 
 // carrier carries the bytes of a connection from and to a host. One frame a direction is all that it holds of them.

@@ -41,7 +41,7 @@ func (s *Server) handleClaim(r *request, req *wire.ClaimRequest) error {
 	}
 	is, first := s.claimed.take(req.Owner)
 	if !is {
-		return wire.Errorf(wire.CodeExists, "the sandbox has another owner")
+		return wire.Errorf(wire.CodeExists, "the sandbox belongs to another owner")
 	}
 	if first {
 		s.execs.forgetEnded()

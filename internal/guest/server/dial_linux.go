@@ -22,7 +22,7 @@ func (s *Server) handleDial(r *request, req *wire.DialRequest) error {
 	}
 	if s.dials.Add(1) > wire.MaxDials {
 		s.dials.Add(-1)
-		return wire.Errorf(wire.CodeCapacity, "%d connections to ports are open, which is the limit", wire.MaxDials)
+		return wire.Errorf(wire.CodeCapacity, "limit of connections to ports reached (%d)", wire.MaxDials)
 	}
 	defer s.dials.Add(-1)
 	h := newCarrier(r)
@@ -50,7 +50,7 @@ func loopback(text string) ([]netip.AddrPort, error) {
 		target, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
 		switch {
 		case err != nil || target.Port() == 0:
-			return nil, wire.Errorf(wire.CodeInvalid, "the address %.80q is not that of a port of the loopback", text)
+			return nil, wire.Errorf(wire.CodeInvalid, "the address %.80q is not a port on the loopback interface", text)
 		case !target.Addr().Unmap().IsLoopback() || target.Addr().Zone() != "":
 			return nil, wire.Errorf(wire.CodePermission, "%.80q is not an address of the sandbox's loopback, such as 127.0.0.1:%d", text, target.Port())
 		}
@@ -89,7 +89,7 @@ func dialError(target netip.AddrPort, err error) error {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return wire.Errorf(wire.CodeNotFound, "nothing listens on %s", target)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return wire.Errorf(wire.CodeTimeout, "what listens on %s accepts no connection", target)
+		return wire.Errorf(wire.CodeTimeout, "connection to %s not accepted", target)
 	}
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
 }

@@ -65,7 +65,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	}
 	limits, err := s.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
-		err = wire.Errorf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
+		err = wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started") // nobody reads it
 	}
 	if err == nil {
 		err = s.execs.reserve(req.ExecID)
@@ -109,7 +109,7 @@ func (s *Server) shortage(err error) error {
 	if s.memory.Room() != nil { // it is full of files, which can be deleted
 		return wire.Errorf(wire.CodeQuota, "%s", e.Message)
 	}
-	return wire.Errorf(wire.CodeUnsupported, "%s; nothing else runs that could end and make room", e.Message)
+	return wire.Errorf(wire.CodeUnsupported, "%s; no other command can be killed to free resources", e.Message)
 }
 
 // givenUp reports whether the host has left and wants the command ended for that. What is recorded it may come back for

@@ -142,10 +142,10 @@ func (s *Server) handleRead(r *request, req *wire.ReadRequest) error {
 		return err
 	}
 	if req.SinceSeq < 0 {
-		return wire.Errorf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
+		return wire.Errorf(wire.CodeInvalid, "invalid chunk number %d: must not be negative", req.SinceSeq)
 	}
 	if e.rec == nil {
-		return wire.Errorf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
+		return wire.Errorf(wire.CodeInvalid, "the output of this exec was streamed to its host and not recorded")
 	}
 	left := r.watch(nil)
 	defer r.Release()
@@ -200,7 +200,7 @@ func (s *Server) handleDeadline(r *request, req *wire.DeadlineRequest) error {
 		return err
 	}
 	if !e.extend(time.Duration(req.AddMillis) * time.Millisecond) {
-		return wire.Errorf(wire.CodeQuota, "the deadline was extended by %v already, which is the limit", maxExtension)
+		return wire.Errorf(wire.CodeQuota, "limit of deadline extensions reached (%v)", maxExtension)
 	}
 	return r.Answer(e.snapshot())
 }
@@ -214,9 +214,9 @@ func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 	case len(req.Data) > wire.MaxStdinWrite:
 		return wire.Errorf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
 	case e.final():
-		return wire.Errorf(wire.CodeInvalid, "the command has ended")
+		return wire.Errorf(wire.CodeInvalid, "the command has exited")
 	case e.proc.Stdin == nil:
-		return wire.Errorf(wire.CodeInvalid, "the command was started without an open standard input")
+		return wire.Errorf(wire.CodeInvalid, "the command was started without standard input")
 	}
 	left := r.watch(nil)
 	defer r.Release()
@@ -231,7 +231,7 @@ func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 
 // errTerminal: only terminal-v1 makes terminals.
 func errTerminal() error {
-	return wire.Errorf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal)
+	return wire.Errorf(wire.CodeInvalid, "%s requires a terminal", wire.OpTerminal)
 }
 
 // nudge is how long an answer waits for a signal to have its effect.

@@ -316,7 +316,7 @@ func (sv *service) park(mux *yamux.Session) *ownership {
 func (s *Server) checkServices(names []string) error {
 	for _, name := range names {
 		if s.services[name] == nil {
-			return wire.Errorf(wire.CodeInvalid, "there is no service %.40q", name)
+			return wire.Errorf(wire.CodeInvalid, "unknown service %.40q", name)
 		}
 	}
 	return nil
@@ -327,7 +327,7 @@ func (s *Server) handleListen(r *request, req *wire.ListenRequest) error {
 	sv := s.services[req.Name]
 	switch {
 	case sv == nil:
-		return wire.Errorf(wire.CodeUnsupported, "this guest has no service %.40q", req.Name)
+		return wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	case req.MaxConns < 1 || req.MaxConns > wire.MaxConns:
 		return wire.Errorf(wire.CodeInvalid, "max_conns is %d, it must be 1 to %d", req.MaxConns, wire.MaxConns)
 	case req.WaitMillis < 1 || req.WaitMillis > wire.MaxConnWait:

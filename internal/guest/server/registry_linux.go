@@ -34,10 +34,10 @@ func (r *registry) reserve(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.byID[id]; ok {
-		return wire.Errorf(wire.CodeExists, "there is an exec with this id")
+		return wire.Errorf(wire.CodeExists, "an exec with this id already exists")
 	}
 	if r.running >= maxRunning {
-		return wire.Errorf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
+		return wire.Errorf(wire.CodeCapacity, "limit of running commands reached (%d)", maxRunning)
 	}
 	r.byID[id] = nil
 	r.running++
@@ -123,7 +123,7 @@ func (r *registry) get(id string) (*execution, error) {
 	if e := r.byID[id]; e != nil {
 		return e, nil
 	}
-	return nil, wire.Errorf(wire.CodeNotFound, "there is no such exec")
+	return nil, wire.Errorf(wire.CodeNotFound, "exec id not found")
 }
 
 // all lists the execs, oldest first.

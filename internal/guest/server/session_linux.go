@@ -76,7 +76,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
 		}
 		if mux.NumStreams() > maxStreams {
 			s.requests.Go(func() {
-				(&request{st: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
+				(&request{st: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d concurrent requests", maxStreams))
 				_ = st.Close() // the host reads on until the answer
 			})
 			continue
@@ -126,7 +126,7 @@ func (s *Server) serveStream(r *request) {
 }
 
 func unknown(_ *Server, r *request) error {
-	return wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
+	return wire.Errorf(wire.CodeUnsupported, "unknown request %.40q", r.op)
 }
 
 func (r *request) read() error {

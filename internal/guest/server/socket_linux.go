@@ -103,7 +103,7 @@ func checkOutsider(conn *net.UnixConn) error {
 		return err
 	}
 	if cred.Pid != 0 && os.Getpid() == 1 {
-		return fmt.Errorf("process %d is one of the sandbox's own", cred.Pid)
+		return fmt.Errorf("process %d belongs to the sandbox", cred.Pid)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func Dial() (*net.UnixConn, error) {
 	}
 	cred, err := peerOf(conn)
 	if err == nil && cred.Pid != 1 {
-		err = errors.New("somebody else answers in the guest's place")
+		err = errors.New("another process answers instead of the guest agent")
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -128,7 +128,7 @@ let offered; // promise of the tools by name
 async function dial() {
   const address = process.env.WORKCELL_TOOLS || "";
   if (!address.startsWith("@")) {
-    throw new ToolUnavailable("unavailable", "this command has no host tools", {remediation: "Do without them, and say so in the answer."});
+    throw new ToolUnavailable("unavailable", "this command has no host tools", {remediation: "Continue without them, and mention it in the answer."});
   }
   const until = Date.now() + PATIENCE;
   for (let pause = 20; ; pause = Math.min(2 * pause, 1000)) {
@@ -139,7 +139,7 @@ async function dial() {
     } catch (e) {
       link.close();
       if (Date.now() + pause >= until) {
-        throw new ToolUnavailable("unavailable", `the host cannot be reached: ${e.message}`, {remediation: "Try again later.", retryable: true});
+        throw new ToolUnavailable("unavailable", `cannot reach the host: ${e.message}`, {remediation: "Try again later.", retryable: true});
       }
     }
     await new Promise(resolve => setTimeout(resolve, pause));
@@ -167,7 +167,7 @@ async function request(method, params, end) {
     answer = await link.request(method, params, end);
   } catch (e) {
     if (e instanceof Late || e instanceof TypeError) throw e;
-    throw new ToolUnavailable("unavailable", "the connection to the host broke during the call",
+    throw new ToolUnavailable("unavailable", "the connection to the host was lost during the call",
       {remediation: "Find out whether the call took effect before repeating it.", outcomeUnknown: true});
   }
   if (!answer.error) return answer.result;
@@ -241,9 +241,9 @@ const tools = lookup(server => server === "call" ? call : lookup(tool => (args, 
 // result leaves value as the result of the run, at most 64 KiB of JSON. The last one counts.
 function result(value) {
   const file = process.env.WORKCELL_RESULT, data = JSON.stringify(value);
-  if (!file) throw new Error("this command has no result to leave");
-  if (data === undefined) throw new TypeError("the result is nothing that JSON has");
-  if (Buffer.byteLength(data) > 65536) throw new RangeError(`the result has ${Buffer.byteLength(data)} bytes of JSON, of 65536: write a file instead`);
+  if (!file) throw new Error("this command cannot return a result");
+  if (data === undefined) throw new TypeError("the result cannot be encoded as JSON");
+  if (Buffer.byteLength(data) > 65536) throw new RangeError(`the result has ${Buffer.byteLength(data)} bytes of JSON, the limit is 65536: write a file instead`);
   fs.writeFileSync(file + ".new", data);
   fs.renameSync(file + ".new", file);
 }

@@ -133,7 +133,7 @@ class _Link:
             self.sock.settimeout(_left(end))
             chunk = self.sock.recv(1 << 18)
             if not chunk:
-                raise ConnectionResetError("the connection ended")
+                raise ConnectionResetError("the connection was closed")
             self.buf += chunk
 
 
@@ -156,7 +156,7 @@ class _Host:
             link.sock.close()
         address = os.environ.get("WORKCELL_TOOLS", "")
         if not address.startswith("@"):
-            raise ToolUnavailable("unavailable", "this command has no host tools", "Do without them, and say so in the answer.")
+            raise ToolUnavailable("unavailable", "this command has no host tools", "Continue without them, and mention it in the answer.")
         until, pause = time.monotonic() + _PATIENCE, 0.02
         while True:
             try:
@@ -164,7 +164,7 @@ class _Host:
             except OSError as e:
                 _left(end)
                 if time.monotonic() + pause >= until:
-                    raise ToolUnavailable("unavailable", "the host cannot be reached: %s" % e, "Try again later.", True) from e
+                    raise ToolUnavailable("unavailable", "cannot reach the host: %s" % e, "Try again later.", True) from e
             time.sleep(pause if end is None else min(pause, max(end - time.monotonic(), 0)))
             pause = min(pause * 2, 1)
 
@@ -183,7 +183,7 @@ class _Host:
         except socket.timeout:
             raise
         except OSError as e:
-            raise ToolUnavailable("unavailable", "the connection to the host broke during the call",
+            raise ToolUnavailable("unavailable", "the connection to the host was lost during the call",
                                   "Find out whether the call took effect before repeating it.", False, True) from e
         finally:
             if link:
@@ -292,7 +292,7 @@ def result(value):
     """Leaves value as the result of the run, at most 64 KiB of JSON. The last one counts."""
     path, data = os.environ.get("WORKCELL_RESULT"), json.dumps(value, allow_nan=False).encode()
     if not path or len(data) > 64 << 10:
-        raise ValueError("the result has %d bytes of JSON, of 65536: write a file instead" % len(data) if path else "this command has no result to leave")
+        raise ValueError("the result has %d bytes of JSON, the limit is 65536: write a file instead" % len(data) if path else "this command cannot return a result")
     with open(path + ".new", "wb") as f:
         f.write(data)
     os.replace(path + ".new", path)
