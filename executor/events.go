@@ -144,15 +144,15 @@ func (r *run) explain(ended bool) {
 	case r.res.Outcome == TimedOut:
 		detail = "after " + r.o.Timeout.String()
 	case r.res.Outcome == Stalled:
-		detail = "it told nothing for " + r.o.Stall.String()
+		detail = "no events for " + r.o.Stall.String()
 	case ended && r.res.Outcome == Crashed && r.seen.End == nil:
-		detail = strings.TrimSpace("it told nothing in its first " + r.o.Start.String() + "\n" + r.seen.Stderr)
+		detail = strings.TrimSpace("no events in its first " + r.o.Start.String() + "\n" + r.seen.Stderr)
 	case r.res.Exit.Status == session.ExecOOMKilled:
 		detail = "the sandbox has too little memory"
 	case r.res.Exit.Status == session.ExecQuotaKilled:
 		detail = "the workspace is full"
 	case detail == "" && r.res.Exit.Signal != "":
-		detail = "ended by " + r.res.Exit.Signal
+		detail = "killed by " + r.res.Exit.Signal
 	case detail == "":
 		detail = fmt.Sprintf("exit code %d", r.res.Exit.ExitCode)
 	}

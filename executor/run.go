@@ -163,13 +163,13 @@ func (r *run) check() error {
 	case len(bytes.TrimSpace([]byte(r.t.Prompt))) == 0:
 		return fmt.Errorf("%w: the prompt is empty", backend.ErrInvalid)
 	case !validAgent.MatchString(r.o.Agent):
-		return fmt.Errorf("%w: agent %q is no name for a file", backend.ErrInvalid, r.o.Agent)
+		return fmt.Errorf("%w: agent name %q is not a valid file name", backend.ErrInvalid, r.o.Agent)
 	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
-		return fmt.Errorf("%w: %q is no id of a session", backend.ErrInvalid, r.t.ResumeID)
+		return fmt.Errorf("%w: %q is not a session id", backend.ErrInvalid, r.t.ResumeID)
 	case r.o.Timeout < session.MinExecTimeout || r.o.Timeout > session.MaxExecTimeout:
 		return fmt.Errorf("%w: timeout %v is out of range, it must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
 	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:
-		return fmt.Errorf("%w: a time or a number of turns is negative", backend.ErrInvalid)
+		return fmt.Errorf("%w: times and numbers of turns must not be negative", backend.ErrInvalid)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (r *run) sessionLost() bool {
 
 // forget has the CLI begin a session.
 func (r *run) forget() {
-	r.event(Event{Kind: KindNotice, Text: "the session cannot be resumed, another begins: " + r.res.Detail})
+	r.event(Event{Kind: KindNotice, Text: "cannot resume the session, starting a new one: " + r.res.Detail})
 	r.t.ResumeID, r.state = "", state{}
 	r.seen, r.res, r.stderr, r.whole, r.text = Seen{}, Result{}, tail{}, nil, nil
 }
@@ -296,7 +296,7 @@ func (r *run) stream(ctx context.Context) (session.ExecResult, Outcome, error) {
 	err = errors.Join(err, lines.end())
 	if err == nil { // what the CLI left running, which need not hold its output
 		if _, left := r.s.KillExec(context.WithoutCancel(ctx), res.ExecID, ""); left != nil && !errors.Is(left, backend.ErrNotFound) {
-			r.res.HookErrors = append(r.res.HookErrors, "what it left running may go on: "+left.Error())
+			r.res.HookErrors = append(r.res.HookErrors, "cannot kill its leftover processes: "+left.Error())
 		}
 	}
 	return res, cause, err

@@ -73,15 +73,15 @@ func TestEnds(t *testing.T) {
 		detail string
 	}{
 		"timeout":          {begin + work, 0, executor.Options{Timeout: time.Second}, executor.TimedOut, backend.ErrTimeout, "after 1s"},
-		"stall":            {begin + work, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "it told nothing for 1s"},
-		"start":            {"exec 2>/dev/null;" + work, 0, executor.Options{Start: time.Second}, executor.Crashed, executor.ErrFailed, "it told nothing in its first 1s"},
+		"stall":            {begin + work, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "no events for 1s"},
+		"start":            {"exec 2>/dev/null;" + work, 0, executor.Options{Start: time.Second}, executor.Crashed, executor.ErrFailed, "no events in its first 1s"},
 		"budget":           {begin + work, 0, executor.Options{OverBudget: over}, executor.Budget, executor.ErrBudget, ""},
 		"turns":            {begin + usage + usage + work, 2, executor.Options{}, executor.MaxTurns, executor.ErrMaxTurns, ""},
 		"left a child":     {begin + "setsid sleep 1000 & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
 		"left a quiet one": {begin + "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
 		"crashed over one": {begin + "sh -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 </dev/null & echo $! > child; kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "ended by SIGKILL"},
 		"does not leave":   {begin + done + work, 0, executor.Options{Stall: time.Second}, executor.Completed, nil, ""},
-		"refuses to end":   {begin + `echo $$ > child; trap "" TERM; while :; do sleep 0.1; done`, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "it told nothing for 1s"},
+		"refuses to end":   {begin + `echo $$ > child; trap "" TERM; while :; do sleep 0.1; done`, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "no events for 1s"},
 		"crash":            {begin + "echo why >&2; exit 2", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "why"},
 		"known exit code":  {"exit 41", 0, executor.Options{}, executor.AuthError, executor.ErrFailed, "exit code 41"},
 		"says nothing":     {"exit 0", 0, executor.Options{}, executor.Unparsable, executor.ErrFailed, "exit code 0"},

@@ -97,7 +97,7 @@ func (r *run) remember(ctx context.Context) {
 	b, _ := json.Marshal(st) // plain data
 	// Without it the next run begins a session.
 	if err := r.write(ctx, File{Path: r.stateFile(), Data: b}); err != nil {
-		r.res.HookErrors = append(r.res.HookErrors, "the session cannot be resumed: "+err.Error())
+		r.res.HookErrors = append(r.res.HookErrors, "cannot resume the session: "+err.Error())
 	}
 }
 

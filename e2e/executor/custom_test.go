@@ -134,7 +134,7 @@ func TestCustomEnds(t *testing.T) {
 		"says it crashed": {`echo '{"kind":"end","end":{"outcome":"crashed","detail":"why"}}'; exit 1`, executor.Options{}, true, executor.Crashed, "why"},
 		"claims a budget": {`echo '{"kind":"end","end":{"outcome":"budget"}}'`, executor.Options{}, true, executor.Unparsable, "exit code 0"},
 		"times out":       {"sleep 100", executor.Options{Timeout: time.Second}, false, executor.TimedOut, "after 1s"},
-		"stalls":          {"echo a; sleep 100", executor.Options{Stall: time.Second}, false, executor.Stalled, "it told nothing for 1s"},
+		"stalls":          {"echo a; sleep 100", executor.Options{Stall: time.Second}, false, executor.Stalled, "no events for 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

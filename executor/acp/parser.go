@@ -95,7 +95,7 @@ func (p *parser) Line(b []byte) []executor.Event {
 // serve answers a request of the agent's.
 func (p *parser) serve(l line) []executor.Event {
 	if l.Method != "session/request_permission" {
-		p.send(message{ID: l.ID, Error: &failure{Code: codeNoMethod, Message: "the client does not serve this method"}})
+		p.send(message{ID: l.ID, Error: &failure{Code: codeNoMethod, Message: "the client does not support this method"}})
 		return nil
 	}
 	var q permission
@@ -150,7 +150,7 @@ func (p *parser) answered(l line) []executor.Event {
 func (p *parser) open(answer json.RawMessage) error {
 	var c capabilities
 	if err := json.Unmarshal(answer, &c); err != nil || c.Protocol != protocol {
-		return fmt.Errorf("it does not speak version %d of the protocol: %s", protocol, cut(string(answer)))
+		return fmt.Errorf("it does not support version %d of the protocol: %s", protocol, cut(string(answer)))
 	}
 	servers := []object{}
 	if len(p.mcp) > 0 {
@@ -163,7 +163,7 @@ func (p *parser) open(answer json.RawMessage) error {
 	if p.resume != "" {
 		params["sessionId"] = p.resume
 		if method = c.opener(); method == "" {
-			return errors.New("it cannot go on with a session")
+			return errors.New("it cannot resume a session")
 		}
 	}
 	p.ask(askSession, method, params)
@@ -177,7 +177,7 @@ func (p *parser) opened(answer json.RawMessage) error {
 	}
 	if p.session = p.resume; p.session == "" {
 		if err := json.Unmarshal(answer, &a); err != nil || a.Session == "" {
-			return errors.New("it began a session without an id")
+			return errors.New("it started a session without an id")
 		}
 		p.session = a.Session
 	}
@@ -192,7 +192,7 @@ func (p *parser) finished(answer json.RawMessage) (events []executor.Event) {
 	}
 	var r result
 	if err := json.Unmarshal(answer, &r); err != nil {
-		return append(events, p.end(executor.ModelError, "how it ended is not known: "+cut(string(answer))))
+		return append(events, p.end(executor.ModelError, "unknown result: "+cut(string(answer))))
 	}
 	if u := r.usage(); u != nil {
 		events = append(events, executor.Event{Kind: executor.KindUsage, Usage: u})

@@ -89,5 +89,5 @@ func (v *Versions) Differs(ctx context.Context, s *session.Session, a Agent) str
 	if err != nil || got == a.Version { // what is wrong with it the run will say
 		return ""
 	}
-	return fmt.Sprintf("%s has version %s, its driver was tried with %s", a.Name, got, a.Version)
+	return fmt.Sprintf("%s has version %s, its driver was tested with %s", a.Name, got, a.Version)
 }

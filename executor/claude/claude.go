@@ -32,7 +32,7 @@ func (Driver) Name() string { return "claude" }
 func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	model, ok := in.Models[executor.Anthropic]
 	if !ok {
-		return executor.Invocation{}, fmt.Errorf("%w: claude needs a model that speaks %s", backend.ErrUnsupported, executor.Anthropic)
+		return executor.Invocation{}, fmt.Errorf("%w: claude requires a model with the %s API", backend.ErrUnsupported, executor.Anthropic)
 	}
 	inv := executor.Invocation{
 		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"},
@@ -67,7 +67,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		argv = append(argv, "--max-turns", strconv.Itoa(t.MaxTurns))
 	}
 	if len(t.Schema) > maxArgument {
-		return executor.Invocation{}, fmt.Errorf("%w: claude takes a schema of %d bytes, this one has %d", backend.ErrTooLarge, maxArgument, len(t.Schema))
+		return executor.Invocation{}, fmt.Errorf("%w: the schema limit of claude is %d bytes, this one has %d", backend.ErrTooLarge, maxArgument, len(t.Schema))
 	}
 	if t.Schema != nil {
 		argv = append(argv, "--json-schema", string(t.Schema))

@@ -31,10 +31,10 @@ func (Driver) Name() string { return "codex" }
 func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	model, ok := in.Models[executor.OpenAIResponses]
 	if !ok {
-		return executor.Invocation{}, fmt.Errorf("%w: codex needs a model that speaks %s", backend.ErrUnsupported, executor.OpenAIResponses)
+		return executor.Invocation{}, fmt.Errorf("%w: codex requires a model with the %s API", backend.ErrUnsupported, executor.OpenAIResponses)
 	}
 	if t.MaxTurns > 0 {
-		return executor.Invocation{}, fmt.Errorf("%w: codex has no limit of turns; use a budget or a timeout", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: codex does not support a limit of turns; use a budget or a timeout", backend.ErrUnsupported)
 	}
 	home := path.Join(in.Home, ".codex")
 	config, err := configuration(t, in, model)

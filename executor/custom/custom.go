@@ -32,10 +32,10 @@ func (Driver) Name() string { return "custom" }
 // Prepare implements executor.Driver.
 func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	for name := range t.Args {
-		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; write it into argv", backend.ErrInvalid, name)
+		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; add it to argv", backend.ErrInvalid, name)
 	}
 	if t.MaxTurns > 0 && !d.JSON && !argv.Has(d.Argv, argv.MaxTurns) {
-		return executor.Invocation{}, fmt.Errorf("%w: the turns of a program are known where argv has {max_turns} or events are json", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: a limit of turns requires {max_turns} in argv or json events", backend.ErrUnsupported)
 	}
 	prompt := t.Prompt
 	if !argv.Has(d.Argv, argv.Schema) {

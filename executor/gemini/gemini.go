@@ -44,7 +44,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 	}
 	model, ok := in.Models[executor.Gemini]
 	if !ok {
-		return executor.Invocation{}, fmt.Errorf("%w: gemini needs a model that speaks %s", backend.ErrUnsupported, executor.Gemini)
+		return executor.Invocation{}, fmt.Errorf("%w: gemini requires a model with the %s API", backend.ErrUnsupported, executor.Gemini)
 	}
 	guardFile := path.Join(in.Home, "guard.mjs")
 	inv := executor.Invocation{

@@ -93,7 +93,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 func modelOf(t executor.Task, in executor.Inside) (string, map[string]any, error) {
 	provider, name, ok := strings.Cut(t.Model, "/")
 	if !ok || provider == "" || name == "" {
-		return "", nil, fmt.Errorf("%w: opencode: model %q is not PROVIDER/MODEL", backend.ErrInvalid, t.Model)
+		return "", nil, fmt.Errorf("%w: opencode: model %q must be PROVIDER/MODEL", backend.ErrInvalid, t.Model)
 	}
 	dialect, npm, id := executor.OpenAIChat, "@ai-sdk/openai-compatible", "workcell"
 	if provider == "anthropic" {
@@ -101,7 +101,7 @@ func modelOf(t executor.Task, in executor.Inside) (string, map[string]any, error
 	}
 	endpoint, ok := in.Models[dialect]
 	if !ok {
-		return "", nil, fmt.Errorf("%w: opencode needs a model that speaks %s for %s", backend.ErrUnsupported, dialect, t.Model)
+		return "", nil, fmt.Errorf("%w: opencode requires a model with the %s API for %s", backend.ErrUnsupported, dialect, t.Model)
 	}
 	if dialect == executor.Anthropic {
 		endpoint.BaseURL += "/v1" // as this SDK takes it

@@ -101,11 +101,11 @@ func plan(skills []Skill, into string) (dirs []string, files []file, err error) 
 		name := s.Name
 		switch {
 		case s.files == nil:
-			return nil, nil, fmt.Errorf("skill %q has no files, Load reads them: %w", clip(name), ErrInvalid)
+			return nil, nil, fmt.Errorf("skill %q has no files; read it with Load: %w", clip(name), ErrInvalid)
 		case !installable.MatchString(name) || len(name) > 255:
-			return nil, nil, fmt.Errorf("skill %q: the name is not one for a directory: %w", clip(name), ErrInvalid)
+			return nil, nil, fmt.Errorf("skill %q: the name is not a valid directory name: %w", clip(name), ErrInvalid)
 		case seen[name]:
-			return nil, nil, fmt.Errorf("there are two skills %q: %w", name, ErrInvalid)
+			return nil, nil, fmt.Errorf("duplicate skill %q: %w", name, ErrInvalid)
 		}
 		seen[name] = true
 		err := fs.WalkDir(s.files, ".", func(at string, d fs.DirEntry, err error) error {

@@ -86,7 +86,7 @@ func Parse(b []byte) (Skill, error) {
 	for key, value := range yamlnode.Pairs(root) {
 		var v any
 		if err := value.Decode(&v); err != nil {
-			return Skill{}, &Problem{firstLine + value.Line - 1, key.Value + ": the value cannot be read"}
+			return Skill{}, &Problem{firstLine + value.Line - 1, key.Value + ": cannot read the value"}
 		}
 		values[key.Value], lines[key.Value] = v, firstLine+key.Line-1
 	}
@@ -112,11 +112,11 @@ func split(content string) (front, body string, err error) {
 	content = strings.ReplaceAll(content, "\r\n", "\n")
 	rest, ok := strings.CutPrefix(content, "---\n")
 	if !ok {
-		return "", "", &Problem{1, "it does not begin with front matter, a line ---"}
+		return "", "", &Problem{1, "it must start with front matter, a line ---"}
 	}
 	at := regexp.MustCompile(`(?m)^---[ \t]*$`).FindStringIndex(rest)
 	if at == nil || at[0] > maxFrontMatter {
-		return "", "", &Problem{1, fmt.Sprintf("the front matter has no end, a line ---, in %d bytes", maxFrontMatter)}
+		return "", "", &Problem{1, fmt.Sprintf("the front matter must end with a line --- within %d bytes", maxFrontMatter)}
 	}
 	return rest[:at[0]], rest[at[1]:], nil
 }
@@ -190,7 +190,7 @@ func Validate(s Skill) error {
 		_, isText := s.front[key].(string)
 		switch {
 		case !slices.Contains(known, key):
-			problem(key, "%q is no field, they are %s", clip(key), strings.Join(known, ", "))
+			problem(key, "unknown field %q, available: %s", clip(key), strings.Join(known, ", "))
 		case key == "metadata":
 			if _, ok := s.front[key].(map[string]any); !ok {
 				problem(key, "metadata is not a map")
@@ -203,21 +203,21 @@ func Validate(s Skill) error {
 	case n == 0:
 		problem("name", "name is missing")
 	case n > MaxName:
-		problem("name", "name has %d characters, the most are %d", n, MaxName)
+		problem("name", "name has %d characters, the limit is %d", n, MaxName)
 	case !validName.MatchString(s.Name):
 		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between", clip(s.Name))
 	}
 	if s.dir != "" && s.Name != "" && s.dir != s.Name {
-		problem("name", "name %q: it must be that of its directory, %q", clip(s.Name), clip(s.dir))
+		problem("name", "name %q: it must match its directory, %q", clip(s.Name), clip(s.dir))
 	}
 	switch n := utf8.RuneCountInString(s.Description); {
 	case n == 0:
 		problem("description", "description is missing")
 	case n > MaxDescription:
-		problem("description", "description has %d characters, the most are %d", n, MaxDescription)
+		problem("description", "description has %d characters, the limit is %d", n, MaxDescription)
 	}
 	if n := utf8.RuneCountInString(s.Compatibility); n > MaxCompatibility {
-		problem("compatibility", "compatibility has %d characters, the most are %d", n, MaxCompatibility)
+		problem("compatibility", "compatibility has %d characters, the limit is %d", n, MaxCompatibility)
 	}
 	return errors.Join(errs...)
 }
@@ -307,7 +307,7 @@ func readSkill(dir fs.FS) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, &Problem{0, "it is not a regular file"}
 	case info.Size() > maxFile:
-		return nil, &Problem{0, fmt.Sprintf("it has %d bytes, the most are %d", info.Size(), maxFile)}
+		return nil, &Problem{0, fmt.Sprintf("it has %d bytes, the limit is %d", info.Size(), maxFile)}
 	}
 	return fs.ReadFile(dir, fileName)
 }

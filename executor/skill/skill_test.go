@@ -78,10 +78,10 @@ func TestValidate(t *testing.T) {
 		"long name":         {"name: " + strings.Repeat("a", 65) + "\ndescription: x", []string{"65 characters"}},
 		"long description":  {"name: a\ndescription: " + strings.Repeat("ä", 1025), []string{"1025 characters"}},
 		"long compat":       {"name: a\ndescription: x\ncompatibility: " + strings.Repeat("a", 501), []string{"501 characters"}},
-		"unknown":           {"name: a\ndescription: x\nhooks: y", []string{`"hooks" is no field`}},
+		"unknown":           {"name: a\ndescription: x\nhooks: y", []string{`unknown field "hooks"`}},
 		"list":              {"name: a\ndescription: x\nallowed-tools: [Bash]", []string{"allowed-tools is not text"}},
 		"metadata":          {"name: a\ndescription: x\nmetadata: y", []string{"metadata is not a map"}},
-		"all":               {"name: A\nx: y", []string{`"x" is no field`, `name "A"`, "description is missing"}},
+		"all":               {"name: A\nx: y", []string{`unknown field "x"`, `name "A"`, "description is missing"}},
 		"letters":           {"name: größe-2\ndescription: x", nil},
 	} {
 		s, err := skill.Parse([]byte("---\n" + test.front + "\n---\n"))
