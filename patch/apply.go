@@ -91,10 +91,10 @@ func openExact(dir string) (*os.Root, error) {
 	opened, err := root.Stat(".")
 	reached, reachErr := statExact(filepath.Clean(dir))
 	if exact, _ := filepath.EvalSymlinks(dir); exact != "" && exact != filepath.Clean(dir) {
-		reachErr = fmt.Errorf("a link in the path %s leads to %s: nothing is written through a link", dir, exact)
+		reachErr = fmt.Errorf("a link in the path %s points to %s: files are not written through links", dir, exact)
 	}
 	if err = errors.Join(err, reachErr); err == nil && !os.SameFile(opened, reached) { // links may change at any moment
-		err = fmt.Errorf("the directories of the path %s are changing: nothing is written through a link", dir)
+		err = fmt.Errorf("the directories of the path %s are changing: files are not written through links", dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
@@ -203,7 +203,7 @@ func (a *applier) plan(c *Change) (s *step, err error) {
 		return nil, err
 	}
 	if c.From != c.Path && s.is != nil {
-		return nil, conflictError("the file exists already, with another content")
+		return nil, conflictError("the file already exists with different content")
 	}
 	return s, nil
 }
@@ -238,17 +238,17 @@ func merge(c *Change, was *Entry) (*Entry, error) {
 	case c.Old == nil && was == nil:
 		return c.New, nil
 	case c.Old == nil:
-		return nil, conflictError("the file exists already, with another content")
+		return nil, conflictError("the file already exists with different content")
 	case was == nil:
-		return nil, conflictError("the file was deleted meanwhile")
+		return nil, conflictError("the file was deleted since the patch was created")
 	case was.equal(c.Old):
 		return c.New.withPermissions(was), nil
 	case c.New == nil || was.isLink() || c.Old.isLink() || c.New.isLink() || c.isBinary() || !was.isText():
-		return nil, conflictError("the file was changed meanwhile")
+		return nil, conflictError("the file has changed since the patch was created")
 	}
 	text, ok := merge3(c.Old.text(), was.text(), c.New.text())
 	if !ok {
-		return nil, conflictError("the same lines were changed meanwhile")
+		return nil, conflictError("the same lines have changed since the patch was created")
 	}
 	next := &Entry{Mode: c.New.Mode, Content: []byte(text)}
 	if c.Old.gitMode() == c.New.gitMode() {
@@ -292,15 +292,15 @@ func merge3(base, a, b string) (string, bool) {
 func (a *applier) check(name string) error {
 	local, err := filepath.Localize(name)
 	if err != nil || name == "." {
-		return conflictError("the path leaves the directory")
+		return conflictError("the path leads outside the directory")
 	}
 	parts := strings.Split(filepath.ToSlash(local), "/")
 	if slices.ContainsFunc(parts, isGitDir) {
-		return conflictError("nothing is written below .git: what lies there can run on this machine")
+		return conflictError("files below .git are not written, because Git can run them on this host")
 	}
 	for i := range parts {
 		if a.isRepository(path.Join(append([]string{"."}, parts[:i]...)...)) {
-			return conflictError("nothing is written into a Git repository: Git may run it on this machine")
+			return conflictError("files in a Git repository are not written, because Git can run them on this host")
 		}
 	}
 	for i := 1; i < len(parts); i++ {
@@ -441,7 +441,7 @@ func (a *applier) unchanged(name string, was *Entry) error {
 		return err
 	}
 	if (is == nil) != (was == nil) || is != nil && (is.Mode != was.Mode || !bytes.Equal(is.Content, was.Content)) {
-		return conflictError("the file was changed meanwhile")
+		return conflictError("the file has changed since the patch was created")
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func checkLink(at string, e *Entry) error {
 	foreign := filepath.Separator == '\\' && strings.ContainsAny(target, `\:`) // another path on Windows than it looks
 	switch {
 	case target == "" || strings.Contains(target, "\x00"):
-		return conflictError("the link leads nowhere")
+		return conflictError("the link is broken")
 	case path.IsAbs(target) || foreign:
 		return leaves(target)
 	}
@@ -41,7 +41,7 @@ func checkLink(at string, e *Entry) error {
 		case name != "..":
 			named = true
 		case named:
-			return conflictError("the link to " + target + " goes up again behind a name, which may be a link itself")
+			return conflictError("the link to " + target + " goes up after a name, which may be a link")
 		case above == 0:
 			return leaves(target)
 		default:
@@ -52,7 +52,7 @@ func checkLink(at string, e *Entry) error {
 }
 
 func leaves(target string) conflictError {
-	return conflictError("the link to " + target + " leaves the directory")
+	return conflictError("the link to " + target + " leads outside the directory")
 }
 
 // pendingLink is a link that can be made as soon as it is known where it leads then.
@@ -100,7 +100,7 @@ func (a *applier) refuse(fresh map[string]string) (map[string]conflictError, err
 		return nil, err
 	}
 	if l.at == nil {
-		return all(fresh, fmt.Sprintf("where the links of the directory lead cannot be told: it has more than %d files", maxScanned)), nil
+		return all(fresh, fmt.Sprintf("cannot resolve the links of the directory: it has more than %d files", maxScanned)), nil
 	}
 	return l.refuse(fresh), nil
 }
@@ -177,7 +177,7 @@ func (l *links) refuse(fresh map[string]string) map[string]conflictError {
 			default: // a link that is there is at fault for nothing; those that it goes through now are
 				for _, p := range passed {
 					if _, ok := fresh[p]; ok && refused[p] == "" {
-						found[p] = "a link that is there would leave the directory: " + conflictError(name)
+						found[p] = "an existing link would lead outside the directory: " + conflictError(name)
 					}
 				}
 			}
@@ -222,12 +222,12 @@ func (l *links) follow(name string) (why conflictError, passed []string) {
 			at = at[:len(at)-1]
 			continue
 		case isGitDir(next):
-			return "the link leads below .git: what lies there can run on this machine", passed
+			return "the link points below .git, where Git can run files on this host", passed
 		}
 		at = append(at, next)
 		here := strings.Join(at, "/")
 		if l.left -= len(here); l.left < 0 {
-			return "where the links of the directory lead cannot be told: they are too many", passed
+			return "cannot resolve the links of the directory: too many links", passed
 		}
 		target, isLink := l.at[here]
 		if !isLink {
@@ -236,7 +236,7 @@ func (l *links) follow(name string) (why conflictError, passed []string) {
 		if passed = append(passed, here); path.IsAbs(target) {
 			return out, passed
 		} else if len(passed) > maxHops {
-			return "the link leads through more than 40 links, or in a circle", passed
+			return "the link leads through more than 40 links, or in a cycle", passed
 		}
 		at = at[:len(at)-1]
 		todo = append(strings.Split(target, "/"), todo...)

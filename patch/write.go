@@ -67,7 +67,7 @@ func (a *applier) before(name string, e *Entry, before fs.FileInfo, force bool) 
 	}
 	was, err := a.read(name)
 	if err == nil && was != nil && !was.equal(e) && !force && !a.same(name, before) {
-		err = conflictError("the file exists already, with another content")
+		err = conflictError("the file already exists with different content")
 	}
 	return was, err
 }
