@@ -171,7 +171,7 @@ func TestParseErrors(t *testing.T) {
 		{"option for pip", "---\nsandbox:\n  mode: code\n  pip_packages: [requests, --pre]\n---\n", `a.prompt:4:28: "--pre" is not a package name; write a name with or without versions`},
 		{"address for npm", "---\nsandbox:\n  npm_packages:\n    - lodash\n    - git+ssh://a/b\n---\n", `a.prompt:5:7: "git+ssh://a/b" is not a package name; write a name with or without a version`},
 		{"host of a setup", "---\nsandbox: {setup: {run: [make], network: {allow: ['a/b']}}}\n---\n", `a.prompt:2:50: "a/b" is not a host`},
-		{"setup without lines", "---\nsandbox: {setup: {network: {allow: [a.org]}}}\n---\n", "setup.network is for an installation, and nothing is installed"},
+		{"setup without lines", "---\nsandbox: {setup: {network: {allow: [a.org]}}}\n---\n", "setup.network requires packages or commands to install"},
 		{"empty line of a setup", "---\nsandbox: {setup: {run: [' ']}}\n---\n", "a.prompt:2:25: a line of setup.run is empty"},
 		{"preset of the network", "---\nsandbox:\n  network:\n    allow: [pypi.org, registry:nmp]\n---\n", `a.prompt:4:23: unknown preset "registry:nmp"; did you mean "registry:npm"?`},
 		{"host of the network", "---\nsandbox: {network: {allow: ['https://a.org/x']}}\n---\n", `a.prompt:2:29: "https://a.org/x" is not a host; write the name alone, without scheme and path`},

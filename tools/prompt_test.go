@@ -69,7 +69,7 @@ func TestLoadPromptErrors(t *testing.T) {
 		"file":     schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref file:///dev/zero: only"),
 		"base":     schema("input", `a: {$id: "http://127.0.0.1:1/x", $ref: "y"}`, "input.schema: $ref y: only"),
 		"other id": schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
-		"loop":     schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref # leads back to itself"),
+		"loop":     schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref # refers to itself"),
 		"two paths": schema("output",
 			`a: {}}, $defs: {a/not: {}, a: {not: {$ref: "#/$defs/a/not"}}`, "output.schema: $ref #/$defs/a/not: only"),
 	} {

@@ -71,7 +71,7 @@ steps:
 		"an if that fails": {src: `
   - {id: a, type: end, if: "input.n > 'x'"}`,
 			input: map[string]any{"n": 1},
-			trail: []string{"a:failed"}, err: "test.yaml:3:37: step a: these types do not go together here; convert with int(), double() or string()",
+			trail: []string{"a:failed"}, err: "test.yaml:3:37: step a: the types do not match; convert with int(), double() or string()",
 		},
 		"switch without a match": {src: `
   - {id: s, type: switch, expression: input.x, transitions: [{condition: a, next: e}]}

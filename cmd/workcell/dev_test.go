@@ -50,7 +50,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	}
 
 	actions := call(t, "GET", "http://127.0.0.1:"+port+"/api/actions", "")
-	for _, want := range []string{`"/flow/debug-and-fix"`, `"/executable-prompt/python-developer"`, `"/tool.v2/workcell/sandbox_exec"`, `scripted, no model is asked`} {
+	for _, want := range []string{`"/flow/debug-and-fix"`, `"/executable-prompt/python-developer"`, `"/tool.v2/workcell/sandbox_exec"`, `scripted, without a model`} {
 		if !strings.Contains(actions, want) {
 			t.Errorf("the Developer UI does not see %s", want)
 		}

@@ -57,7 +57,7 @@ func TestStateDisk(t *testing.T) {
 
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler)
-	u.refuses("takes no more", "free some space")
+	u.refuses("disk of the state file is full", "free some space")
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestStateDisk(t *testing.T) {
 		}
 	}
 	remount(syscall.MS_RDONLY)
-	u.refuses("cannot be written", "--state-dir")
+	u.refuses("cannot write the state file", "--state-dir")
 	remount(0)
 	if got, _ := u.run(0, open...); got != id {
 		t.Errorf("opened after the disk was read-only: %s, before %s", got, id)
@@ -120,5 +120,5 @@ func TestStateWithoutOwners(t *testing.T) {
 	if err := syscall.Mount("none", owners, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	u.refuses("cannot be written", "--state-dir")
+	u.refuses("cannot write the state file", "--state-dir")
 }

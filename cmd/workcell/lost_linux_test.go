@@ -58,7 +58,7 @@ func TestServerTakenForDead(t *testing.T) {
 			r.until("serving ")
 			bury()
 			r.ends(exitFailed)
-			r.until("taken for dead")
+			r.until("lost its lease")
 		})
 	}
 }
@@ -80,7 +80,7 @@ func TestRunTakenForDead(t *testing.T) {
 	}
 	bury()
 	r.ends(exitFailed)
-	r.until("taken for dead")
+	r.until("lost its lease")
 	if n := len(r.sandboxes()); n != 1 {
 		t.Errorf("%d sandboxes are left", n)
 	}

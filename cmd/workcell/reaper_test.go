@@ -64,7 +64,7 @@ func TestReaperGivesUp(t *testing.T) {
 			sweeps := 0
 			for lines := bufio.NewScanner(out); sweeps < 2 && lines.Scan(); {
 				t.Log(lines.Text())
-				sweeps += strings.Count(lines.Text(), "cannot sweep now")
+				sweeps += strings.Count(lines.Text(), "cannot run the cleanup sweep now")
 			}
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()

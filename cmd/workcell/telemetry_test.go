@@ -255,7 +255,7 @@ func TestAuditThatCannotBeWritten(t *testing.T) {
 	cmd.Env = append(testEnviron(t), "WORKCELL_BACKEND=local")
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || !strings.Contains(string(out), "the audit file cannot be written") || strings.Contains(string(out), "sandbox_exec ok") {
+	if !errors.As(err, &exit) || !strings.Contains(string(out), "cannot write the audit file") || strings.Contains(string(out), "sandbox_exec ok") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -46,11 +46,11 @@ var placeholder = regexp.MustCompile(`\{\{[a-z_]+\}\}|\{[a-z_]+\}`)
 func Check(args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":
-		return fmt.Errorf("it names no program: %w", ErrInvalid)
+		return fmt.Errorf("no program specified: %w", ErrInvalid)
 	case len(args) > MaxArgs:
-		return fmt.Errorf("it has %d arguments, at most %d are possible: %w", len(args), MaxArgs, ErrInvalid)
+		return fmt.Errorf("it has %d arguments, the limit is %d: %w", len(args), MaxArgs, ErrInvalid)
 	case placeholder.MatchString(args[0]):
-		return fmt.Errorf("the program %q has a placeholder: %w", args[0], ErrInvalid)
+		return fmt.Errorf("the program %q contains a placeholder: %w", args[0], ErrInvalid)
 	}
 	for _, arg := range args {
 		for _, found := range placeholder.FindAllString(arg, -1) {
@@ -58,10 +58,10 @@ func Check(args []string) error {
 			if strings.HasPrefix(found, "{{") || slices.Contains(Placeholders(), name) {
 				continue
 			}
-			return fmt.Errorf("{%s} is no placeholder, %s {{%s}} stands for itself: %w", name, suggest.Hint(name, Placeholders()), name, ErrInvalid)
+			return fmt.Errorf("unknown placeholder {%s}, %s write {{%s}} for literal text: %w", name, suggest.Hint(name, Placeholders()), name, ErrInvalid)
 		}
 		if strings.ContainsRune(arg, 0) {
-			return fmt.Errorf("an argument holds a NUL: %w", ErrInvalid)
+			return fmt.Errorf("an argument contains NUL: %w", ErrInvalid)
 		}
 	}
 	return nil
@@ -90,9 +90,9 @@ func Fill(args []string, values map[string]string) ([]string, error) {
 		})
 		switch {
 		case len(filled[i]) > maxArg:
-			return nil, fmt.Errorf("argument %d has %d bytes, the most are %d; leave {prompt} out for a program that reads it from its standard input: %w", i, len(filled[i]), maxArg, ErrInvalid)
+			return nil, fmt.Errorf("argument %d has %d bytes, the limit is %d; remove {prompt} for a program that reads it from standard input: %w", i, len(filled[i]), maxArg, ErrInvalid)
 		case strings.ContainsRune(filled[i], 0):
-			return nil, fmt.Errorf("argument %d holds a NUL: %w", i, ErrInvalid)
+			return nil, fmt.Errorf("argument %d contains NUL: %w", i, ErrInvalid)
 		}
 	}
 	return filled, nil

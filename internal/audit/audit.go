@@ -81,7 +81,7 @@ type Options struct {
 }
 
 // ErrWrite: a record could not be written.
-var ErrWrite = errors.New("the audit file cannot be written")
+var ErrWrite = errors.New("cannot write the audit file")
 
 // Open opens the file at path for appending; one that is not there is made, for its owner alone to read. A link is followed
 // now, and not again: what is written later is written to the place that the caller meant.
@@ -107,7 +107,7 @@ func (l *Log) open() (err error) {
 // reopen opens the file that is to follow one that was renamed. A link, which somebody put there meanwhile, is an error.
 func (l *Log) reopen() error {
 	if there, err := os.Lstat(l.path); err == nil && !there.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file any more", l.path)
+		return fmt.Errorf("%s is no longer a file", l.path)
 	}
 	if err := l.open(); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (l *Log) reopen() error {
 		return nil
 	}
 	if err == nil && !os.SameFile(here, there) && !there.Mode().IsRegular() {
-		err = fmt.Errorf("%s became a link", l.path)
+		err = fmt.Errorf("%s is now a link", l.path)
 	}
 	return err
 }

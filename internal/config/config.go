@@ -159,7 +159,7 @@ func (c *Config) narrow(s setting, project *file, set entry) error {
 	}
 	if why != "" {
 		return &yamlnode.Problem{File: project.shown, Line: set.line, Column: set.column, Message: s.key + " " + why,
-			Hint: "this file was found in the working directory, whoever wrote it; --config " + project.shown + " takes it as your own"}
+			Hint: "this file is in the working directory and may come from another author; use --config " + project.shown + " to trust it"}
 	}
 	if limit, ok := set.value.(int64); ok && c.values[at].Value == limit {
 		return nil // to ask for the default would set it aside, or be refused
@@ -198,7 +198,7 @@ func (c *Config) get(key string) (value any, set bool) {
 			return v.Value, v.Origin != Default
 		}
 	}
-	panic("config: there is no setting " + key) // a bug of the caller
+	panic("config: unknown setting " + key) // a bug of the caller
 }
 
 // Backend returns the name of the backend.
@@ -408,7 +408,7 @@ func (o Options) files(table []setting) (trusted, project *file, err error) {
 	case err != nil:
 		return nil, nil, err
 	case !here.Mode().IsRegular(): // a pipe would be waited for, and a link may lead anywhere
-		return nil, nil, &yamlnode.Problem{File: Name, Message: "it must be a regular file", Hint: "--config " + Name + " reads it all the same"}
+		return nil, nil, &yamlnode.Problem{File: Name, Message: "it must be a regular file", Hint: "--config " + Name + " reads it anyway"}
 	}
 	project, err = read(table, path, Name)
 	return trusted, project, err

@@ -58,7 +58,7 @@ type pairs []string
 // settings returns the table of settings, in the order in which they are shown.
 func settings(backends []string) []setting {
 	list := []setting{{
-		key: keyBackend, fallback: "auto", flag: "backend", variable: "WORKCELL_BACKEND", what: "what runs the sandboxes",
+		key: keyBackend, fallback: "auto", flag: "backend", variable: "WORKCELL_BACKEND", what: "backend that runs sandboxes",
 		check: func(v any) (string, string) {
 			if name := v.(string); !slices.Contains(backends, name) {
 				return fmt.Sprintf("unknown backend %q", name), suggest.Hint(name, backends)
@@ -68,36 +68,36 @@ func settings(backends []string) []setting {
 	}}
 	for _, r := range frontmatter.Runtimes() {
 		list = append(list, setting{
-			key: keyImages + string(r), fallback: frontmatter.DefaultImage(r), what: "image of sandboxes for " + string(r) + " that name none",
+			key: keyImages + string(r), fallback: frontmatter.DefaultImage(r), what: "image of sandboxes for " + string(r) + " that set none",
 			check: checkImage, project: allowedByOperator,
 		})
 	}
 	list = append(list,
-		setting{key: keyAllowImages, fallback: []string(nil), flag: "allow-image", what: "patterns of the images that may be used; without it all",
+		setting{key: keyAllowImages, fallback: []string(nil), flag: "allow-image", what: "patterns of allowed images; default: all",
 			check:   checkPatterns,
 			project: func(*Config, any, Value) string { return "" }}, // another list beside the operator's: it can only refuse more
 		setting{key: keyMapImages, fallback: pairs(nil), flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
-			what: "images to use where others are asked for", check: checkPairs},
-		setting{key: keyPool, fallback: pairs(nil), flag: "pool", counts: true, what: "sandboxes that servers keep ready, by image", check: checkCounts},
-		setting{key: keyMounts, fallback: []string(nil), flag: "mount", what: "directories of the machine that sandboxes see", check: checkMounts},
-		setting{key: keyCaches, fallback: pairs(nil), what: "caches of the operator's own, by name, with the variable by which programs find each", check: checkCaches},
-		setting{key: keyOCIRuntime, fallback: "", flag: "oci-runtime", what: "the OCI runtime of sandboxes; empty is the engine's own choice"},
+			what: "images to use instead of others", check: checkPairs},
+		setting{key: keyPool, fallback: pairs(nil), flag: "pool", counts: true, what: "number of sandboxes that servers create in advance, by image", check: checkCounts},
+		setting{key: keyMounts, fallback: []string(nil), flag: "mount", what: "host directories to mount in sandboxes", check: checkMounts},
+		setting{key: keyCaches, fallback: pairs(nil), what: "custom caches, by name, with the environment variable of each", check: checkCaches},
+		setting{key: keyOCIRuntime, fallback: "", flag: "oci-runtime", what: "OCI runtime of sandboxes; empty: the engine's default"},
 	)
 	list = append(list, limitSettings()...)
 	list = append(list,
-		setting{key: keyKubernetes + "context", fallback: "", variable: "WORKCELL_KUBE_CONTEXT", what: "context of the kubeconfig; empty is its current one"},
-		setting{key: keyKubernetes + "namespace", fallback: "", variable: "WORKCELL_KUBE_NAMESPACE", what: "namespace of sandboxes; empty is the context's"},
+		setting{key: keyKubernetes + "context", fallback: "", variable: "WORKCELL_KUBE_CONTEXT", what: "context of the kubeconfig; empty: the current context"},
+		setting{key: keyKubernetes + "namespace", fallback: "", variable: "WORKCELL_KUBE_NAMESPACE", what: "namespace of sandboxes; empty: the context's"},
 		setting{key: keyKubernetes + "guest_image", fallback: "", variable: "WORKCELL_KUBE_GUEST_IMAGE",
-			what: "image that pods get the guest from, see workcell guest image; empty: each image has it", check: checkImage},
+			what: "image with the guest agent for pods, see workcell guest image; empty: each image contains it", check: checkImage},
 		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
-			what: "class of the workspaces' volumes; empty: files go when a sandbox stops"},
-		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be asked for as OCI runtimes"},
+			what: "storage class of workspaces; empty: files are lost when a sandbox stops"},
+		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be used as OCI runtimes"},
 		setting{key: keyKubernetes + "network_policy", fallback: "", variable: "WORKCELL_KUBE_NETWORK_POLICY",
 			what: "enforced: the cluster enforces NetworkPolicies; without it no sandbox is created",
 			check: func(v any) (string, string) {
 				if v != "enforced" {
 					return fmt.Sprintf("unknown network policy %q", v),
-						"write enforced if `workcell doctor --backend kubernetes --network` finds that it is"
+						"run `workcell doctor --backend kubernetes --network`, then set enforced"
 				}
 				return "", ""
 			}},
@@ -109,16 +109,16 @@ func settings(backends []string) []setting {
 		return "", ""
 	}
 	return append(list,
-		setting{key: keyTelemetry + "endpoint", fallback: "", variable: "OTEL_EXPORTER_OTLP_ENDPOINT", what: "where traces go; empty is nowhere", check: checkURL},
+		setting{key: keyTelemetry + "endpoint", fallback: "", variable: "OTEL_EXPORTER_OTLP_ENDPOINT", what: "address to send traces to; empty: none", check: checkURL},
 		setting{key: keyTelemetry + "protocol", fallback: "http/protobuf", variable: "OTEL_EXPORTER_OTLP_PROTOCOL", what: "http/protobuf or grpc",
 			check: func(v any) (string, string) {
 				if p := v.(string); p != "grpc" && p != "http/protobuf" {
-					return fmt.Sprintf("unknown protocol %q", p), "known are http/protobuf, grpc"
+					return fmt.Sprintf("unknown protocol %q", p), "available: http/protobuf, grpc"
 				}
 				return "", ""
 			}},
-		setting{key: keyTelemetry + "service_name", fallback: "workcell", variable: "OTEL_SERVICE_NAME", what: "the service that traces are of"},
-		setting{key: keyContent, fallback: false, flag: "trace-content", what: "whether traces hold prompts, answers and the like"},
+		setting{key: keyTelemetry + "service_name", fallback: "workcell", variable: "OTEL_SERVICE_NAME", what: "service name in traces"},
+		setting{key: keyContent, fallback: false, flag: "trace-content", what: "whether traces contain prompts, answers, and other content"},
 		setting{key: keyRetentionRuns, fallback: 30 * 24 * time.Hour, what: "how long the journals of finished runs are kept", check: positive},
 		setting{key: keyRetentionKept, fallback: 7 * 24 * time.Hour, what: "how long the sandboxes of --keep are kept", check: positive},
 	)
@@ -145,12 +145,12 @@ func limitSettings() []setting {
 		limits    func(frontmatter.Duration) frontmatter.Limits
 	}{
 		{keyIdleTimeout, "idle time after which a sandbox is closed", 15 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{IdleTimeout: d} }},
-		{keyExecTimeout, "time limit of a command that names none", 2 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }},
+		{keyExecTimeout, "default time limit of a command", 2 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }},
 	} {
 		list = append(list, setting{key: t.key, fallback: t.fallback, what: t.what, project: lower, check: func(v any) (string, string) {
 			d := v.(time.Duration)
 			if d == 0 {
-				return t.key + " is 0", "leave it out for the default"
+				return t.key + " is 0", "remove it to use the default"
 			}
 			for _, p := range (frontmatter.Sandbox{Limits: t.limits(frontmatter.Duration(d))}).Problems() {
 				return p.Message, p.Hint
@@ -180,7 +180,7 @@ func lower(_ *Config, value any, under Value) string {
 func allowedByOperator(c *Config, value any, _ Value) string {
 	lists := c.Allowed()
 	if len(lists) == 0 {
-		return "may only be set here where the operator has a list of allow_images"
+		return "may only be set here if the operator sets allow_images"
 	}
 	for _, l := range lists {
 		if l.policy.Check(value.(string)) != nil {
@@ -250,7 +250,7 @@ func checkMounts(v any) (string, string) {
 	list, _ := v.([]string)
 	for _, text := range list {
 		if _, err := parseMount(text); err != nil {
-			return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw for one that programs can write to"
+			return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
 		}
 	}
 	return "", ""
@@ -265,10 +265,10 @@ func parseMount(text string) (m backend.Mount, err error) {
 		m.Writable = true
 	case "", "ro":
 	default:
-		return m, fmt.Errorf("%.100q: a mount is ro or rw", text)
+		return m, fmt.Errorf("%.100q: a mount must be ro or rw", text)
 	}
 	if !path.IsAbs(source) || !path.IsAbs(target) {
-		return m, fmt.Errorf("%.100q is not SOURCE:TARGET with absolute paths", text)
+		return m, fmt.Errorf("%.100q must be SOURCE:TARGET with absolute paths", text)
 	}
 	m.Source, m.Target = path.Clean(source), path.Clean(target)
 	return m, nil
@@ -277,7 +277,7 @@ func parseMount(text string) (m backend.Mount, err error) {
 func checkURL(v any) (string, string) {
 	u, err := url.Parse(v.(string))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "the endpoint is no http or https address", "for example http://localhost:4318" // not quoted: it may hold a password
+		return "the endpoint is not an http or https URL", "for example http://localhost:4318" // not quoted: it may hold a password
 	}
 	return "", ""
 }

@@ -174,7 +174,7 @@ func DecodeJSON(data []byte) (any, error) {
 		return nil, err
 	}
 	if dec.More() {
-		return nil, errors.New("there is more than one JSON value")
+		return nil, errors.New("more than one JSON value")
 	}
 	return Normalize(v, max(MaxBytes, len(data)))
 }

@@ -129,7 +129,7 @@ func TestEvalErrors(t *testing.T) {
 		{`steps.fix.output`, "no such key: fix"},
 		{`input.list[7]`, "index out of bounds: 7"},
 		{`1 / (input.n - 3)`, "division by zero"},
-		{`input.f * input.n`, "do not go together"},
+		{`input.f * input.n`, "do not match"},
 		{`{1: 2}`, "map keys must be strings"},
 		{`1.0 / 0.0`, "finite"},
 		{`18446744073709551615u`, "too large"},

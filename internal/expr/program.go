@@ -178,7 +178,7 @@ func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	case errors.As(err, &value):
 		e.Place, e.Err = p.after(p.nodeOffset(value.NodeID())), limitOf(value.Unwrap())
 		if value.String() == "no such overload" {
-			e.Msg = "these types do not go together here; convert with int(), double() or string()"
+			e.Msg = "the types do not match; convert with int(), double() or string()"
 		}
 	}
 	return e

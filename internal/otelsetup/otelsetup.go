@@ -210,7 +210,7 @@ func wantedProtocol(e environ.Lookup, signal, kinds string) (string, error) {
 		return "", fmt.Errorf("OTEL_%s_EXPORTER=%s is not supported, use %s", signal, kind, kinds)
 	}
 	if endpoint != "" && !strings.Contains(endpoint, "://") { // the exporter would send to its default instead
-		return "", fmt.Errorf("%s=%s is no URL, write http://%[2]s", variable, endpoint)
+		return "", fmt.Errorf("%s=%s is not a URL, use http://%[2]s", variable, endpoint)
 	}
 	switch _, protocol := e.First("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol {
 	case protocolGRPC, protocolHTTP:
@@ -286,8 +286,8 @@ type exportNotice struct {
 func (n *exportNotice) Handle(err error) {
 	n.once.Do(func() {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.New("the collector did not answer in time")
+			err = errors.New("the collector did not respond in time")
 		}
-		fmt.Fprintf(n.w, "workcell: notice: traces or metrics could not be exported: %s\n", sanitize.Line(err.Error()))
+		fmt.Fprintf(n.w, "workcell: notice: cannot export traces or metrics: %s\n", sanitize.Line(err.Error()))
 	})
 }

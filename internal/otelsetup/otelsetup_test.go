@@ -20,8 +20,8 @@ func TestNewExporter(t *testing.T) {
 		"disabled":    {map[string]string{"OTEL_SDK_DISABLED": "TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, ""},
 		"unsupported": {map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not supported, use otlp, console or none"},
 		// The exporter would send elsewhere without an error that a user understands.
-		"no scheme":            {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_ENDPOINT=h:1 is no URL, write http://h:1"},
-		"no scheme for traces": {map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=h:1 is no URL, write http://h:1"},
+		"no scheme":            {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_ENDPOINT=h:1 is not a URL, use http://h:1"},
+		"no scheme for traces": {map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "h:1"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=h:1 is not a URL, use http://h:1"},
 	} {
 		e, err := newExporter(t.Context(), environ.Of(test.vars), io.Discard)
 		if e != nil || test.err == "" && err != nil || test.err != "" && (err == nil || err.Error() != test.err) {
@@ -62,7 +62,7 @@ func TestExportNoticeAppearsOnce(t *testing.T) {
 	n := &exportNotice{w: &b}
 	n.Handle(context.DeadlineExceeded)
 	n.Handle(io.EOF)
-	if got, want := b.String(), "workcell: notice: traces or metrics could not be exported: the collector did not answer in time\n"; got != want {
+	if got, want := b.String(), "workcell: notice: cannot export traces or metrics: the collector did not respond in time\n"; got != want {
 		t.Errorf("notices = %q, want %q", got, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-var errNoOTLP = errors.New("this workcell was built without OTLP exporters (tag no_otlp)")
+var errNoOTLP = errors.New("OTLP exporters are not included in this build (build tag no_otlp)")
 
 func newTraceClient(context.Context, string) (sdktrace.SpanExporter, error) { return nil, errNoOTLP }
 

@@ -27,20 +27,20 @@ type Problem struct {
 // Problems returns everything that is wrong with the patterns.
 func (g Globs) Problems() []Problem {
 	if len(g) > maxPatterns {
-		return []Problem{{-1, fmt.Sprintf("outputs has %d entries, at most %d are allowed", len(g), maxPatterns), ""}}
+		return []Problem{{-1, fmt.Sprintf("outputs has %d entries, the limit is %d", len(g), maxPatterns), ""}}
 	}
 	var list []Problem
 	for i, text := range g {
 		glob, _ := split(text)
 		switch {
 		case path.IsAbs(glob):
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is absolute", text), "write it as it is below /workspace"})
+			list = append(list, Problem{i, fmt.Sprintf("the output path %q is absolute", text), "use a path relative to /workspace"})
 		case !fs.ValidPath(glob) || glob == ".":
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below the work directory", text), `as in report.csv, "dist/**" or "coverage.xml?"`})
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below /workspace", text), `as in report.csv, "dist/**" or "coverage.xml?"`})
 		case !doublestar.ValidatePattern(glob):
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a pattern", text), "close every [ and {, and put \\ before what stands for itself"})
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a pattern", text), "close every [ and {, and put \\ before literal characters"})
 		case slices.Index(g, text) < i:
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is there twice", text), "remove one of the two"})
+			list = append(list, Problem{i, fmt.Sprintf("duplicate output %q", text), "remove one of the two"})
 		}
 	}
 	return list

@@ -132,9 +132,9 @@ func (p *packer) tree(above, what, to string) string {
 		}
 		switch {
 		case err != nil:
-			return fmt.Errorf("%s in %s cannot be packed: %w", name, above, err)
+			return fmt.Errorf("cannot pack %s in %s: %w", name, above, err)
 		case name == what && !info.Mode().IsRegular() && !info.IsDir():
-			return fmt.Errorf("%s in %s cannot be packed: not a regular file", name, above)
+			return fmt.Errorf("cannot pack %s in %s: not a regular file", name, above)
 		case !info.Mode().IsRegular():
 			return nil
 		}
@@ -162,7 +162,7 @@ func Extract(file, dir string) (f Files, err error) {
 		entries += 1 + strings.Count(e.Name, "/")
 	}
 	if entries > maxEntries {
-		return f, fmt.Errorf("the parcel of a run has more than %d files and directories", maxEntries)
+		return f, fmt.Errorf("the data of a run has more than %d files and directories", maxEntries)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return f, err
@@ -185,7 +185,7 @@ func Extract(file, dir string) (f Files, err error) {
 		err = json.Unmarshal(raw, &f)
 	}
 	if err != nil {
-		return f, fmt.Errorf("the parcel of a run: %w", err)
+		return f, fmt.Errorf("the data of a run: %w", err)
 	}
 	return f.below(dir)
 }
@@ -206,7 +206,7 @@ func extract(root *os.Root, e *zip.File, room int64) (int64, error) {
 	}
 	n, err := io.Copy(w, io.LimitReader(r, room+1))
 	if err == nil && n > room {
-		err = errors.New("the parcel is too large")
+		err = errors.New("the data of the run is too large")
 	}
 	return n, errors.Join(err, w.Close())
 }
@@ -219,7 +219,7 @@ func (f Files) below(dir string) (Files, error) {
 			return ""
 		}
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
-			errs = append(errs, fmt.Errorf("the parcel of a run names %q", name))
+			errs = append(errs, fmt.Errorf("the data of a run contains %q", name))
 		}
 		return filepath.Join(dir, filepath.FromSlash(name))
 	}

@@ -118,7 +118,7 @@ func TestLinksOut(t *testing.T) {
 			Workflow: at("flow.yaml"), Agents: map[string]string{"a": at("agents/a.prompt")},
 			Skills: map[string][]string{"a": {"skills/s"}},
 		}
-		if err := f.Write(&strings.Builder{}); err == nil || !strings.Contains(err.Error(), "cannot be packed") {
+		if err := f.Write(&strings.Builder{}); err == nil || !strings.Contains(err.Error(), "cannot pack") {
 			t.Errorf("%s: %v", link, err)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 const made = "made"
 
 // ErrWorkspace means that the directory of a workspace cannot be packed.
-var ErrWorkspace = errors.New("the workspace cannot be packed")
+var ErrWorkspace = errors.New("cannot pack the workspace")
 
 // Send packs the files of a run, with the workspace as it is in a directory, empty for none or for that of f.Base, and keeps them with
 // the run. The error is backend.ErrTooLarge when they are larger than what a queue keeps.

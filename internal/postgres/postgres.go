@@ -38,17 +38,17 @@ var (
 	// ErrAddress means that the URL is not one of a PostgreSQL database.
 	ErrAddress = errors.New("not the URL of a PostgreSQL database")
 	// ErrUnreachable means that the server did not answer, or took no changes, for as long as a call waits.
-	ErrUnreachable = errors.New("the PostgreSQL server cannot be reached, or is not ready")
+	ErrUnreachable = errors.New("the PostgreSQL server is unreachable or not ready")
 	// ErrRefused means that the server does not let this user do what is needed.
-	ErrRefused = errors.New("the PostgreSQL server refuses")
+	ErrRefused = errors.New("the PostgreSQL server refused access")
 	// ErrNewer means that a newer version of the program wrote the tables.
 	ErrNewer = errors.New("the state database was written by a newer version")
 	// ErrCorrupt means that what a table holds cannot be read.
 	ErrCorrupt = errors.New("the state database is damaged")
 	// ErrFull means that the server's disk takes no more.
-	ErrFull = errors.New("the disk of the PostgreSQL server takes no more")
+	ErrFull = errors.New("the disk of the PostgreSQL server is full")
 	// ErrLeaseLost means that an owner did not renew its lease in time and was taken for dead, or may be: what it had may be another's.
-	ErrLeaseLost = errors.New("this process was taken for dead, or may be, because it did not reach the state database for too long")
+	ErrLeaseLost = errors.New("this process lost its lease, because it could not reach the state database for too long")
 )
 
 // Component is a group of tables.
@@ -108,7 +108,7 @@ func config(url string) (*pgxpool.Config, error) {
 		return nil, fmt.Errorf("%w: %v", ErrAddress, err)
 	}
 	if conf.ConnConfig.Database == "" {
-		return nil, fmt.Errorf("%w: it names no database, as in postgres://user@host/database", ErrAddress)
+		return nil, fmt.Errorf("%w: no database specified, as in postgres://user@host/database", ErrAddress)
 	}
 	if !asksFor(url, "pool_max_conns") {
 		conf.MaxConns = maxConns
@@ -144,7 +144,7 @@ func (db *DB) migrate(ctx context.Context, c Component) error {
 		return err
 	}
 	if have > len(c.Migrations) {
-		return fmt.Errorf("%s: %w: version %d of its %s, this program knows %d", db.where, ErrNewer, have, c.Name, len(c.Migrations))
+		return fmt.Errorf("%s: %w: found version %d of its %s, this program supports %d", db.where, ErrNewer, have, c.Name, len(c.Migrations))
 	}
 	return db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('workcell/migrate', 0))`); err != nil {
@@ -164,7 +164,7 @@ CREATE TABLE IF NOT EXISTS workcell.component (name text PRIMARY KEY, version in
 		}
 		for _, step := range c.Migrations[have:] {
 			if _, err := tx.Exec(ctx, step); err != nil {
-				return fmt.Errorf("bringing %s up to date: %w", c.Name, err)
+				return fmt.Errorf("upgrading %s: %w", c.Name, err)
 			}
 		}
 		_, err = tx.Exec(ctx, `INSERT INTO workcell.component VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET version = excluded.version`,

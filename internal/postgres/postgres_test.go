@@ -81,7 +81,7 @@ func TestMigrations(t *testing.T) {
 	must(t, err)
 	db.Close()
 	_, err = postgres.Open(t.Context(), url, counters())
-	if !errors.Is(err, postgres.ErrNewer) || !strings.Contains(err.Error(), "version 2 of its counters, this program knows 1") {
+	if !errors.Is(err, postgres.ErrNewer) || !strings.Contains(err.Error(), "version 2 of its counters, this program supports 1") {
 		t.Errorf("an older program: %v", err)
 	}
 }

@@ -105,7 +105,7 @@ func (r *Reaper) look(ctx context.Context, sweep bool) (at time.Time, more bool,
 	defer store.Close() // every change was on the disk before it was acknowledged
 	if sweep {
 		if err := r.sweep(ctx, store); err != nil {
-			r.Logger.Info("cannot sweep now", "error", err)
+			r.Logger.Info("cannot run the cleanup sweep now", "error", err)
 		}
 	}
 	return nextDue(ctx, store, r.Engine, "")

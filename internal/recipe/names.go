@@ -34,7 +34,7 @@ const (
 // their place, such as options, addresses, paths and archives.
 func packages(field string, list []string, form *regexp.Regexp, hint string) (found []Problem) {
 	if len(list) > maxPackages {
-		found = append(found, Problem{field, fmt.Sprintf("%d packages are too many, the most are %d", len(list), maxPackages), "list those that bring the others"})
+		found = append(found, Problem{field, fmt.Sprintf("%d packages, the limit is %d", len(list), maxPackages), "list only packages that are not dependencies of others"})
 	}
 	for i, name := range list {
 		if len(name) > maxLength || !form.MatchString(name) || archive.MatchString(name) {

@@ -57,17 +57,17 @@ func (e Environment) Problems() []Problem {
 	for i, line := range e.Setup {
 		size += len(line)
 		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
-			found = append(found, Problem{fmt.Sprintf("setup.run[%d]", i), "a line of setup.run is empty or holds NUL", "remove it"})
+			found = append(found, Problem{fmt.Sprintf("setup.run[%d]", i), "a line of setup.run is empty or contains NUL", "remove it"})
 		}
 	}
 	if len(e.Setup) > maxSetupLines || size > maxSetupBytes {
-		found = append(found, Problem{"setup.run", fmt.Sprintf("setup.run has %d lines of %d bytes, the most are %d of %d", len(e.Setup), size, maxSetupLines, maxSetupBytes), "build an image"})
+		found = append(found, Problem{"setup.run", fmt.Sprintf("setup.run has %d lines of %d bytes, the limit is %d of %d", len(e.Setup), size, maxSetupLines, maxSetupBytes), "build an image"})
 	}
 	for _, p := range e.Network.Problems() {
 		found = append(found, Problem{"setup.network." + p.Field, p.Message, p.Hint})
 	}
 	if e.IsZero() && (len(e.Network.Allow) > 0 || len(e.Network.Deny) > 0) {
-		found = append(found, Problem{"setup.network", "setup.network is for an installation, and nothing is installed", "add setup.run, pip_packages or npm_packages"})
+		found = append(found, Problem{"setup.network", "setup.network requires packages or commands to install", "add setup.run, pip_packages or npm_packages"})
 	}
 	return found
 }

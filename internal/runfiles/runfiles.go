@@ -196,7 +196,7 @@ func (d Dir) Open(run string) (*Archive, error) {
 	left := uint64(maxBytes)
 	for _, f := range z.File {
 		if f.UncompressedSize64 > left { // which no entry exceeds when it is read
-			return nil, errors.Join(fmt.Errorf("%s holds more than %d bytes", d.of(run, madeFile), maxBytes), z.Close())
+			return nil, errors.Join(fmt.Errorf("%s contains more than %d bytes", d.of(run, madeFile), maxBytes), z.Close())
 		}
 		left -= f.UncompressedSize64
 		ar.entries[f.Name] = f

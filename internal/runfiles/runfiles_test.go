@@ -93,7 +93,7 @@ func TestTooMuchKept(t *testing.T) {
 	must(t, err)
 	_, err = about.Write([]byte("{}"))
 	must(t, errors.Join(err, z.Close(), f.Close()))
-	if _, err := d.Open("run_1"); err == nil || !strings.Contains(err.Error(), "holds more than") {
+	if _, err := d.Open("run_1"); err == nil || !strings.Contains(err.Error(), "contains more than") {
 		t.Errorf("%v", err)
 	}
 }

@@ -29,7 +29,7 @@ const FileName = "trace.jsonl"
 const maxBytes = 16 << 20
 
 // errFull: the file has no room for further spans.
-var errFull = fmt.Errorf("the trace has more than %d MiB, what followed was not kept", maxBytes>>20)
+var errFull = fmt.Errorf("the trace exceeds %d MiB; later spans are not saved", maxBytes>>20)
 
 // Recorder writes the spans of a run to a file. Those that end before the file is known wait for it. It is safe for
 // concurrent use.

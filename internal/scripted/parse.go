@@ -120,7 +120,7 @@ func (p *parser) script(root *yaml.Node) *Script {
 	agents := fields["agents"]
 	if agents == nil {
 		if root.Kind == yaml.MappingNode {
-			p.problem(root, "a script needs agents")
+			p.problem(root, "a script requires agents")
 		}
 		return s
 	}
@@ -130,7 +130,7 @@ func (p *parser) script(root *yaml.Node) *Script {
 	for key, value := range yamlnode.Pairs(agents) {
 		name := key.Value
 		if name == "" || strings.ContainsAny(name, "/ \t\n") {
-			p.problem(key, "%q cannot be the name of an agent", name)
+			p.problem(key, "invalid agent name %q", name)
 		}
 		s.agents[name] = p.invocations(value, name)
 	}
@@ -155,7 +155,7 @@ func (p *parser) invocations(n *yaml.Node, agent string) []*invocation {
 				inv.when = p.expression(w, "when", p.when)
 			}
 			if turns = fields["turns"]; turns == nil {
-				p.problem(item, "an invocation needs turns")
+				p.problem(item, "an invocation requires turns")
 				continue
 			}
 		}
@@ -197,16 +197,16 @@ func (p *parser) turn(n *yaml.Node) *turn {
 	}
 	switch {
 	case f["tool"] != nil && f["calls"] != nil:
-		p.problem(n, "a turn has tool or calls, not both")
+		p.problem(n, "a turn cannot have both tool and calls")
 	case f["tool"] != nil:
 		t.calls = []*call{p.call(f["tool"], f["input"])}
 	case f["input"] != nil:
-		p.problem(f["input"], "input goes with tool")
+		p.problem(f["input"], "input requires tool")
 	case f["calls"] != nil:
 		t.calls = p.calls(f["calls"])
 	}
 	if f["text"] != nil && f["json"] != nil {
-		p.problem(n, "a turn has text or json, not both")
+		p.problem(n, "a turn cannot have both text and json")
 	}
 	if x := f["text"]; x != nil && p.str(x, "text") != "" {
 		t.text = p.value(x)
@@ -214,11 +214,11 @@ func (p *parser) turn(n *yaml.Node) *turn {
 	if x := f["json"]; x != nil {
 		t.json = p.value(x)
 		if f["tool"] != nil || f["calls"] != nil {
-			p.problem(x, "json is an answer and cannot go with a tool call")
+			p.problem(x, "json is an answer and cannot be used with a tool call")
 		}
 	}
 	if f["tool"] == nil && f["calls"] == nil && f["text"] == nil && f["json"] == nil {
-		p.problem(n, "a turn needs tool, calls, text or json")
+		p.problem(n, "a turn requires tool, calls, text, or json")
 	}
 	return t
 }
@@ -236,13 +236,13 @@ func (p *parser) expectations(n *yaml.Node) []*expr.Program {
 
 func (p *parser) calls(n *yaml.Node) []*call {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		p.problem(n, "calls is a list of {tool, input}")
+		p.problem(n, "calls must be a list of {tool, input}")
 	}
 	out := []*call{}
 	for item := range yamlnode.Items(n) {
 		f := p.fields(item, "a call", "tool", "input")
 		if f["tool"] == nil {
-			p.problem(item, "a call needs tool")
+			p.problem(item, "a call requires tool")
 			continue
 		}
 		out = append(out, p.call(f["tool"], f["input"]))
@@ -253,10 +253,10 @@ func (p *parser) calls(n *yaml.Node) []*call {
 func (p *parser) call(tool, input *yaml.Node) *call {
 	c := &call{tool: p.str(tool, "tool")}
 	if c.tool == "" {
-		p.problem(tool, "tool is the name of a tool")
+		p.problem(tool, "tool must be the name of a tool")
 	}
 	if input != nil && input.Kind != yaml.MappingNode {
-		p.problem(input, "the input of a tool is a mapping")
+		p.problem(input, "the input of a tool must be a mapping")
 	} else if input != nil {
 		c.input = p.value(input)
 	}
@@ -271,7 +271,7 @@ func (p *parser) fields(n *yaml.Node, what string, known ...string) map[string]*
 	}
 	for key, value := range yamlnode.Pairs(n) {
 		if !slices.Contains(known, key.Value) {
-			p.problem(key, "%s has no field %q, it has %s", what, key.Value, strings.Join(known, ", "))
+			p.problem(key, "%s has no field %q, available: %s", what, key.Value, strings.Join(known, ", "))
 			continue
 		}
 		out[key.Value] = value

@@ -83,7 +83,7 @@ type playing struct {
 func (p *Plugin) find(ctx context.Context, agent string, req *ai.ModelRequest) (*playing, error) {
 	invocations := p.script.agents[agent]
 	if invocations == nil {
-		return nil, fmt.Errorf("%s has no turns for agent %q, it has them for %s",
+		return nil, fmt.Errorf("%s has no turns for agent %q, only for %s",
 			p.script.file, agent, strings.Join(p.script.Agents(), ", "))
 	}
 	vars, err := p.variables(ctx, req)
@@ -101,7 +101,7 @@ func (p *Plugin) find(ctx context.Context, agent string, req *ai.ModelRequest) (
 	}
 	inv := invocations[play.at.invocation]
 	if play.at.turn < 0 || play.at.turn >= len(inv.turns) {
-		return nil, play.errorf(inv.line, "there is no such turn; the invocation has %d", len(inv.turns))
+		return nil, play.errorf(inv.line, "turn not found; the invocation has %d", len(inv.turns))
 	}
 	play.turn = inv.turns[play.at.turn]
 	return play, nil
@@ -134,7 +134,7 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 		return i, nil
 	}
 	if free := len(invocations) - taken; free > 0 {
-		return 0, fmt.Errorf("%s: agent %s, invocation %d, turn 1: the when of none of the %d invocations left holds",
+		return 0, fmt.Errorf("%s: agent %s, invocation %d, turn 1: when is false for all %d remaining invocations",
 			p.script.file, agent, taken+1, free)
 	}
 	return 0, fmt.Errorf("%s: agent %s, invocation %d, turn 1: the script has only %d invocation(s) of this agent",

@@ -95,7 +95,7 @@ func (p *Plugin) ResolveAction(t api.ActionType, id string) api.Action {
 
 func (p *Plugin) model(agent string) *ai.ModelAction {
 	opts := &ai.ModelOptions{
-		Label: "Recorded answers for " + agent + " (scripted, no model is asked)",
+		Label: "Recorded answers for " + agent + " (scripted, without a model)",
 		Supports: &ai.ModelSupports{
 			Multiturn:   true,
 			SystemRole:  true,

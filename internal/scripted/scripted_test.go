@@ -118,8 +118,8 @@ func TestErrorsNameThePlace(t *testing.T) {
 	for _, test := range []struct{ script, agent, want string }{
 		{example, "test-runner", `script.yaml:8: agent test-runner, invocation 1, turn 2: expected last.sum == 3; the last tool output was {"sum":6}`},
 		{`agents: {a: [[{text: "${ last.sum }"}]]}`, "a", `script.yaml:1: agent a, invocation 1, turn 1: `},
-		{example, "stranger", `script.yaml has no turns for agent "stranger", it has them for test-runner`},
-		{`agents: {a: [{when: "prompt == 'x'", turns: [{text: hi}]}]}`, "a", "agent a, invocation 1, turn 1: the when of none of the 1 invocations left holds"},
+		{example, "stranger", `script.yaml has no turns for agent "stranger", only for test-runner`},
+		{`agents: {a: [{when: "prompt == 'x'", turns: [{text: hi}]}]}`, "a", "agent a, invocation 1, turn 1: when is false for all 1 remaining invocations"},
 	} {
 		_, err := start(t, test.script)(test.agent, "go", map[string]any{"b": 5})
 		wantError(t, err, test.want)

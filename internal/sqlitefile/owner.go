@@ -77,7 +77,7 @@ func (f *File) Lives(id string) (bool, error) {
 		return false, nil
 	}
 	if strings.ContainsFunc(id, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
-		return false, fmt.Errorf("%s: %w: it names an owner %q", f.path, ErrCorrupt, id)
+		return false, fmt.Errorf("%s: %w: it contains owner %q", f.path, ErrCorrupt, id)
 	}
 	return f.locked(id)
 }

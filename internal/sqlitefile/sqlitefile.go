@@ -35,11 +35,11 @@ var (
 	// ErrNewer means that a newer version of the program wrote the file.
 	ErrNewer = errors.New("the state file was written by a newer version")
 	// ErrReadOnly means that the file or its directory cannot be written.
-	ErrReadOnly = errors.New("the state file cannot be written")
+	ErrReadOnly = errors.New("cannot write the state file")
 	// ErrFull means that the disk is full or failing.
-	ErrFull = errors.New("the disk of the state file takes no more")
+	ErrFull = errors.New("the disk of the state file is full")
 	// ErrBusy means that another process kept its lock on the file.
-	ErrBusy = errors.New("the state file is held by another process")
+	ErrBusy = errors.New("the state file is locked by another process")
 )
 
 // Component is a group of tables.
@@ -133,14 +133,14 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 			return err
 		}
 		if have > len(c.Migrations) {
-			return fmt.Errorf("%w: version %d of its %s, this program knows %d", ErrNewer, have, c.Name, len(c.Migrations))
+			return fmt.Errorf("%w: found version %d of its %s, this program supports %d", ErrNewer, have, c.Name, len(c.Migrations))
 		}
 		if have == len(c.Migrations) {
 			return nil
 		}
 		for _, step := range c.Migrations[have:] {
 			if _, err := tx.ExecContext(ctx, step); err != nil {
-				return fmt.Errorf("bringing %s up to date: %w", c.Name, err)
+				return fmt.Errorf("upgrading %s: %w", c.Name, err)
 			}
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO component VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET version = excluded.version`,

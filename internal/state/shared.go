@@ -65,17 +65,17 @@ func AwaitLost(ctx context.Context, records Records, owner string, lost func(err
 func sharedHint(err error) string {
 	switch {
 	case errors.Is(err, postgres.ErrAddress):
-		return "set WORKCELL_STATE, or --state, as in postgres://user@host/database"
+		return "set WORKCELL_STATE or --state, as in postgres://user@host/database"
 	case errors.Is(err, postgres.ErrUnreachable):
-		return "does the server run, and does WORKCELL_STATE, or --state, name it? What runs waits for it, and what was interrupted can be resumed"
+		return "check that the server is running and that WORKCELL_STATE or --state is its URL; running work waits for it, and interrupted work can be resumed"
 	case errors.Is(err, postgres.ErrRefused):
-		return "the user of the URL must be able to connect to the database and to make tables in its schema workcell; passwords can stand in a file that PGPASSFILE names"
+		return "allow the URL's user to connect to the database and to create tables in its schema workcell; set PGPASSFILE to a file with passwords"
 	case errors.Is(err, postgres.ErrNewer):
-		return "use the newer workcell that wrote it, or another database"
+		return "use the newer version of workcell that wrote it, or another database"
 	case errors.Is(err, postgres.ErrFull):
 		return "free some space on the server"
 	case errors.Is(err, postgres.ErrLeaseLost):
-		return "another process may have removed its sandboxes, or go on with its run: `workcell sessions ls`, `workcell runs ls`"
+		return "another process may have removed its sandboxes or resumed its run; check `workcell sessions ls` and `workcell runs ls`"
 	}
 	return ""
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // errNoPostgres is why a database cannot be used.
-var errNoPostgres = hint.New(hint.Unavailable, errors.New("this workcell was built without PostgreSQL (tag no_postgres)"),
-	"use a workcell that was built with it, or leave out --state and WORKCELL_STATE")
+var errNoPostgres = hint.New(hint.Unavailable, errors.New("PostgreSQL is not included in this build (build tag no_postgres)"),
+	"use a workcell build that includes it, or remove --state and WORKCELL_STATE")
 
 func (Place) openSharedRecords(context.Context) (Records, error) { return nil, errNoPostgres }
 

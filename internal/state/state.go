@@ -39,7 +39,7 @@ func Locate(env environ.Lookup, flag string) (Dir, error) {
 		dir = filepath.Join(base, "workcell")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", hint.New(hint.Usage, fmt.Errorf("cannot make the state directory: %w", err), "pass --state-dir DIR")
+		return "", hint.New(hint.Usage, fmt.Errorf("cannot create the state directory: %w", err), "pass --state-dir DIR")
 	}
 	return Dir(dir), nil
 }
@@ -53,15 +53,15 @@ func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
-		return "when no other workcell is running, move the file away: a new one is made, with records of the sandboxes that are there; the journals of runs are lost with the old one"
+		return "stop all other workcell processes, then move the file away; a new file with records of the existing sandboxes is created, but the journals of runs are lost"
 	case errors.Is(err, sqlitefile.ErrNewer):
-		return "use the newer workcell that wrote it, or another --state-dir"
+		return "use the newer version of workcell that wrote it, or another --state-dir"
 	case errors.Is(err, sqlitefile.ErrReadOnly):
-		return "let this user write to it, or pass --state-dir DIR"
+		return "allow this user to write to it, or pass --state-dir DIR"
 	case errors.Is(err, sqlitefile.ErrFull):
 		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
 	case errors.Is(err, sqlitefile.ErrBusy):
-		return "try again; if it stays, a process that uses the file is stopped"
+		return "try again; if it fails again, a process that uses the file is suspended"
 	}
 	return sharedHint(err)
 }
@@ -89,8 +89,8 @@ func (d Dir) Instance(ctx context.Context, store Records) (string, error) {
 		}
 	}
 	if id != known {
-		return "", hint.New(hint.Failed, fmt.Errorf("the state file is about the sandboxes of instance %s, and %s says %s", known, instanceFile, id),
-			"remove the file "+instanceFile+" to go on with those, or move "+stateFile+" away; both are in the state directory")
+		return "", hint.New(hint.Failed, fmt.Errorf("the state file belongs to instance %s, but %s contains %s", known, instanceFile, id),
+			"remove the file "+instanceFile+" to use the state file's instance, or move "+stateFile+" away; both are in the state directory")
 	}
 	return id, nil
 }
@@ -130,8 +130,8 @@ func (d Dir) ReadInstance() (string, error) {
 	id := strings.TrimSpace(string(raw))
 	if !isInstanceID(id) {
 		// Guessing a new id would orphan the sandboxes that carry the old one, so a person has to decide.
-		return "", hint.New(hint.Failed, fmt.Errorf("%s does not hold an instance id", path),
-			"remove the file: it is made again with what the state file knows, or with a new id, and then sandboxes that are running now are no longer listed")
+		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance id", path),
+			"remove the file; it is recreated with the id in the state file, or with a new id, in which case running sandboxes are no longer listed")
 	}
 	return id, nil
 }

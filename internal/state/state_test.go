@@ -70,7 +70,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	path := filepath.Join(dir, instanceFile)
 	must(t, os.WriteFile(path, []byte("../../x\n"), 0o600))
 	_, err := Dir(dir).instance(session.NewID())
-	wantFailure(t, err, hint.Failed, "does not hold an instance id")
+	wantFailure(t, err, hint.Failed, "does not contain an instance id")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
 		t.Errorf("file = %q, %v", raw, err)
 	}
@@ -99,7 +99,7 @@ func TestInstanceIsKept(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
 	_, err = d.Instance(t.Context(), store)
-	wantFailure(t, err, hint.Failed, "of instance "+id)
+	wantFailure(t, err, hint.Failed, "instance "+id)
 }
 
 func TestStateDirChoice(t *testing.T) {
@@ -126,7 +126,7 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	_, err := Locate(environ.Of(nil), filepath.Join(file, "below"))
-	wantFailure(t, err, hint.Usage, "cannot make the state directory")
+	wantFailure(t, err, hint.Usage, "cannot create the state directory")
 	var pe *os.PathError
 	if !errors.As(err, &pe) {
 		t.Errorf("error = %#v", err)
@@ -179,7 +179,7 @@ func TestSharedDatabase(t *testing.T) {
 func TestHint(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{sqlitefile.ErrCorrupt, sqlitefile.ErrForeign} {
-		if got := Hint(fmt.Errorf("opening: %w", err)); !strings.Contains(got, "no other workcell is running") {
+		if got := Hint(fmt.Errorf("opening: %w", err)); !strings.Contains(got, "stop all other workcell processes") {
 			t.Errorf("%v: hint %q", err, got)
 		}
 	}

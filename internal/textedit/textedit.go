@@ -10,7 +10,7 @@ import (
 )
 
 // ErrTooLarge is returned when a file would get larger than it may.
-var ErrTooLarge = errors.New("the file would get too large")
+var ErrTooLarge = errors.New("the file would be too large")
 
 // Search is where a text occurs in a file. CR LF and LF are one kind of line end to it; everything else is compared exactly.
 type Search struct {

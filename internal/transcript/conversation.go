@@ -28,7 +28,7 @@ import (
 const MaxBytes = 16 << 20
 
 // ErrInvalid: a part cannot be read, or does not follow the ones before it.
-var ErrInvalid = errors.New("the recorded conversation is not usable")
+var ErrInvalid = errors.New("the recorded conversation is damaged")
 
 // part is one recorded part: one of its fields is set.
 type part struct {
@@ -123,7 +123,7 @@ func (c *Conversation) Add(raw json.RawMessage, at time.Time) error {
 	switch {
 	case err != nil:
 	case c.lost != "":
-		err = errors.New("a part follows the one that ends the record")
+		err = errors.New("a part follows the last part of the record")
 	case p.Lost == "" && c.bytes+len(raw) > MaxBytes:
 		err = fmt.Errorf("it has more than %d bytes", MaxBytes)
 	case p.Turn != nil:
@@ -150,10 +150,10 @@ func decode(raw json.RawMessage) (p part, err error) {
 		return p, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return p, errors.New("something follows the part")
+		return p, errors.New("unexpected data after the part")
 	}
 	if set := []bool{p.Turn != nil, p.Call != nil, p.Lost != "", p.Restart != ""}; len(slices.DeleteFunc(set, func(b bool) bool { return !b })) != 1 {
-		return p, errors.New("a part is one of turn, call, lost and restart")
+		return p, errors.New("a part must be turn, call, lost, or restart")
 	}
 	return p, nil
 }
@@ -212,7 +212,7 @@ func requestsOf(answer *ai.Message) ([]*ai.ToolRequest, error) {
 			continue
 		}
 		if seen[p.ToolRequest.Ref] {
-			return nil, errors.New("tool calls without references of their own")
+			return nil, errors.New("tool calls without unique references")
 		}
 		seen[p.ToolRequest.Ref] = true
 		requests = append(requests, p.ToolRequest)
@@ -227,7 +227,7 @@ func (c *Conversation) addCall(call *call) error {
 	at := slices.IndexFunc(c.requests, func(r *ai.ToolRequest) bool { return r.Ref == call.Ref })
 	switch {
 	case call.Turn != c.turns || at < 0:
-		return fmt.Errorf("there is no call %.40q in turn %d", call.Ref, call.Turn)
+		return fmt.Errorf("unknown call %.40q in turn %d", call.Ref, call.Turn)
 	case c.results[call.Ref] != nil:
 		return fmt.Errorf("two results of call %.40q in turn %d", call.Ref, call.Turn)
 	case call.Result == nil || slices.Contains(call.Result.Content, nil):

@@ -18,7 +18,7 @@ import (
 )
 
 // ErrFull is what a Write function returns when there is no room for a part. The conversation goes on, without a record.
-var ErrFull = errors.New("there is no room for the record of a conversation")
+var ErrFull = errors.New("record limit of conversations reached")
 
 // Write stores a part. It must have done so when it returns. A failure other than ErrFull ends the conversation.
 type Write func(ctx context.Context, part json.RawMessage) error
@@ -245,7 +245,7 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 	for i, m := range req.Messages {
 		raw, err := json.Marshal(m)
 		if err != nil {
-			return r.giveUp(ctx, fmt.Sprintf("a message cannot be written: %v", err))
+			return r.giveUp(ctx, fmt.Sprintf("cannot write a message: %v", err))
 		}
 		if t.Keep == i && i < len(before) && bytes.Equal(raw, before[i]) {
 			t.Keep++
@@ -254,7 +254,7 @@ func (r *Recorder) recordTurn(ctx context.Context, req *ai.ModelRequest, resp *a
 		t.Messages = append(t.Messages, raw)
 	}
 	if t.Answer, err = json.Marshal(resp.Message); err != nil {
-		return r.giveUp(ctx, fmt.Sprintf("an answer cannot be written: %v", err))
+		return r.giveUp(ctx, fmt.Sprintf("cannot write an answer: %v", err))
 	}
 	if resp.Usage != nil {
 		t.InputTokens, t.OutputTokens = max(resp.Usage.InputTokens, 0), max(resp.Usage.OutputTokens, 0)
@@ -292,7 +292,7 @@ func (r *Recorder) add(ctx context.Context, p part) error {
 	}
 	raw, err := json.Marshal(p)
 	if err != nil {
-		return r.giveUp(ctx, fmt.Sprintf("a part of it cannot be written: %v", err))
+		return r.giveUp(ctx, fmt.Sprintf("cannot write a part of it: %v", err))
 	}
 	if r.past.bytes+len(raw) > MaxBytes {
 		return r.giveUp(ctx, fmt.Sprintf("it has more than %d MiB", MaxBytes>>20))
@@ -302,7 +302,7 @@ func (r *Recorder) add(ctx context.Context, p part) error {
 	}
 	switch err := r.write(ctx, raw); {
 	case errors.Is(err, ErrFull):
-		return r.giveUp(ctx, "those of the run's steps that are under way have more bytes than are kept")
+		return r.giveUp(ctx, "the conversations of the run's running steps exceed the limit")
 	case err != nil:
 		r.failed = err
 		return err

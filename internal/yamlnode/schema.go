@@ -73,7 +73,7 @@ func (c *refCheck) cost(at any) (int, error) {
 		total += n
 	}
 	if total > maxSchemaWork {
-		return 0, errors.New("the references multiply beyond measure")
+		return 0, errors.New("the references expand without limit")
 	}
 	return total, nil
 }
@@ -81,7 +81,7 @@ func (c *refCheck) cost(at any) (int, error) {
 func (c *refCheck) follow(ref string) (int, error) {
 	if n, ok := c.work[ref]; ok {
 		if n == 0 {
-			return 0, fmt.Errorf("$ref %s leads back to itself", ref)
+			return 0, fmt.Errorf("$ref %s refers to itself", ref)
 		}
 		return n, nil
 	}
@@ -107,7 +107,7 @@ func (c *refCheck) resolve(ref string) (any, error) {
 			if target, ok := defs[name]; ok {
 				return target, nil
 			}
-			return nil, fmt.Errorf("$ref %s: there is no such definition", ref)
+			return nil, fmt.Errorf("$ref %s: definition not found", ref)
 		}
 	}
 	return nil, fmt.Errorf("$ref %s: only # and #/$defs/name are supported", ref)

@@ -128,7 +128,7 @@ func (f Format) Parse(text string) (root *yaml.Node, problem *Problem) {
 	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
 	defer func() {
 		if r := recover(); r != nil {
-			root, problem = nil, &Problem{Line: 1, Message: fmt.Sprintf("the YAML cannot be read: %v", r)}
+			root, problem = nil, &Problem{Line: 1, Message: fmt.Sprintf("cannot read the YAML: %v", r)}
 		}
 		if problem != nil {
 			problem.Line += f.FirstLine - 1
@@ -187,7 +187,7 @@ type Report func(n *yaml.Node, hint, format string, args ...any)
 func (f Format) Check(root *yaml.Node, report Report) bool {
 	c := checker{Format: f, report: report, sizes: map[*yaml.Node]extent{}, inside: map[*yaml.Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
-		report(root, "write it out instead", "%s has more than %d values once aliases are followed", f.Name, f.MaxValues)
+		report(root, "write out the values", "%s has more than %d values once aliases are followed", f.Name, f.MaxValues)
 		c.endless = true
 	}
 	return !c.endless
@@ -266,7 +266,7 @@ func (c *checker) keys(n *yaml.Node) {
 		case key.Kind != yaml.ScalarNode:
 			c.report(key, "", "a key must be text")
 		case key.ShortTag() == "!!merge" && !c.MergeKeys:
-			c.report(key, "write the values out", "merge keys are not supported")
+			c.report(key, "write out the values", "merge keys are not supported")
 		case first != nil:
 			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q", Clip(key.Value))
 		default:
