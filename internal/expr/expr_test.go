@@ -309,7 +309,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	_, err = tree(t, "a: ${ x }\nl:\n- ok\n- y ${ y }\n- .nan")
-	const known = "; there is input, steps, run, vars, last\n"
+	const known = "; available: input, steps, run, vars, last\n"
 	if got, want := err.Error(), "1:3: unknown name \"x\""+known+"4:5: unknown name \"y\""+known+"5:0: the number .nan cannot be used, write it as text"; got != want {
 		t.Errorf("error\n%s\nwant\n%s", got, want)
 	}

@@ -95,7 +95,7 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	if _, rest, ok := strings.Cut(msg, "undeclared reference to '"); ok && len(e.vars) > 0 {
 		name, suggestion, _ := strings.Cut(rest, "'")
 		if suggestion == "" {
-			suggestion = "; there is " + strings.Join(e.Names(), ", ")
+			suggestion = "; available: " + strings.Join(e.Names(), ", ")
 		}
 		msg = fmt.Sprintf("unknown name %q%s", name, strings.ReplaceAll(suggestion, "'", `"`))
 	}

@@ -73,7 +73,7 @@ func (l List) Problems() []Problem {
 		}
 	}
 	if len(l.Deny) > 0 && len(l.Allow) == 0 {
-		found = append(found, Problem{"deny", "there is nothing to deny: nothing is allowed", "add allow"})
+		found = append(found, Problem{"deny", "deny requires allow, because nothing is allowed", "add allow"})
 	}
 	return found
 }

@@ -187,7 +187,7 @@ type Report func(n *yaml.Node, hint, format string, args ...any)
 func (f Format) Check(root *yaml.Node, report Report) bool {
 	c := checker{Format: f, report: report, sizes: map[*yaml.Node]extent{}, inside: map[*yaml.Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
-		report(root, "write out the values", "%s has more than %d values once aliases are followed", f.Name, f.MaxValues)
+		report(root, "write out the values", "%s has more than %d values after aliases are expanded", f.Name, f.MaxValues)
 		c.endless = true
 	}
 	return !c.endless
