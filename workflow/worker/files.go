@@ -91,7 +91,7 @@ FROM workcell.run_file WHERE run = $1 AND name = $2 AND part = 0`, runID, name, 
 		}
 		switch {
 		case part > 0 && (errors.Is(err, pgx.ErrNoRows) || err == nil && written != began):
-			return fmt.Errorf("file %s of run %s changed while it was read; try again", name, runID)
+			return fmt.Errorf("file %s of run %s was replaced while it was read; try again", name, runID)
 		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("file %s of run %s: %w", name, runID, backend.ErrNotFound)
 		case err != nil || data == nil:
