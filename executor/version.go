@@ -22,7 +22,7 @@ func Version(ctx context.Context, s *session.Session, program string) (string, e
 	}
 	version := regexp.MustCompile(`\b\d+\.\d+(\.\d+)?(-[0-9A-Za-z.]{1,30})?\b`).Find(res.Stdout.Bytes())
 	if version == nil || res.ExitCode != 0 {
-		return "", fmt.Errorf("%s does not report its version: exit code %d: %w", program, res.ExitCode, backend.ErrUnsupported)
+		return "", fmt.Errorf("%s reports no version: exit code %d: %w", program, res.ExitCode, backend.ErrUnsupported)
 	}
 	return string(version), nil
 }

@@ -167,7 +167,7 @@ func (doc *Document) placeOutputs(d *decoder) {
 	switch {
 	case doc.named == nil:
 	case doc.Sandbox == nil || !doc.Sandbox.Mode.Lasting():
-		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs require a sandbox that keeps its files")
+		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs require a persistent sandbox")
 	case doc.Sandbox.Outputs != nil:
 		d.fail(d.at["outputs"], "remove one of the two", "the outputs are declared twice")
 	default:

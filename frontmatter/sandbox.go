@@ -493,7 +493,7 @@ func (c *checker) hostTools(s Sandbox) {
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {
-		c.add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes are removed with their run")
+		c.add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes end with their run")
 	}
 	if s.Mode.Lasting() {
 		for _, f := range []struct {

@@ -134,7 +134,7 @@ type sessionStatus struct {
 	IdleLimit      int64  `json:"idle_limit_seconds,omitempty" jsonschema_description:"idle time after which it is closed"`
 	Running        int    `json:"running_commands"`
 	CPUMillicores  int64  `json:"cpu_limit_millicores,omitempty"`
-	CPUTimeMS      int64  `json:"cpu_time_ms,omitempty" jsonschema_description:"CPU time used since the sandbox was created"`
+	CPUTimeMS      int64  `json:"cpu_time_ms,omitempty" jsonschema_description:"CPU time since the sandbox was created"`
 	MemoryBytes    int64  `json:"memory_bytes,omitempty"`
 	MemoryLimit    int64  `json:"memory_limit_bytes,omitempty"`
 	Processes      int64  `json:"processes,omitempty"`

@@ -64,7 +64,7 @@ func (m *Manager) checkEnvironment(req Request) error {
 	case m.opts.Environments == nil:
 		return fmt.Errorf("%w: packages cannot be installed; set Options.Environments", backend.ErrUnsupported)
 	case !keeps:
-		return fmt.Errorf("%w: packages cannot be installed; %s does not support environments", backend.ErrUnsupported, m.driver)
+		return fmt.Errorf("%w: packages cannot be installed: %s does not support it", backend.ErrUnsupported, m.driver)
 	case m.opts.Egress == nil:
 		return fmt.Errorf("%w: packages cannot be installed without an egress proxy; set Options.Egress", backend.ErrUnsupported)
 	}

@@ -82,7 +82,7 @@ func (b *binding) yield(ctx context.Context, in execInput) time.Duration {
 func commandGiven(in execInput) *toolspec.Error {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return toolspec.Failf(toolspec.CodeInvalid, "cmd and command cannot be used together").WithRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd and command cannot be combined").WithRemediation(shellDescription)
 	case len(in.Cmd) == 0 && in.Command == "":
 		return toolspec.Failf(toolspec.CodeInvalid, "cmd or command is required").WithRemediation(shellDescription)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
@@ -209,7 +209,7 @@ func eitherForm(textName string, text *string, dataName string, data *string) (b
 	case text == nil && data == nil:
 		return nil, false, nil
 	case !empty(text) && !empty(data):
-		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s and %s cannot be used together", textName, dataName)
+		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s and %s cannot be combined", textName, dataName)
 	case text != nil && empty(data):
 		return []byte(*text), true, nil
 	}

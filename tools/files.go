@@ -77,7 +77,7 @@ func absolute(s *session.Session, name string) string {
 func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput, err error) {
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
-		return out, toolspec.Failf(toolspec.CodeInvalid, "offset counts bytes and cannot be used with line_offset or line_limit")
+		return out, toolspec.Failf(toolspec.CodeInvalid, "offset counts bytes; do not use line_offset or line_limit")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {

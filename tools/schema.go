@@ -87,7 +87,7 @@ type openOutput struct {
 	User      string     `json:"user"`
 	Network   string     `json:"network"`
 	Limits    openLimits `json:"limits"`
-	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"ports that programs in the sandbox should listen on"`
+	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"ports that programs in the sandbox listen on"`
 	Note      string     `json:"note" jsonschema_description:"what the sandbox provides"`
 }
 

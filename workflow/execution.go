@@ -126,7 +126,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached its limit of %d steps (max_steps)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
+		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
 	ex.attempts, ex.losses, ex.past = attempt, before.interrupted, before.kept()

@@ -66,7 +66,7 @@ func TestNestedRunFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run reached its limit of 1 steps (max_steps)"}
+	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run reached max_steps (1)"}
 	if diff := cmp.Diff(want, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -88,14 +88,14 @@ steps:
   - {id: a, type: set, vars: {x: 1}, on_error: continue}
   - {id: s, type: switch, cases: [{when: "false", next: e}], default: a}
   - {id: e, type: end}`,
-			err: "step a: the run reached its limit of 100 steps (max_steps)", steps: 100,
+			err: "step a: the run reached max_steps (100)", steps: 100,
 		},
 		"loop over on_error": {src: `
 max_steps: 30
 steps:
   - {id: a, type: agent, agent: x, on_error: a, retry: {max_attempts: 20, backoff: 0s}}
   - {id: e, type: end}`,
-			err: "step a: the run reached its limit of 30 steps (max_steps)", steps: 30,
+			err: "step a: the run reached max_steps (30)", steps: 30,
 		},
 		"a million items": {
 			input: map[string]any{"list": big},
@@ -115,7 +115,7 @@ steps:
 		"max_steps in branches": {
 			input: map[string]any{"list": big[:40]},
 			src:   "steps: [{id: f, type: for_each, items: input.list, on_error: continue, max_concurrency: 8, fail_fast: false, steps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: set, vars: {x: 1}, on_error: continue}]}]",
-			err:   "the run reached its limit of 50 steps (max_steps)", steps: 50,
+			err:   "the run reached max_steps (50)", steps: 50,
 		},
 		"an output that is too large": {src: "steps: [{id: a, type: agent, agent: large}]",
 			err: "step a: cannot save the output: the result has more than 4194304 bytes: expression limit exceeded", steps: 1,

@@ -26,7 +26,7 @@ func (l *loader) schema(n *yaml.Node) *schema {
 	}
 	raw, _ := expr.Data(n, l.failExpr).(map[string]any)
 	if t, ok := raw["type"]; ok && t != "object" {
-		l.fail(n, "use object, because a run's input maps names to values", "input must have type object, it has %s", clip(expr.Text(t)))
+		l.fail(n, "a run's input maps names to values", "input must have type object, it has %s", clip(expr.Text(t)))
 		return nil
 	}
 	if err := yamlnode.CheckReferences(raw); err != nil {

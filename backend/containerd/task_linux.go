@@ -145,7 +145,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	}
 	wctx, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	_, err = kit.Call(wctx, b.calls, "wait for the sandbox to exit", func(ctx context.Context) (*tasks.WaitResponse, error) {
+	_, err = kit.Call(wctx, b.calls, "await the sandbox's exit", func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

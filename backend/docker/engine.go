@@ -41,7 +41,7 @@ func (b *driver) probe(ctx context.Context) error {
 		return fmt.Errorf("docker: the engine runs %q containers, not linux: %w", ping.OSType, backend.ErrUnsupported)
 	}
 	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, minAPI) {
-		return fmt.Errorf("docker: the engine's API is %s, Workcell requires %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
+		return fmt.Errorf("docker: engine API %s, Workcell requires %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
 	}
 	b.api.NegotiateAPIVersionPing(ping)
 	return nil

@@ -176,7 +176,7 @@ func (b *driver) copyGuest(ctx context.Context, v *guestVolume, id string) error
 	}
 	st, err := b.statPath(ctx, id, embed.Path)
 	if err == nil && st.Size != int64(size) {
-		err = fmt.Errorf("docker: the engine stored %d of %d bytes of the guest agent: %w", st.Size, size, backend.ErrUnavailable)
+		err = fmt.Errorf("docker: stored %d of %d bytes of the guest agent: %w", st.Size, size, backend.ErrUnavailable)
 	}
 	return err
 }

@@ -45,10 +45,10 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 		return true, false, nil
 	}
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
-		return false, false, fmt.Errorf("docker: volume %s already exists and belongs to another session: %w", p.volume, backend.ErrExists)
+		return false, false, fmt.Errorf("docker: volume %s belongs to another session: %w", p.volume, backend.ErrExists)
 	}
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
-		return false, false, fmt.Errorf("docker: the existing workspace of the session has a different size or kind: %w", backend.ErrExists)
+		return false, false, fmt.Errorf("docker: the session's workspace has a different size or kind: %w", backend.ErrExists)
 	}
 	half = b.half(v)
 	if half && p.Spec.Fork == nil {

@@ -241,7 +241,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 			return line, nil
 		}
 	}
-	return nil, fmt.Errorf("kubernetes: the guest agent's report is longer than %d bytes: %w", most, backend.ErrUnavailable)
+	return nil, fmt.Errorf("kubernetes: the guest agent's report exceeds %d bytes: %w", most, backend.ErrUnavailable)
 }
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.

@@ -79,7 +79,7 @@ func endOf(pod *corev1.Pod, t *corev1.ContainerStateTerminated) error {
 	case pod.Status.Reason == "Evicted":
 		return fmt.Errorf("kubernetes: the node evicted the sandbox: %.200s: %w", pod.Status.Message, backend.ErrLost)
 	case pod.Status.Reason == "OutOfcpu" || pod.Status.Reason == "OutOfmemory" || pod.Status.Reason == "OutOfpods":
-		return fmt.Errorf("kubernetes: the node rejected the sandbox for lack of resources: %s: %w", pod.Status.Reason, backend.ErrCapacity)
+		return fmt.Errorf("kubernetes: the node has too few resources: %s: %w", pod.Status.Reason, backend.ErrCapacity)
 	case t != nil && t.Reason == "StartError":
 		return fmt.Errorf("kubernetes: no guest agent for this node in the image; set Options.GuestImage: %w", backend.ErrInvalid)
 	case t != nil:

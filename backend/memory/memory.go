@@ -175,7 +175,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 		e.workspaces[info.SessionID] = w
 	}
 	if w.instance != info.Instance {
-		return backend.Info{}, fmt.Errorf("memory: the workspace of session %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
+		return backend.Info{}, fmt.Errorf("memory: workspace of session %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
 	}
 	w.files.setLimit(info.Limits.WorkspaceBytes)
 	s := &sandbox{info: info, files: w.files}
@@ -372,7 +372,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 		}
 	}
 	if w.instance != instance {
-		return fmt.Errorf("memory: the workspace of session %s belongs to another installation: %w", sessionID, backend.ErrExists)
+		return fmt.Errorf("memory: workspace of session %s belongs to another installation: %w", sessionID, backend.ErrExists)
 	}
 	delete(b.e.workspaces, sessionID)
 	return nil

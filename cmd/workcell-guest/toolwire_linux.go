@@ -81,7 +81,7 @@ func (c *toolsCommand) request(method string, params, meta map[string]any, end t
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &toolFailure{Code: "timeout", Message: "no answer within --timeout", Remediation: "Pass a larger --timeout, or do less in a call."}
 	}
-	return &toolFailure{Code: "unavailable", Message: "the connection to the host was lost during the call: " + err.Error(),
+	return &toolFailure{Code: "unavailable", Message: "lost the connection to the host during the call: " + err.Error(),
 		Remediation: "Find out whether the call took effect before repeating it.", OutcomeUnknown: true}
 }
 

@@ -67,7 +67,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 // settings returns the environment and the files of a call, and what of the system prompt is not among them.
 func (d Driver) settings(t executor.Task, in executor.Inside) (inv executor.Invocation, system string, err error) {
 	if t.MaxTurns > 0 {
-		return inv, "", fmt.Errorf("%w: acp does not support a limit of turns; use a budget or a timeout", backend.ErrUnsupported)
+		return inv, "", fmt.Errorf("%w: acp cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
 	}
 	if d.Settings == nil {
 		return executor.Invocation{Env: executor.Environment(t, in), Keep: []string{".local/share"}}, t.System, nil

@@ -34,7 +34,7 @@ func (Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation,
 		return executor.Invocation{}, fmt.Errorf("%w: codex requires a model with the %s API", backend.ErrUnsupported, executor.OpenAIResponses)
 	}
 	if t.MaxTurns > 0 {
-		return executor.Invocation{}, fmt.Errorf("%w: codex does not support a limit of turns; use a budget or a timeout", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: codex cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
 	}
 	home := path.Join(in.Home, ".codex")
 	config, err := configuration(t, in, model)

@@ -19,7 +19,7 @@ const maxBytes = 64 << 10
 
 // removed has what to use instead of keys that earlier versions had.
 var removed = map[string]string{
-	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}` to create sandboxes in advance, see docs/pool.md",
+	keyKubernetes + "claims":               "it was removed; use `pool: {IMAGE: N}`, see docs/pool.md",
 	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/kubernetes.md#networks",
 }
 

@@ -88,7 +88,7 @@ func settings(backends []string) []setting {
 		setting{key: keyKubernetes + "context", fallback: "", variable: "WORKCELL_KUBE_CONTEXT", what: "context of the kubeconfig; empty: the current context"},
 		setting{key: keyKubernetes + "namespace", fallback: "", variable: "WORKCELL_KUBE_NAMESPACE", what: "namespace of sandboxes; empty: the context's"},
 		setting{key: keyKubernetes + "guest_image", fallback: "", variable: "WORKCELL_KUBE_GUEST_IMAGE",
-			what: "image with the guest agent for pods, see workcell guest image; empty: each image contains it", check: checkImage},
+			what: "image with the guest agent for pods (workcell guest image); empty: each image has it", check: checkImage},
 		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
 			what: "storage class of workspaces; empty: files are lost when a sandbox stops"},
 		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be used as OCI runtimes"},

@@ -38,7 +38,7 @@ func (u Use) Provider() (string, error) {
 		return name, nil
 	}
 	if len(known) == 0 {
-		return "", hint.New(hint.Model, fmt.Errorf("%s: model providers are not included in this build (build tag no_models)", u),
+		return "", hint.New(hint.Model, fmt.Errorf("%s: this build has no model providers (build tag no_models)", u),
 			"use a workcell build that includes them, or recorded answers with --model scripted/PATH.yaml")
 	}
 	todo := "known providers: " + strings.Join(known, ", ")

@@ -34,7 +34,7 @@ func (g Globs) Problems() []Problem {
 		glob, _ := split(text)
 		switch {
 		case path.IsAbs(glob):
-			list = append(list, Problem{i, fmt.Sprintf("the output path %q is absolute", text), "use a path relative to /workspace"})
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is absolute", text), "use a path relative to /workspace"})
 		case !fs.ValidPath(glob) || glob == ".":
 			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below /workspace", text), `as in report.csv, "dist/**" or "coverage.xml?"`})
 		case !doublestar.ValidatePattern(glob):

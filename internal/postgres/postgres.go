@@ -144,7 +144,7 @@ func (db *DB) migrate(ctx context.Context, c Component) error {
 		return err
 	}
 	if have > len(c.Migrations) {
-		return fmt.Errorf("%s: %w: found version %d of its %s, this program supports %d", db.where, ErrNewer, have, c.Name, len(c.Migrations))
+		return fmt.Errorf("%s: %w: version %d of its %s, this program supports %d", db.where, ErrNewer, have, c.Name, len(c.Migrations))
 	}
 	return db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('workcell/migrate', 0))`); err != nil {

@@ -133,7 +133,7 @@ func (f *File) migrate(ctx context.Context, c Component) error {
 			return err
 		}
 		if have > len(c.Migrations) {
-			return fmt.Errorf("%w: found version %d of its %s, this program supports %d", ErrNewer, have, c.Name, len(c.Migrations))
+			return fmt.Errorf("%w: version %d of its %s, this program supports %d", ErrNewer, have, c.Name, len(c.Migrations))
 		}
 		if have == len(c.Migrations) {
 			return nil

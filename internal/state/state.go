@@ -90,7 +90,7 @@ func (d Dir) Instance(ctx context.Context, store Records) (string, error) {
 	}
 	if id != known {
 		return "", hint.New(hint.Failed, fmt.Errorf("the state file belongs to instance %s, but %s contains %s", known, instanceFile, id),
-			"remove the file "+instanceFile+" to use the state file's instance, or move "+stateFile+" away; both are in the state directory")
+			"remove "+instanceFile+" to use the state file's instance, or move "+stateFile+" away (both in the state directory)")
 	}
 	return id, nil
 }

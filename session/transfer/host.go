@@ -157,7 +157,7 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 	case err == nil && st.IsDir():
 		t.at.kind = session.TypeDir
 	case err == nil && !st.Mode().IsRegular():
-		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "use - for standard output")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "use - for stdout")
 	case err == nil:
 		t.at.kind = session.TypeFile
 		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it

@@ -129,7 +129,7 @@ func (c *copying) run(ctx context.Context) (err error) {
 	case session.TypeDir:
 		return c.tree(ctx, self)
 	}
-	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "use - for standard input")
+	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "use - for stdin")
 }
 
 // file copies a single file.

@@ -52,7 +52,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	case ctx.Err() != nil || transient(err):
 		return "", err
 	default:
-		s.log.Info(s.name+": workspaces cannot have their own file systems on this host, so their size is only monitored", "error", err)
+		s.log.Info(s.name+": no file systems for workspaces on this host, so their size is only monitored", "error", err)
 		s.found, s.until = backend.WorkspaceWatched, time.Now().Add(sizingAgain)
 	}
 	return s.found, nil

@@ -309,7 +309,7 @@ func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) m
 	for key, value := range yamlnode.Pairs(n) {
 		switch {
 		case !name.MatchString(key.Value):
-			c.fail(key, "", "invalid name %q for %s", yamlnode.Clip(key.Value), what)
+			c.fail(key, "", "invalid name %q in %s", yamlnode.Clip(key.Value), what)
 			continue
 		case value.Kind != yaml.ScalarNode || yamlnode.IsNull(value):
 			c.fail(value, `write "" for an empty value`, "%s.%s must be text", what, key.Value)

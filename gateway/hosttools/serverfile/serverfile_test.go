@@ -76,7 +76,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b, '${GITHUB_TOKEN}']}}":                            "f.yaml:1:28: command cannot contain variables; use variables only in env and headers",
 		"servers: {a: {command: [b], env: {C: '${NOPE}'}}}":                          "f.yaml:1:38: the variable NOPE is not set; set it, or remove it from the file",
 		"servers: {a: {command: [b], env: {C: '${GITHUB_TOKEN'}}}":                   "f.yaml:1:38: invalid variable; write ${NAME}, and $${ for ${ itself",
-		"servers: {a: {command: [b], env: {'C=D': x}}}":                              `f.yaml:1:35: invalid name "C=D" for env`,
+		"servers: {a: {command: [b], env: {'C=D': x}}}":                              `f.yaml:1:35: invalid name "C=D" in env`,
 		"servers: {a: {url: http://x, headers: {B: \"c\\r\\nd: ${GITHUB_TOKEN}\"}}}": "f.yaml:1:43: the value of headers.B contains a newline or a NUL byte",
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds is 0, it must be 1 to 3600",

@@ -167,7 +167,7 @@ async function request(method, params, end) {
     answer = await link.request(method, params, end);
   } catch (e) {
     if (e instanceof Late || e instanceof TypeError) throw e;
-    throw new ToolUnavailable("unavailable", "the connection to the host was lost during the call",
+    throw new ToolUnavailable("unavailable", "lost the connection to the host during the call",
       {remediation: "Find out whether the call took effect before repeating it.", outcomeUnknown: true});
   }
   if (!answer.error) return answer.result;

@@ -183,7 +183,7 @@ class _Host:
         except socket.timeout:
             raise
         except OSError as e:
-            raise ToolUnavailable("unavailable", "the connection to the host was lost during the call",
+            raise ToolUnavailable("unavailable", "lost the connection to the host during the call",
                                   "Find out whether the call took effect before repeating it.", False, True) from e
         finally:
             if link:
