@@ -79,13 +79,13 @@ func TestEnds(t *testing.T) {
 		"turns":            {begin + usage + usage + work, 2, executor.Options{}, executor.MaxTurns, executor.ErrMaxTurns, ""},
 		"left a child":     {begin + "setsid sleep 1000 & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
 		"left a quiet one": {begin + "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > child;" + done, 0, executor.Options{}, executor.Completed, nil, ""},
-		"crashed over one": {begin + "sh -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 </dev/null & echo $! > child; kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "ended by SIGKILL"},
+		"crashed over one": {begin + "sh -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 </dev/null & echo $! > child; kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "killed by SIGKILL"},
 		"does not leave":   {begin + done + work, 0, executor.Options{Stall: time.Second}, executor.Completed, nil, ""},
 		"refuses to end":   {begin + `echo $$ > child; trap "" TERM; while :; do sleep 0.1; done`, 0, executor.Options{Stall: time.Second}, executor.Stalled, backend.ErrTimeout, "no events for 1s"},
 		"crash":            {begin + "echo why >&2; exit 2", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "why"},
 		"known exit code":  {"exit 41", 0, executor.Options{}, executor.AuthError, executor.ErrFailed, "exit code 41"},
 		"says nothing":     {"exit 0", 0, executor.Options{}, executor.Unparsable, executor.ErrFailed, "exit code 0"},
-		"signal":           {begin + "kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "ended by SIGKILL"},
+		"signal":           {begin + "kill -9 $$", 0, executor.Options{}, executor.Crashed, executor.ErrFailed, "killed by SIGKILL"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

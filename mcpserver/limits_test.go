@@ -157,7 +157,7 @@ func TestManySessions(t *testing.T) {
 	for i := range 100 {
 		code, message := do(t, cs, "execute_task", map[string]any{"task": "fail", "session_id": "new"}).failure()
 		if code == "capacity" {
-			if i != 64 || !strings.Contains(message, "64 sessions") {
+			if i != 64 || !strings.Contains(message, "(64)") {
 				t.Errorf("after %d sessions: %s", i, message)
 			}
 			return

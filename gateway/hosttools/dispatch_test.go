@@ -47,7 +47,7 @@ func TestChecksComeInOrder(t *testing.T) {
 		want   string
 		text   string
 	}{
-		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "no tool"},
+		{"not granted", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_other", strings.Repeat("x", 4000), "not_found", "unknown tool"},
 		{"too large", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", strings.Repeat("x", 4000), "too_large", "4000 bytes"},
 		{"no JSON", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{ArgKB: 1}), "orders_refund", "xxx", "invalid_argument", "JSON"},
 		{"schema", hosttools.Policy{Deny: []string{"orders.*"}}, rules(toolrule.Rule{When: "false", Ask: "true"}, hosttools.Limits{}), "orders_refund", `{"amount":"x","more":1}`, "invalid_argument", `id is missing; amount: type: x has type "string", want "number"; unknown argument "more"`},
@@ -56,7 +56,7 @@ func TestChecksComeInOrder(t *testing.T) {
 		{"when without its argument", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 10"}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "cannot evaluate the condition"},
 		{"ask", hosttools.Policy{}, rules(toolrule.Rule{When: "args.amount < 11", Ask: "args.amount > 9"}, hosttools.Limits{}), "orders_refund", `{"id":"1","amount":10}`, "permission_denied", "no approver is available"},
 		{"the operator asks", hosttools.Policy{Ask: []string{"*.refund"}}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "permission_denied", "no approver is available"},
-		{"result", hosttools.Policy{}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "at most"},
+		{"result", hosttools.Policy{}, rules(toolrule.Rule{}, hosttools.Limits{}), "orders_refund", `{"id":"1"}`, "too_large", "the limit is"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

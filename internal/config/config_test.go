@@ -203,7 +203,7 @@ func TestStrict(t *testing.T) {
 		"limits: {pids: -1}":                          `1:16: limits.pids is -1`,
 		"limits: {pids: 99999999999999999999}":        `1:16: limits.pids must be a whole number`,
 		"limits: {exec_timeout: 3601s}":               `1:24: limits.exec_timeout is 1h0m1s, it must be 1s to 1h`,
-		"limits: {idle_timeout: 0s}":                  `1:24: limits.idle_timeout is 0; leave it out`,
+		"limits: {idle_timeout: 0s}":                  `1:24: limits.idle_timeout is 0; remove it`,
 		"limits: {idle_timeout: 900}":                 `1:24: limits.idle_timeout must be a time such as 36h or 90m, it is the number 900; add a unit, as in 900s`,
 		"limits: {timeout_seconds: 900}":              `1:10: unknown key "timeout_seconds" in limits; did you mean "idle_timeout"?`,
 		"limits: {exec_timeout_seconds: 90}":          `1:10: unknown key "exec_timeout_seconds" in limits; did you mean "exec_timeout"?`,
