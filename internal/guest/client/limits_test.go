@@ -62,7 +62,7 @@ func TestPassedLimitIsCut(t *testing.T) {
 		Args: []string{"--workspace-bytes", fmt.Sprint(limit), "--workspace-watched=true"}}))
 	mustRun(t, c, sh("head -c 1000000 /dev/zero > old"))
 	res := mustRun(t, c, sh("head -c 40000000 /dev/zero > 'big one'; sleep 60"))
-	if said := string(res.Stderr.Head); res.State != wire.ExecQuotaKilled || !strings.Contains(said, `shortened: "big one"]`) {
+	if said := string(res.Stderr.Head); res.State != wire.ExecQuotaKilled || !strings.Contains(said, `truncated: "big one"]`) {
 		t.Errorf("%q, %+v", said, res.ExecStatus)
 	}
 	for name, most := range map[string]int64{"old": 1000000, "big one": limit - 1000000 + 64<<10} {
