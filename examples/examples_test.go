@@ -128,7 +128,7 @@ func TestWorkflows(t *testing.T) {
 				t.Error("it does not say that the answers are recorded")
 			}
 			// The first fix is not enough: the loop is gone through twice, in one sandbox.
-			fixes, back := strings.Count(stderr, "code-fixer: sandbox_fs_write ok"), strings.Count(stderr, "on to fix")
+			fixes, back := strings.Count(stderr, "code-fixer: sandbox_fs_write ok"), strings.Count(stderr, "next: fix")
 			if name == "debug-and-fix" && (fixes != 2 || back != 1) {
 				t.Errorf("the fixer wrote %d times, the run went back %d times:\n%s", fixes, back, stderr)
 			}

@@ -30,13 +30,13 @@ import (
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
 	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
 	f := cmd.Flags()
-	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
-	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
-	f.StringVar(&a.Out, "out", "", "`DIR` to put the outputs into; without it they are kept for workcell runs get")
-	f.BoolVar(&a.Force, "force", false, "replace files in --out that are others, or changed meanwhile")
-	f.BoolVar(&a.Apply, "apply", false, "when the run succeeded, apply what it changed to the directory that its workspace is a copy of")
-	f.StringVar(&a.User, "user", "", "name of the person whose sandbox agents with session: user work in; it stays for the next run")
-	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
+	f.StringVar(inputFile, "input-file", "", "JSON or YAML input `FILE`, or - for standard input; "+over+" overrides it")
+	f.StringVar(&a.Workspace, "workspace", "", "`DIR` to copy into the "+sandboxes)
+	f.StringVar(&a.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
+	f.BoolVar(&a.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
+	f.BoolVar(&a.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
+	f.StringVar(&a.User, "user", "", "`NAME` of the end user for agents with session: user; their sandbox is kept")
+	f.BoolVar(&a.Keep, "keep", false, "keep the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
 
@@ -46,19 +46,18 @@ func newRunCmd(a *app) *cobra.Command {
 		pairs  []string
 		detach bool
 	)
-	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes, in place of the workflow's workspace:", &cobra.Command{
+	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes instead of the workflow's workspace:", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
-		Long: `Run a workflow. Its agents share the run's sandbox, which is removed when the run ends, however it ends.
+		Long: `Run a workflow and print its result. Its agents share the run's sandbox, which is removed when the run ends,
+even if it fails. Progress is printed to standard error.
 
-Every step is written to the run's journal before the next one begins. A run whose process died is resumed in
-the same sandbox by ` + "`workcell runs resume`" + ` as long as the sandbox was not idle for too long.
+Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
+run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout.
 
-Agents are looked for in agents/ beside or above the workflow, or in --agents. Progress goes to standard error, the
-result to standard output.
-
-With --detach the run is put into the queue of the PostgreSQL database of --state, with all files that it needs, and its id is
-printed. A ` + "`workcell worker`" + ` carries it out, on whichever machine.`,
+Agents are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless you set --agents.
+With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
+run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
@@ -71,8 +70,8 @@ printed. A ` + "`workcell worker`" + ` carries it out, on whichever machine.`,
 			return a.run(cmd.Context(), args[0], file, pairs)
 		},
 	})
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "put the run into the queue for a workcell worker, and print its id")
-	cmd.Flags().StringArrayVar(&pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
+	cmd.Flags().StringArrayVar(&pairs, "input", nil, "`NAME=VALUE`, or NAME=@FILE to read a file (repeatable)")
 	return cmd
 }
 
@@ -245,11 +244,12 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 
 func newAgentCmd(a *app) *cobra.Command {
 	file := ""
-	cmd := a.runVerb(0, &file, "INPUT", "agent's sandboxes", &cobra.Command{
+	cmd := a.runVerb(0, &file, "INPUT", "agent's sandbox", &cobra.Command{
 		Use:   "run FILE.prompt [INPUT…] [flags]",
 		Short: "Run an agent and print its answer",
-		Long: `Run an agent and print its answer. INPUT is NAME=VALUE (NAME=@FILE reads the value from a file), or one text for an
-agent that takes one: its only field, or the one named input or task.`,
+		Long: `Run an agent and print its answer. INPUT is NAME=VALUE, or NAME=@FILE to read the value from a file.
+
+INPUT can also be plain text, for the agent's only input field or for its field named input or task.`,
 		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
 		Args: cobra.MinimumNArgs(1),
@@ -257,7 +257,7 @@ agent that takes one: its only field, or the one named input or task.`,
 			return a.runAgent(cmd.Context(), args[0], file, args[1:])
 		},
 	})
-	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run an agent on its own"}, cmd)
+	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
 }
 
 // agentOutput is what `agent run` prints.
@@ -389,7 +389,7 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
 	h.keepTrace(run.ID)
-	h.p.Line("run %s of agent %s", run.ID, name)
+	h.p.Line("run %s started: agent %s", run.ID, name)
 	h.p.Status("agent " + name)
 	res, runErr := h.run(ctx, name, input)
 	h.p.Status("")

@@ -18,9 +18,9 @@ import (
 // egressFlag adds the flags of networks that are not public, and of registries that may be in them.
 func (a *app) egressFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.EgressAllowPrivate, "egress-allow-private", nil,
-		"`CIDR` of a network that is not public, which hosts of network.allow may be in; may be repeated")
-	f.StringVar(&a.PipIndex, "pip-index", "", "`URL` of the index that pip_packages come from, in place of what the image has")
-	f.StringVar(&a.NpmRegistry, "npm-registry", "", "`URL` of the registry that npm_packages come from, in place of what the image has")
+		"`CIDR` of a private network that hosts in network.allow may be in (repeatable)")
+	f.StringVar(&a.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's)")
+	f.StringVar(&a.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's)")
 }
 
 // grantsDir holds what operators allow running sandboxes.

@@ -38,18 +38,18 @@ const (
 
 const exitCodeHelp = `Exit codes:
   0        success
-  1        the run failed, whatever of, or an error that has no code of its own
-  2        wrong flags or arguments, limits out of range included
-  3        an agent, workflow, script, input or configuration file is invalid
-  4        the model cannot be used: missing key, unknown provider
-  5        the container engine is not available, or cannot run sandboxes (doctor)
-  6        no such sandbox or run, or its container or files are gone (sessions open rebuilds a named one)
-  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over,
-           files that changed meanwhile (runs apply, --out)
-  8        no room: as many sandboxes or processes as allowed, or a workspace, or the disk for one, that is full
-  124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
-  128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM
-sessions exec and attach otherwise exit as the command they ran.`
+  1        the run failed, or any other error
+  2        invalid flags or arguments, for example a limit that is out of range
+  3        invalid agent, workflow, script, input, or configuration file
+  4        the model cannot be used: missing key or unknown provider
+  5        the container engine is not available or cannot run sandboxes; see workcell doctor
+  6        sandbox or run not found, or its container or files are gone (sessions open rebuilds a named sandbox)
+  7        conflict: the sandbox or run exists with different settings, is in use, or has ended, or files have changed
+           (runs apply, --out)
+  8        capacity: sandbox or process limit reached, or the workspace or host disk is full
+  124-127  sessions exec, attach: 124 command timed out, 125 Workcell error, 126 not executable, 127 program not found
+  128+n    stopped by signal n: 130 for Ctrl-C, 143 for TERM
+In all other cases, sessions exec and attach exit with the exit code of the command.`
 
 // cliError carries an exit code and what the user can do about it.
 type cliError struct {

@@ -58,36 +58,37 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
-			"what runs the sandboxes: docker, containerd, kubernetes, local (no engine, a weaker wall than a container), or auto: docker, "+
-				"else containerd (default that of the sandbox that is named, else $WORKCELL_BACKEND, else auto)")
+			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto: docker, or "+
+				"containerd if Docker is not available (default: the sandbox's own backend, $WORKCELL_BACKEND, or auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,
-			"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
+			"`FROM=TO`: use image TO instead of FROM, for example from a mirror (repeatable)")
 		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
-			"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
+			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
 		f.StringArrayVar(&a.mounts, "mount", nil,
-			"SOURCE:TARGET: sandboxes see this directory of the machine, read-only, or with :rw behind it not; may be repeated")
-		f.StringVar(&a.ociRuntime, "oci-runtime", "", "OCI runtime of sandboxes, such as runsc for a kernel of their own (default the engine's)")
+			"`SOURCE:TARGET[:rw]`: mount a host directory in sandboxes, read-only unless you add :rw (repeatable)")
+		f.StringVar(&a.ociRuntime, "oci-runtime", "", "OCI `RUNTIME`, for example runsc for gVisor (default: the engine's)")
 		a.egressFlag(f)
 	}
 	if groups&modelFlags != 0 {
 		f.StringVar(&a.Model, "model", "",
-			"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
-		f.StringVar(&a.Prices, "prices", "", "`FILE` of model prices, over those that this version knows, for the cost of coding agents")
+			"`MODEL` to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
+		f.StringVar(&a.Prices, "prices", "", "`FILE` with model prices for coding agents; overrides the built-in prices")
 		f.BoolVar(&a.TraceContent, "trace-content", false,
-			"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 		a.hostToolsFlag(f)
 	}
 	if groups&outputFlags != 0 {
-		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
+		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "output format")
 	}
 	if groups&auditFlags != 0 {
-		f.StringVar(&a.Audit, "audit", "", "file to append a line of JSON to for each tool call, sandbox and command; when it cannot be written the command ends")
-		f.BoolVar(&a.AuditHash, "audit-hash", false, "record the SHA-256 of commands' arguments in place of these")
+		f.StringVar(&a.Audit, "audit", "",
+			"append a JSON line to `FILE` for each tool call, sandbox, and command; the command fails if it cannot write")
+		f.BoolVar(&a.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
 	}
 	if groups&agentsFlags != 0 {
-		f.StringVar(&a.Agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
+		f.StringVar(&a.Agents, "agents", "", "`DIR` with agents (default: agents, ../agents, and . relative to the workflow)")
 	}
 	return cmd
 }

@@ -54,29 +54,32 @@ func newRootCmd(a *app) *cobra.Command {
 		Use:     "workcell",
 		Version: buildVersion(),
 		Short:   "Sandboxes for Genkit agents",
-		Long: `Workcell runs Genkit agents and multi-step workflows in sandboxes that live as long as the run that owns
-them: containers of Docker or containerd, pods of Kubernetes, or the local backend, which needs no engine.
+		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
+containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
+
+Run ` + "`workcell doctor`" + ` to check your setup. A run owns its sandboxes and removes them when it ends.
 
 ` + exitCodeHelp + `
 
 Environment:
-  WORKCELL_BACKEND     as --backend
-  WORKCELL_STATE_DIR   as --state-dir
-  WORKCELL_STATE       as --state, which other users can see when it holds a password
-  WORKCELL_CONFIG      as --config
-  WORKCELL_IMAGE_MAP   as --map-image, comma separated
-  WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
-  WORKCELL_HOST_TOOLS  as --host-tools
-  WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
-  WORKCELL_DEBUG       1 logs more
-  WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
-  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: as kubernetes.* of the configuration
-  KUBECONFIG           the cluster, as kubectl finds it
-  DOCKER_HOST, DOCKER_* as the docker command uses them
+  WORKCELL_BACKEND     default for --backend
+  WORKCELL_STATE_DIR   default for --state-dir
+  WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see flags
+  WORKCELL_CONFIG      default for --config
+  WORKCELL_IMAGE_MAP   values for --map-image, separated by commas
+  WORKCELL_ALLOW_ROOT  set to 1 to allow sandboxes that run as root
+  WORKCELL_HOST_TOOLS  default for --host-tools
+  WORKCELL_MCP_TOKEN   bearer token for HTTP clients of workcell mcp
+  WORKCELL_DEBUG       set to 1 to print debug logs
+  WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
+  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: override kubernetes.* settings
+  KUBECONFIG           cluster configuration, as for kubectl
+  DOCKER_HOST, DOCKER_*
+                       Docker engine, as for the docker command
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
-                       containerd's socket, namespace (default workcell) and snapshotter
-  OTEL_*               traces and metrics: see docs/telemetry.md
-  GENKIT_ENV=dev       attach to the Genkit Developer UI`,
+                       containerd socket, namespace (default workcell), and snapshotter
+  OTEL_*               traces and metrics; see docs/telemetry.md
+  GENKIT_ENV=dev       connect to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -87,11 +90,11 @@ Environment:
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
-		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
+		"`DIR` for sandbox records, run journals, and results (default $XDG_STATE_HOME/workcell)")
 	root.PersistentFlags().StringVar(&a.stateFlag, "state", "",
-		"`URL` of a PostgreSQL database for records of sandboxes and journals of runs (default $WORKCELL_STATE, else a file in --state-dir)")
+		"`URL` of a PostgreSQL database for records and journals (default $WORKCELL_STATE, or a file in --state-dir)")
 	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
-		"configuration file (default $WORKCELL_CONFIG, else workcell.yaml in $XDG_CONFIG_HOME/workcell and here)")
+		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml and ./workcell.yaml)")
 	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),

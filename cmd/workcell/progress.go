@@ -165,36 +165,36 @@ func (p *progress) Pull(ev backend.PullProgress) {
 func (p *progress) event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
-		p.Line("run %s of %s", ev.RunID, ev.Workflow)
+		p.Line("run %s started: workflow %s", ev.RunID, ev.Workflow)
 	case workflow.EventRunResumed:
-		p.Line("run %s of %s goes on", ev.RunID, ev.Workflow)
+		p.Line("run %s resumed: workflow %s", ev.RunID, ev.Workflow)
 	case workflow.EventStepReplayed:
-		p.Line("  %-26s done before", ev.Path)
+		p.Line("  %-26s already completed", ev.Path)
 	case workflow.EventStepStarted:
 		switch {
 		case ev.Turns > 0:
-			p.Line("  %-26s continues behind its turn %d: it was under way when the run was interrupted", ev.Path, ev.Turns)
+			p.Line("  %-26s interrupted, continues after turn %d", ev.Path, ev.Turns)
 		case ev.Lost != "":
-			p.Line("  %-26s again from its start: its conversation was not kept, %s", ev.Path, ev.Lost)
+			p.Line("  %-26s restarts because its conversation was not saved: %s", ev.Path, ev.Lost)
 		case ev.Repeats:
-			p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
+			p.Line("  %-26s interrupted, restarts", ev.Path)
 		}
 		p.started(ev)
 	case workflow.EventStepProgress:
 		if ev.Repeats {
-			p.Line("  %-26s again from its start: %s", ev.Path, ev.Lost)
+			p.Line("  %-26s restarts: %s", ev.Path, ev.Lost)
 		} else {
-			p.Line("  %-26s its conversation is not kept from here on: %s", ev.Path, ev.Lost)
+			p.Line("  %-26s conversation no longer saved: %s", ev.Path, ev.Lost)
 		}
 	case workflow.EventStepFinished:
 		p.finished(ev)
 	case workflow.EventStepSkipped:
 		p.Line("  %-26s skipped", ev.Path)
 	case workflow.EventStepRetry:
-		p.Line("  %-26s again in %s", ev.Path, ev.Delay)
+		p.Line("  %-26s retries in %s", ev.Path, ev.Delay)
 	case workflow.EventCleanup:
 		if ev.Error != nil {
-			p.Line("sandboxes may be left behind: %s; `workcell sessions ls` shows them", ev.Error.Message)
+			p.Line("cleanup failed: %s; run `workcell sessions ls` to list the remaining sandboxes", ev.Error.Message)
 		}
 	case workflow.EventRunFinished:
 		p.Status("")
@@ -229,7 +229,7 @@ func (p *progress) finished(ev workflow.Event) {
 		word += " after " + short(ev.Duration)
 	}
 	if ev.Next != "" {
-		word += ", on to " + ev.Next
+		word += ", next: " + ev.Next
 	}
 	if ev.Error != nil {
 		word += ": " + clip(sanitize.Line(ev.Error.Message), 300)

@@ -265,7 +265,7 @@ func TestKeptTrace(t *testing.T) {
 	t.Parallel()
 	environ := append(testEnviron(t), "WORKCELL_BACKEND=local")
 	stderr := runTraced(t, environ, canaryRun(t))
-	m := regexp.MustCompile(`run (run_[a-z2-7]{26}) of`).FindStringSubmatch(stderr)
+	m := regexp.MustCompile(`run (run_[a-z2-7]{26}) started: `).FindStringSubmatch(stderr)
 	if m == nil {
 		t.Fatalf("no run is named:\n%s", stderr)
 	}

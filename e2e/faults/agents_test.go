@@ -107,7 +107,7 @@ func TestKilledAgentContinues(t *testing.T) {
 				}
 				id = latest
 			}
-			if strings.Contains(p.text(), "continues behind its turn") {
+			if strings.Contains(p.text(), "continues after turn") {
 				continued++
 			}
 			var r agentRun

@@ -293,7 +293,8 @@ func TestHandedToWorkers(t *testing.T) {
 	}
 	there.worker(t)
 	here.ok(t, "runs", "resume", id, "--detach")
-	if log := here.ok(t, "runs", "logs", id, "--follow"); !strings.Contains(log, "goes on") || !strings.Contains(log, "done before") {
+	log := here.ok(t, "runs", "logs", id, "--follow")
+	if !strings.Contains(log, "resumed: ") || !strings.Contains(log, "already completed") {
 		t.Errorf("the worker says %s", log)
 	}
 	checkRun(t, here, id)
