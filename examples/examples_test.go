@@ -173,7 +173,7 @@ func TestFixComesHome(t *testing.T) {
 	before := source()
 	_, stderr := workcell(t, vars, "run", "examples/workflows/debug-and-fix.yaml", "--workspace", dir,
 		"--model", "scripted/examples/workflows/scripts/debug-and-fix.yaml")
-	end := regexp.MustCompile(`(?m)^1 file changed, \d+ insertions\(\+\), \d+ deletions\(-\)\napply to ` + regexp.QuoteMeta(dir) + ` with: workcell (runs apply run_\w+)\n`).FindStringSubmatch(stderr)
+	end := regexp.MustCompile(`(?m)^1 file changed, \d+ insertions\(\+\), \d+ deletions\(-\)\nto apply the changes to ` + regexp.QuoteMeta(dir) + `, run: workcell (runs apply run_\w+)\n`).FindStringSubmatch(stderr)
 	if end == nil || source() != before {
 		t.Fatalf("the end of the run:\n%s", stderr)
 	}

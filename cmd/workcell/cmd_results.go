@@ -69,7 +69,7 @@ func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
 func (a *app) pruneRuns(ctx context.Context, j runstore.Store) {
 	conf, err := a.config()
 	if err != nil {
-		a.logger().Warn("old runs cannot be forgotten", "error", err)
+		a.logger().Warn("cannot remove old runs", "error", err)
 		return
 	}
 	old := time.Now().Add(-conf.KeepRuns())
@@ -82,7 +82,7 @@ func (a *app) pruneRuns(ctx context.Context, j runstore.Store) {
 		}))
 	}
 	if err != nil {
-		a.logger().Warn("old runs cannot be forgotten", "error", err)
+		a.logger().Warn("cannot remove old runs", "error", err)
 	}
 }
 
@@ -101,13 +101,13 @@ func (a *app) forgetOldRuns(ctx context.Context) error {
 func (a *app) checkHome(want []string, workspace string) error {
 	switch {
 	case a.Apply && workspace == "":
-		return usageError(errors.New("--apply: the run's workspace is not a copy of a directory"), "name one with --workspace DIR")
+		return usageError(errors.New("--apply requires a workspace that is copied from a directory"), "pass --workspace DIR")
 	case a.Force && a.Out == "":
-		return usageError(errors.New("--force is for --out DIR"), "")
+		return usageError(errors.New("--force requires --out DIR"), "")
 	case a.Out == "":
 		return nil
 	case len(want) == 0:
-		return usageError(errors.New("--out: the file names no outputs"), `as in outputs: [report.csv, "dist/**"]`)
+		return usageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
 	}
 	a.before = patch.Stamp(a.Out, outputs.Globs(want).In(os.DirFS(a.Out)))
 	return nil
@@ -146,10 +146,10 @@ func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, 
 // bringHome puts what a run made where the flags say, and says how to have the rest.
 func (h *host) bringHome(home homecoming) error {
 	for _, name := range home.Missing {
-		h.p.Line("no output %s, which may be missing", name)
+		h.p.Line("optional output %s not found", name)
 	}
 	if h.Apply && !home.succeeded {
-		h.p.Line("--apply: nothing is applied, the run did not succeed")
+		h.p.Line("--apply: changes not applied because the run did not succeed")
 	}
 	var err error
 	switch n := len(home.Outputs); {
@@ -157,25 +157,25 @@ func (h *host) bringHome(home homecoming) error {
 	case h.Out != "":
 		err = h.putOutputs(home.Outputs, h.Out, h.before, h.Force)
 	default:
-		h.p.Line("%s kept; list with: workcell runs files %s", counted(n, "output"), home.run)
+		h.p.Line("%s collected; to list them, run: workcell runs files %s", counted(n, "output"), home.run)
 	}
 	switch {
 	case home.Patch == nil && h.Apply && home.succeeded:
-		return errors.Join(err, fail(exitFailed, errors.New("--apply: there is nothing to apply, the run has no patch"), "its steps worked in several sandboxes and share none"))
+		return errors.Join(err, fail(exitFailed, errors.New("--apply: the run has no patch"), "its steps used separate sandboxes; only a shared sandbox has a patch"))
 	case home.Patch == nil:
 		return err
 	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
 		if h.Apply && home.succeeded {
-			h.p.Line("nothing to apply: the run changed no file of %s", home.dir)
+			h.p.Line("nothing to apply: the run changed no files in %s", home.dir)
 		}
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
-	listFew(home.Patch.Omitted, h.p.Line, "not among the changes: %s: %s")
+	listFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
 	if h.Apply && home.succeeded {
 		return errors.Join(err, h.apply(home.Patch, home.dir))
 	}
-	h.p.Line("apply to %s with: workcell runs apply %s", home.dir, home.run)
+	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
 	return err
 }
 
@@ -195,7 +195,7 @@ func (a *app) putOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, "--force replaces files that are others; what leaves the directory is never written")
+	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
 }
 
 // apply applies a patch to a directory.
@@ -205,12 +205,12 @@ func (a *app) apply(p *patch.Patch, dir string) error {
 		a.notice("%s changed in %s", counted(n, "file"), dir)
 	}
 	for _, name := range res.Merged {
-		a.notice("merged with what changed meanwhile: %s", name)
+		a.notice("merged with local changes: %s", name)
 	}
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, "they are as they were; `workcell runs diff RUN` shows what the run made of them")
+	return a.conflicts(res, dir, "the files are unchanged; to see the run's changes, run `workcell runs diff RUN`")
 }
 
 // conflicts returns the error of files that were left alone, which it lists.
@@ -218,8 +218,8 @@ func (a *app) conflicts(res patch.Result, dir, todo string) error {
 	if len(res.Conflicts) == 0 {
 		return nil
 	}
-	listFew(res.Conflicts, a.notice, "left alone: %s: %s")
-	return fail(exitConflict, fmt.Errorf("%s in %s left alone", counted(len(res.Conflicts), "file"), dir), todo)
+	listFew(res.Conflicts, a.notice, "skipped: %s: %s")
+	return fail(exitConflict, fmt.Errorf("%s in %s skipped", counted(len(res.Conflicts), "file"), dir), todo)
 }
 
 // listFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.
@@ -264,12 +264,12 @@ func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archiv
 	case err != nil:
 		return "", nil, err
 	case state == runRunning || state == runInterrupted || state == runQueued:
-		return "", nil, fail(exitConflict, fmt.Errorf("run %s is %s: what it makes is brought home at its end", r.ID, state), "")
+		return "", nil, fail(exitConflict, fmt.Errorf("run %s is %s; results are collected when it ends", r.ID, state), "")
 	}
 	if n, err := readNote(r); err == nil && n.Detached {
 		return a.openFetched(ctx, r.ID)
 	}
-	return "", nil, fail(exitNotFound, fmt.Errorf("nothing is kept of run %s: it had no outputs, and no workspace that is a copy of a directory", r.ID), "")
+	return "", nil, fail(exitNotFound, fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
 }
 
 // withMade returns what a command runs with what a run made.
@@ -294,7 +294,7 @@ type shownOutput struct {
 func newRunsFilesCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "files RUN [PATH]",
-		Short:   "List the outputs of a run, all or those at PATH",
+		Short:   "List all outputs of a run, or one PATH",
 		Example: "  workcell runs files run_4k2\n  workcell runs files run_4k2 dist -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
@@ -317,7 +317,7 @@ func newRunsFilesCmd(a *app) *cobra.Command {
 func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 	list := made.Outputs(path.Clean(at))
 	if len(list) == 0 {
-		return nil, fail(exitNotFound, fmt.Errorf("the run has no output %s", at), "`workcell runs files RUN` lists them")
+		return nil, fail(exitNotFound, fmt.Errorf("output %s not found", at), "run `workcell runs files RUN` to list outputs")
 	}
 	return list, nil
 }
@@ -326,17 +326,19 @@ func newRunsGetCmd(a *app) *cobra.Command {
 	force := false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "get RUN PATH|- [DIR|-]",
-		Short: "Bring an output of a run here, or write it to standard output",
-		Long: `Bring an output of a run, a file or a directory, into the current directory or into DIR, by its name there. A file that
-is there with another content is left alone unless --force is given. With - in place of DIR one file is written to standard
-output; a terminal is shown escapes for what it might act on. With - in place of PATH all outputs are, as a tar archive.`,
+		Short: "Copy a run's outputs here or to standard output",
+		Long: `Copy an output of a run, a file or directory, to the current directory or to DIR, under its own name.
+Existing files that differ are not overwritten, unless you pass --force.
+
+Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form. Use -
+instead of PATH to write all outputs to standard output as a tar archive.`,
 		Example: "  workcell runs get run_4k2 report.csv\n  workcell runs get run_4k2 dist /srv/site --force\n" +
 			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 - | tar t",
 		Args: cobra.RangeArgs(2, 3),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
 			switch {
 			case args[0] == "-" && isTerminal(a.stdout):
-				return usageError(errors.New("a tar archive is not for a terminal"), "as in workcell runs get RUN - | tar x")
+				return usageError(errors.New("cannot write a tar archive to a terminal"), "for example workcell runs get RUN - | tar x")
 			case args[0] == "-":
 				return a.tarOutputs(made)
 			}
@@ -355,13 +357,13 @@ output; a terminal is shown escapes for what it might act on. With - in place of
 			}
 			file, ok := tree[at]
 			if !ok {
-				return usageError(fmt.Errorf("%s is a directory", at), "`workcell runs get RUN -` writes all outputs as a tar archive")
+				return usageError(fmt.Errorf("%s is a directory", at), "to write all outputs as a tar archive, run `workcell runs get RUN -`")
 			}
 			_, err = a.contents().Write(file.Content)
 			return err
 		}),
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "replace files that are others")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite existing files that differ")
 	return cmd
 }
 
@@ -406,7 +408,8 @@ func (a *app) tarOutputs(made *runfiles.Archive) error {
 func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 	p, err := made.Patch()
 	if err == nil && p == nil {
-		err = fail(exitNotFound, fmt.Errorf("run %s has no patch: its workspace is not a copy of a directory", run), "`workcell runs files "+run+"` lists its outputs")
+		err = fail(exitNotFound, fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
+			"to list its outputs, run `workcell runs files "+run+"`")
 	}
 	return p, err
 }
@@ -414,20 +417,21 @@ func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 func newRunsDiffCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "diff RUN",
-		Short:   "Print what a run changed in its workspace, as a patch",
+		Short:   "Print a run's changes as a patch",
 		Example: "  workcell runs diff run_4k2 | git apply",
-		Long: `Print what a run changed in the workspace that is a copy of a directory, as a patch in Git's format: git apply takes it,
-with binary files, modes and renames. Files that it leaves out are named on standard error. A terminal is shown escapes for
-what it might act on; pipes and files get the patch as it is.`,
+		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
+renames. The workspace must be a copy of a directory. You can apply the patch with git apply.
+
+Files that are not in the patch are listed on standard error. A terminal gets control characters in escaped form.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
 			p, err := patchOf(run, made)
 			if err != nil {
 				return err
 			}
-			listFew(p.Omitted, a.notice, "not among the changes: %s: %s")
+			listFew(p.Omitted, a.notice, "not included in the patch: %s: %s")
 			if dir := made.Workspace(); dir != "" {
-				a.notice("changes of %s", dir)
+				a.notice("changes to %s", dir)
 			}
 			return p.Format(a.contents())
 		}),
@@ -437,12 +441,14 @@ what it might act on; pipes and files get the patch as it is.`,
 func newRunsApplyCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "apply RUN [DIR]",
-		Short:   "Apply what a run changed to the directory that its workspace is a copy of",
+		Short:   "Apply a run's changes to its source directory",
 		Example: "  workcell runs apply run_4k2\n  workcell runs apply run_4k2 ../another-checkout",
-		Long: `Apply what a run changed to the directory that its workspace is a copy of, or to DIR. Texts that changed there meanwhile
-are merged; where both changed the same lines, and for all other files that changed meanwhile, the file is left as it is and
-named, and the exit code is 7. Nothing is written outside of the directory, through a link or below .git. Applying twice is
-no error. For a run that a worker of another machine carried out, name DIR.`,
+		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
+host executed the run, DIR is required.
+
+Text files that have changed since the run started are merged. If both sides changed the same lines, or if a changed
+file is not text, the file is skipped and listed, and the exit code is 7. Nothing is written outside the directory,
+through links, or below .git. Applying a run twice has no further effect.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
 			p, err := patchOf(run, made)
@@ -450,7 +456,7 @@ no error. For a run that a worker of another machine carried out, name DIR.`,
 				return err
 			}
 			if len(p.Changes) == 0 {
-				a.notice("the run changed nothing")
+				a.notice("the run made no changes")
 				return nil
 			}
 			dir := made.Workspace()
@@ -460,7 +466,7 @@ no error. For a run that a worker of another machine carried out, name DIR.`,
 				}
 			}
 			if dir == "" {
-				return usageError(fmt.Errorf("run %s was carried out elsewhere, and the database gets no say in where files are written", run), "workcell runs apply "+run+" DIR")
+				return usageError(fmt.Errorf("run %s was executed on another host", run), "specify where to write files: workcell runs apply "+run+" DIR")
 			}
 			return a.apply(p, dir)
 		}),
@@ -470,7 +476,7 @@ no error. For a run that a worker of another machine carried out, name DIR.`,
 func newRunsRmCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "rm RUN…",
-		Short:   "Forget finished runs, with their outputs and patches",
+		Short:   "Delete finished runs with their outputs and patches",
 		Example: "  workcell runs rm run_4k2",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
@@ -500,7 +506,7 @@ func (a *app) forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, i
 		return errors.Join(made.Close(), kept.Remove(run))
 	}
 	if r.Finished.IsZero() {
-		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "end it first: workcell runs cancel "+r.ID)
+		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
 	}
 	if n, err := readNote(r); err == nil && n.Detached {
 		if err := a.dropFiles(ctx, r.ID); err != nil {

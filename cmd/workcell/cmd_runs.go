@@ -36,11 +36,12 @@ const lookWhenTold = 10
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "runs",
-		Short: "List, show, resume and cancel runs, and bring home what they made",
-		Long: `List, show, resume and cancel workflow runs, and bring home what they and runs of agents made.
+		Short: "Manage runs and collect their results",
+		Long: `List, show, resume, and cancel workflow runs, and collect the results of workflow and agent runs.
 
-Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
-resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs, patches and traces are kept for 30 days.`,
+Each ` + "`workcell run`" + ` has a journal in the state directory. If its process is killed, the run is interrupted:
+you can resume it, or cancel it to remove its sandboxes. The journals, outputs, patches, and traces of finished runs
+are kept for 30 days. You can shorten a run ID to its unique beginning.`,
 	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsLogsCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
@@ -161,7 +162,7 @@ func runState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return runInterrupted, err
 }
 
-var errNoRun = errors.New("no run has the id")
+var errNoRun = errors.New("run not found")
 
 // findRun returns a run by its id, or by the beginning of it when only one has that.
 func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
@@ -181,11 +182,11 @@ func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	}
 	switch len(found) {
 	case 0:
-		return r, fail(exitNotFound, fmt.Errorf("%w %q", errNoRun, id), "`workcell runs ls` lists the runs there are")
+		return r, fail(exitNotFound, fmt.Errorf("%w: %q", errNoRun, id), "run `workcell runs ls` to list runs")
 	case 1:
 		return found[0], nil
 	}
-	return r, usageError(fmt.Errorf("%q could be %d runs", id, len(found)), "give more of the id")
+	return r, usageError(fmt.Errorf("%q matches %d runs", id, len(found)), "use more characters of the run ID")
 }
 
 // readNote returns how a run was started.
@@ -207,11 +208,11 @@ func (a *app) checkNote(r runstore.Run, n runNote) error {
 	if err != nil {
 		return err
 	}
-	again := "or end it with `workcell runs cancel " + r.ID + "` and pass the flags to a new `workcell run`"
+	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
 	own, err := kept.Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitFailed, fmt.Errorf("run %s did not begin with the state directory of this command", r.ID),
-			"the database gets no say in files and programs of a machine: resume it on the machine and with the --state-dir that it began with, "+again)
+		return fail(exitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
+			"resume it on the host and with the --state-dir where it started, because the database must not choose local files, "+again)
 	}
 	if err != nil || own == r.Note {
 		return err
@@ -227,8 +228,8 @@ func (a *app) checkNote(r runstore.Run, n runNote) error {
 		}
 	}
 	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
-	err = fmt.Errorf("the database changed how run %s was started: %s", r.ID, strings.Join(keys, ", "))
-	return fail(exitFailed, err, "correct the run's note in the database, "+again)
+	err = fmt.Errorf("the flags of run %s have changed in the database: %s", r.ID, strings.Join(keys, ", "))
+	return fail(exitFailed, err, "restore the run's note in the database, "+again)
 }
 
 // interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
@@ -237,7 +238,7 @@ func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote
 	case err != nil:
 		return runNote{}, err
 	case state == runRunning:
-		return runNote{}, fail(exitConflict, fmt.Errorf("run %s is under way in another process", r.ID), "`workcell runs cancel "+r.ID+"` asks it to stop")
+		return runNote{}, fail(exitConflict, fmt.Errorf("run %s is running in another process", r.ID), "to stop it, run `workcell runs cancel "+r.ID+"`")
 	case state != runInterrupted && state != runQueued:
 		return runNote{}, fail(exitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
 	}
@@ -248,7 +249,7 @@ func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote
 func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return fail(exitConflict, fmt.Errorf("another process was faster: %w", err), "`workcell runs show "+r.ID+"` says where it is")
+		return fail(exitConflict, fmt.Errorf("another process took the run: %w", err), "to see its state, run `workcell runs show "+r.ID+"`")
 	}
 	return err
 }
@@ -257,16 +258,16 @@ func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.
 func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
 	if n.Detached {
 		if has := engines.NameOf(m.Backend()); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
-			err := fmt.Errorf("the run asks for the backend %s, and this machine has %s", n.Backend, has)
-			return fail(exitInvalid, err, "name it for this machine: WORKCELL_BACKEND="+n.Backend)
+			err := fmt.Errorf("the run requires backend %s, but this host uses %s", n.Backend, has)
+			return fail(exitInvalid, err, "set WORKCELL_BACKEND="+n.Backend)
 		}
 		return a.checkRecords(ctx, a.engine, run)
 	}
 	if a.engine == n.Engine {
 		return nil
 	}
-	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine than the one that answers here", n.Backend),
-		"set DOCKER_HOST, CONTAINERD_ADDRESS and the like as they were when the run began")
+	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine", n.Backend),
+		"set DOCKER_HOST, CONTAINERD_ADDRESS, and similar variables to their values at the start of the run")
 }
 
 func newRunsResumeCmd(a *app) *cobra.Command {
@@ -274,22 +275,25 @@ func newRunsResumeCmd(a *app) *cobra.Command {
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "resume RUN",
 		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
-		Short:   "Resume a run whose process died, or that failed and kept checkpoints",
-		Long: `Resume a run whose process died, with the flags that it was started with. Steps that finished are not run again;
-the step that was under way is: a command from its start, an agent behind the last tool call whose result is recorded. What
-it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.
+		Short:   "Resume an interrupted run or return to a checkpoint",
+		Long: `Resume a run whose process was killed, with the flags that it was started with. Completed steps are not
+repeated. The interrupted step runs again: a command restarts, and an agent continues after its last recorded tool
+result. Leftover processes of that step are killed. The run keeps its sandboxes and files. If a sandbox is gone, the
+command fails unless you pass --fresh-sandbox to continue with an empty sandbox.
 
-With --from a run of a workflow with checkpoints: true goes back to before its latest visit of that step: the sandboxes are what they
-were then, and the step and all behind it are done again. So can one that failed, which is kept for that until it is cancelled.
+With --from, the run returns to its state before the latest iteration of STEP, including the files in its sandboxes,
+and repeats that step and all later steps. The workflow must have checkpoints: true. You can use --from even if the
+run failed, until you cancel it.
 
-With --detach the run is put into the queue, with its files as they are here, and a ` + "`workcell worker`" + ` goes on with it.`,
+With --detach, the command adds the run and its local files to the queue, and a ` + "`workcell worker`" + ` continues
+it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if !detach {
 				return a.resumeRun(ctx, j, args[0], from, fresh)
 			}
 			if fresh || from != "" {
-				return usageError(errors.New("--detach is not for --from and --fresh-sandbox"), "those are for somebody who looks at what comes of it")
+				return usageError(errors.New("--detach cannot be used with --from or --fresh-sandbox"), "resume the run without --detach")
 			}
 			r, err := findRun(ctx, j, args[0])
 			if err != nil {
@@ -305,9 +309,9 @@ With --detach the run is put into the queue, with its files as they are here, an
 			return a.handOver(ctx, r, n)
 		}),
 	})
-	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "resume with an empty sandbox where the run's own is gone")
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "put the run into the queue for a workcell worker, and print its id")
-	cmd.Flags().StringVar(&from, "from", "", "step to go back to, for workflows with checkpoints: true")
+	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "use an empty sandbox if the run's sandbox is gone")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
+	cmd.Flags().StringVar(&from, "from", "", "`STEP` to return to; requires checkpoints: true in the workflow")
 	return cmd
 }
 
@@ -325,12 +329,12 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 	}
 	wf, agents, done, err := a.loadRun(ctx, r, &n)
 	if err != nil {
-		return fail(exitInvalid, err, "the file must be as it was when the run began; `workcell runs cancel "+r.ID+"` ends it")
+		return fail(exitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
 	defer done()
 	if wf.Hash != r.Hash {
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
-			"put back what it was, or end the run: workcell runs cancel "+r.ID)
+			"restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
 	flags := n.runFlags
 	if n.Detached {
@@ -357,7 +361,7 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 		kept := workflow.History(entries)
 		if from != "" {
 			if kept, _, err = workflow.Before(entries, from); err != nil {
-				return fail(exitFailed, err, "`workcell runs show "+r.ID+"` shows the steps; checkpoints: true in the workflow's file keeps what --from needs")
+				return fail(exitFailed, err, "to list the steps, run `workcell runs show "+r.ID+"`; --from requires checkpoints: true in the workflow")
 			}
 		}
 		if err := take(ctx, j, h.m, r); err != nil {
@@ -392,8 +396,8 @@ func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error
 	if names == nil {
 		return nil
 	}
-	return fail(exitNotFound, fmt.Errorf("the files of run %s %w: it had the sandbox %s, which was removed", runID, errFilesGone, strings.Join(names, ", ")),
-		"pass --fresh-sandbox to resume with an empty one, or end it: workcell runs cancel "+runID)
+	return fail(exitNotFound, fmt.Errorf("the files of run %s %w: sandbox %s was removed", runID, errFilesGone, strings.Join(names, ", ")),
+		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
 }
 
 func newRunsCancelCmd(a *app) *cobra.Command {
@@ -401,18 +405,18 @@ func newRunsCancelCmd(a *app) *cobra.Command {
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "cancel RUN",
 		Example: "  workcell runs cancel run_… --wait 5m",
-		Short:   "End a run and remove its sandboxes",
-		Long: `End a run and remove its sandboxes. A run that is under way in another process is asked to stop, as by Ctrl-C, and
-waited for; one whose process died is ended here.`,
+		Short:   "Cancel a run and remove its sandboxes",
+		Long: `Cancel a run and remove its sandboxes. If another process is running it, the command asks that process to
+stop, as with Ctrl-C, and waits for it. If the process was killed, the command ends the run itself.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if wait < 0 {
-				return usageError(fmt.Errorf("--wait %s is negative", wait), "as in --wait 5m")
+				return usageError(fmt.Errorf("invalid value %s for --wait: must not be negative", wait), "for example --wait 5m")
 			}
 			return a.cancelRun(ctx, j, args[0], wait)
 		}),
 	})
-	cmd.Flags().DurationVar(&wait, "wait", 3*time.Minute, "how long to wait for a run that was asked to stop")
+	cmd.Flags().DurationVar(&wait, "wait", 3*time.Minute, "how long to wait for the run to stop")
 	return cmd
 }
 
@@ -443,7 +447,7 @@ func (a *app) cancelRun(ctx context.Context, j runstore.Store, id string, wait t
 	}
 	err = a.showRun(ctx, j, r.ID)
 	if errors.Is(err, runstore.ErrDamaged) {
-		a.notice("run %s is cancelled; what it did cannot be shown: %v", r.ID, err)
+		a.notice("run %s was cancelled, but its steps cannot be shown: %v", r.ID, err)
 		return nil
 	}
 	return err
@@ -462,8 +466,8 @@ func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Durat
 		select {
 		case <-news:
 		case <-late.Done():
-			return fail(exitFailed, fmt.Errorf("run %s was asked to stop and is still under way: %w", id, late.Err()),
-				"a process that is stopped cannot end its run: once it continues, or is killed, `workcell runs cancel "+id+"` again")
+			return fail(exitFailed, fmt.Errorf("run %s has not stopped yet: %w", id, late.Err()),
+				"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
 		}
 		r, err := j.Run(ctx, id)
 		if err != nil {
@@ -473,7 +477,7 @@ func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Durat
 		case err != nil:
 			return err
 		case state == runInterrupted:
-			return fail(exitFailed, fmt.Errorf("the process of run %s died before the run had ended", id), "once more: workcell runs cancel "+id)
+			return fail(exitFailed, fmt.Errorf("the process of run %s exited before the run ended", id), "try again: workcell runs cancel "+id)
 		case state != runRunning:
 			return nil
 		}
@@ -498,12 +502,12 @@ func cancelDead(ctx context.Context, a *app, j runstore.Store, r runstore.Run) e
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
-		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"}
+		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}
 		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
 			return err
 		}
 		if kept, err := a.runFiles(); err != nil || kept.RemoveBegun(r.ID) != nil {
-			a.notice("the workspace of run %s as it began is still in the state directory", r.ID)
+			a.notice("cannot remove the original workspace of run %s from the state directory", r.ID)
 		}
 		return nil
 	})
@@ -543,11 +547,11 @@ func newRunsLsCmd(a *app) *cobra.Command {
 		Use:     "ls",
 		Example: "  workcell runs ls -n 10",
 		Aliases: []string{"list"},
-		Short:   "List the latest runs, the newest first",
+		Short:   "List recent runs, newest first",
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if limit < 1 || limit > maxRuns {
-				return usageError(fmt.Errorf("--limit %d is out of range", limit), fmt.Sprintf("from 1 to %d", maxRuns))
+				return usageError(fmt.Errorf("invalid value %d for --limit", limit), fmt.Sprintf("must be from 1 to %d", maxRuns))
 			}
 			runs, err := j.Runs(ctx, limit)
 			if err != nil {
@@ -557,16 +561,16 @@ func newRunsLsCmd(a *app) *cobra.Command {
 			for i, r := range runs {
 				if rows[i], err = runRow(ctx, j, r); err != nil {
 					rows[i].State = runUnknown
-					a.notice("cannot tell whether run %s is under way: %v", r.ID, err)
+					a.notice("cannot determine the state of run %s: %v", r.ID, err)
 				}
 			}
 			now := time.Now()
-			return printList(a, rows, []string{"ID", "WORKFLOW", "STATE", "AGE", "TOOK"}, func(r runOutput) []string {
+			return printList(a, rows, []string{"ID", "WORKFLOW", "STATE", "AGE", "DURATION"}, func(r runOutput) []string {
 				return []string{r.ID, r.Workflow, r.State, age(now.Sub(r.Started)), r.took(now)}
 			})
 		}),
 	})
-	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "how many runs to list")
+	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "maximum number of runs to list")
 	return cmd
 }
 
@@ -585,9 +589,9 @@ func newRunsShowCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "show RUN",
 		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
-		Short:   "Show what a run did",
-		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
-the output of each step.`,
+		Short:   "Show the steps of a run",
+		Long: `Show the steps of a run from its journal. With -o json or -o yaml, the command prints the journal itself,
+including the input and output of each step.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			return a.showRun(ctx, j, args[0])
@@ -641,9 +645,9 @@ func dollars(cost *float64) string {
 func (s shownRun) table(w io.Writer, now time.Time) error {
 	writeFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
-		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"took", s.took(now)}, [2]string{"cost", dollars(s.CostUSD)})
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"duration", s.took(now)}, [2]string{"cost", dollars(s.CostUSD)})
 	fmt.Fprintln(w)
-	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "COST", "ERROR"}, s.steps()); err != nil {
+	if err := writeTable(w, []string{"STEP", "TYPE", "ITERATION", "ATTEMPT", "STATUS", "DURATION", "COST", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
 	for _, e := range s.Entries {
@@ -665,9 +669,9 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	}
 	switch {
 	case s.detached && (s.State == runInterrupted || s.State == runQueued):
-		fmt.Fprintf(w, "\nwaits for a worker; what they say of it: workcell runs logs %s\n", s.ID)
+		fmt.Fprintf(w, "\nwaiting for a worker; to see its log, run: workcell runs logs %s\n", s.ID)
 	case s.State == runInterrupted:
-		fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
+		fmt.Fprintf(w, "\nto resume it, run: workcell runs resume %s\n", s.ID)
 	}
 	return nil
 }
@@ -720,8 +724,8 @@ func (a *app) checkRecords(ctx context.Context, engine, runID string) error {
 	}
 	for _, rec := range recs {
 		if rec.Key.Run() == runID && rec.Engine != engine && rec.State.Live() {
-			return fail(exitFailed, fmt.Errorf("the sandbox %s of the run is %w, %s, than the one that answers here, %s", rec.ID, errElsewhere, rec.Engine, engine),
-				"a worker on the machine of that engine goes on with the run; `workcell runs cancel "+runID+"` ends it")
+			return fail(exitFailed, fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, engine),
+				"a worker on the host of that engine can continue the run; to cancel it, run `workcell runs cancel "+runID+"`")
 		}
 	}
 	return nil
@@ -736,6 +740,6 @@ func (a *app) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run
 	if err != nil {
 		return err
 	}
-	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it began"}
+	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it started"}
 	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
 }

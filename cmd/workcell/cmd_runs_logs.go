@@ -14,11 +14,12 @@ func newRunsLogsCmd(a *app) *cobra.Command {
 	follow := false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "logs RUN",
-		Short: "Print what the workers said of a run",
-		Long: `Print what ` + "`workcell run`" + ` would have shown of a run that was detached: its steps, the tool calls of its agents, and
-why it was interrupted or is not carried out. It can be read wherever the database can be.
+		Short: "Print the log of a detached run",
+		Long: `Print the log of a detached run: its steps, the tool calls of its agents, and the reason if it was
+interrupted or cannot run. You can read the log on any host that can connect to the database.
 
-With --follow it goes on until the run has ended, and exits as ` + "`workcell run`" + ` does: with 0 when the run succeeded, else with 1.`,
+With --follow, the command prints new lines until the run ends. It exits with 0 if the run succeeds and with 1
+otherwise.`,
 		Example: "  workcell runs logs run_… --follow",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
@@ -27,11 +28,11 @@ With --follow it goes on until the run has ended, and exits as ` + "`workcell ru
 				return err
 			}
 			if n, err := readNote(r); err != nil || !n.Detached {
-				return fail(exitNotFound, fmt.Errorf("run %s has no log: it was not detached, and said what it did where it ran", r.ID),
-					"`workcell runs show "+r.ID+"` shows its steps")
+				return fail(exitNotFound, fmt.Errorf("run %s has no log because it was not detached", r.ID),
+					"to see its steps, run `workcell runs show "+r.ID+"`")
 			}
 			if follow && r.Owner == "" && r.Finished.IsZero() {
-				a.notice("run %s is in the queue: no worker has taken it yet", r.ID)
+				a.notice("run %s is queued; no worker has started it yet", r.ID)
 			}
 			if r, err = a.showLog(ctx, r, follow); err != nil || !follow {
 				return err
@@ -39,7 +40,7 @@ With --follow it goes on until the run has ended, and exits as ` + "`workcell ru
 			return outcomeError(ctx, j, r)
 		}),
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the run has ended, and exit as it ended")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new lines until the run ends, and exit with its result")
 	return cmd
 }
 

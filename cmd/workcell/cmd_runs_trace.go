@@ -29,10 +29,12 @@ func newRunsTraceCmd(a *app) *cobra.Command {
 	out, all := traceText, false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "trace [RUN]",
-		Short: "Draw the trace of a run",
-		Long: `Draw the trace of a run of ` + "`workcell run`" + ` or ` + "`workcell agent run`" + `: its agents, the calls of models and tools, the
-commands in its sandbox, when each began and how long it took. Without RUN it is the latest. The spans are kept with the run, whether or not they were
-sent to a collector. As JSON they are what a collector takes:
+		Short: "Show the trace of a run",
+		Long: `Show the trace of a workflow or agent run: its agents, model calls, tool calls, and sandbox commands, with
+their start times and durations. Without RUN, the command shows the latest trace. Traces are kept with the run, even
+if they are not exported.
+
+With -o json, you can send the spans to an OpenTelemetry collector:
 
   workcell runs trace RUN -o json | curl -H 'Content-Type: application/json' -d @- http://localhost:4318/v1/traces`,
 		Example: "  workcell runs trace run_…\n  workcell runs trace run_… -o svg > trace.svg",
@@ -41,8 +43,8 @@ sent to a collector. As JSON they are what a collector takes:
 			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
 		}),
 	})
-	cmd.Flags().VarP(oneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "text, a picture, or the spans in OpenTelemetry's JSON")
-	cmd.Flags().BoolVar(&all, "all", false, "draw every span, also what goes on inside Genkit and each call of a sandbox")
+	cmd.Flags().VarP(oneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "output format: text, an SVG image, or OpenTelemetry JSON")
+	cmd.Flags().BoolVar(&all, "all", false, "show all spans, including Genkit internals and each sandbox call")
 	return cmd
 }
 
@@ -58,7 +60,7 @@ func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, a
 	}
 	file, err := os.Open(filepath.Join(dir.Of(id), runtrace.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitNotFound, fmt.Errorf("run %s: no trace was kept of it", id), "OTEL_SDK_DISABLED=true keeps none; nor does a run that TRACEPARENT leaves out of its sample")
+		return fail(exitNotFound, fmt.Errorf("trace of run %s not found", id), "no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
 	}
 	if err != nil {
 		return err
@@ -78,7 +80,7 @@ func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, a
 	}
 	if out == traceSVG {
 		if n := len(traces); n > 1 {
-			a.notice("run %s was resumed: the picture is of its last process, text has all %d", id, n)
+			a.notice("run %s was resumed; the image shows the last of its %d traces, -o text shows all", id, n)
 		}
 		return traces[len(traces)-1].SVG(a.stdout, title, runtrace.Options{All: all})
 	}
@@ -109,7 +111,7 @@ func latestTrace(dir runfiles.Dir, runs []string) (latest string, err error) {
 		}
 	}
 	if latest == "" {
-		return "", fail(exitNotFound, errors.New("no trace of a run is kept"), "")
+		return "", fail(exitNotFound, errors.New("no traces found"), "")
 	}
 	return latest, nil
 }

@@ -37,16 +37,16 @@ func (a *app) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 		return nil, err
 	}
 	if place.URL == "" {
-		return nil, usageError(fmt.Errorf("%s needs state that several processes share, and here it is a file of this user", what),
-			"set WORKCELL_STATE, or --state, to a PostgreSQL database, as in postgres://user@host/database; without one, `workcell run` runs workflows here")
+		return nil, usageError(fmt.Errorf("%s requires a PostgreSQL state database", what),
+			"set WORKCELL_STATE or pass --state postgres://user@host/database, or run workflows without --detach")
 	}
 	return worker.Open(ctx, place.URL)
 }
 
 // stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
 func stayHere() map[string]string {
-	said := "it is for the worker to say: pass it to `workcell worker`, or configure its machine"
-	later := "what the run makes is kept: `workcell runs get RUN`, `workcell runs apply RUN`"
+	said := "pass it to `workcell worker`, or configure it on the worker's host"
+	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
 	return map[string]string{
 		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
 		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
@@ -60,7 +60,7 @@ func (a *app) detach(cmd *cobra.Command, path, file string, pairs []string) erro
 	flags := stayHere()
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
 		if cmd.Flags().Changed(name) {
-			return usageError(fmt.Errorf("--%s does not travel with a run that is detached", name), flags[name])
+			return usageError(fmt.Errorf("--%s cannot be used with --detach", name), flags[name])
 		}
 	}
 	q, err := a.openQueue(ctx, "--detach")
@@ -131,10 +131,10 @@ func (a *app) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *
 	err = parcel.Send(ctx, q, runID, files, workspace)
 	switch {
 	case errors.Is(err, parcel.ErrWorkspace):
-		return fail(exitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "--workspace names the directory to copy")
+		return fail(exitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "pass the directory to copy with --workspace DIR")
 	case errors.Is(err, backend.ErrTooLarge):
-		return fail(exitInvalid, fmt.Errorf("what the run needs, its workspace above all, is packed larger than the %d MiB that travel with a run", worker.MaxFileBytes>>20),
-			"leave out of the workspace what can be fetched inside, or run it here, without --detach")
+		return fail(exitInvalid, fmt.Errorf("the packed files of the run, including its workspace, exceed %d MiB", worker.MaxFileBytes>>20),
+			"remove files from the workspace that the run can download, or run without --detach")
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return fail(exitInvalid, err, "")
 	}
@@ -177,15 +177,15 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 	note := r.Note
 	if !n.Detached { // else all of it is there
 		if name := n.stays(); name != "" {
-			return usageError(fmt.Errorf("run %s was started with --%s, which does not travel with a run that is detached", r.ID, name),
-				"resume it here: workcell runs resume "+r.ID)
+			return usageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
+				"resume it without --detach: workcell runs resume "+r.ID)
 		}
 		wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
 		if err != nil {
 			return err
 		}
 		if wf.Hash != r.Hash {
-			return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "put back what it was")
+			return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
 		}
 		kept, err := a.runFiles()
 		if err != nil {
@@ -234,7 +234,7 @@ func (a *app) loadRun(ctx context.Context, r runstore.Run, n *runNote) (wf *work
 		wf, agents, err = loadWorkflow(n.Workflow, n.Agents)
 		return wf, agents, func() {}, err
 	}
-	q, err := a.openQueue(ctx, "a run that was detached")
+	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -262,7 +262,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	}
 	remove := func() { // not clear, which a return with an error sets to nil
 		if err := os.RemoveAll(dir); err != nil {
-			a.notice("files of run %s are left in %s: %v", r.ID, dir, err)
+			a.notice("cannot remove files of run %s from %s: %v", r.ID, dir, err)
 		}
 		_ = os.Remove(kept.Of(r.ID)) // fails when there is more
 	}
@@ -280,12 +280,12 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {
-		return nil, nil, nil, fmt.Errorf("the run came without the script of %s", n.Model)
+		return nil, nil, nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
 	}
 	wf, err = workflow.Load(files.Workflow, &workflow.LoadOptions{Agents: func(name string) (*frontmatter.Document, error) {
 		path, ok := files.Agents[name]
 		if !ok {
-			return nil, fmt.Errorf("the run came without %s%s", name, agentExt)
+			return nil, fmt.Errorf("the run's files do not include %s%s", name, agentExt)
 		}
 		return readAgent(path)
 	}})
@@ -300,7 +300,7 @@ func (a *app) keepIn(q *worker.Queue) func(context.Context, string) error {
 			return err
 		}
 		if err = parcel.KeepMade(ctx, q, runID, kept); errors.Is(err, backend.ErrTooLarge) {
-			a.notice("what the run made is larger than the %d MiB that are kept for all machines: it is in %s of %s", worker.MaxFileBytes>>20, kept.Of(runID), hostname())
+			a.notice("the results exceed %d MiB and are not in the database; see %s on host %s", worker.MaxFileBytes>>20, kept.Of(runID), hostname())
 			return nil
 		}
 		return err
@@ -309,7 +309,7 @@ func (a *app) keepIn(q *worker.Queue) func(context.Context, string) error {
 
 // openFetched opens what a run made that another machine carried out.
 func (a *app) openFetched(ctx context.Context, runID string) (string, *runfiles.Archive, error) {
-	q, err := a.openQueue(ctx, "a run that was detached")
+	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return "", nil, err
 	}
@@ -319,8 +319,8 @@ func (a *app) openFetched(ctx context.Context, runID string) (string, *runfiles.
 		return "", nil, err
 	}
 	if err := parcel.FetchMade(ctx, q, runID, kept); errors.Is(err, backend.ErrNotFound) {
-		return "", nil, fail(exitNotFound, fmt.Errorf("nothing is kept of run %s: it made nothing, or more than is kept for all machines", runID),
-			"`workcell runs logs "+runID+"` says on which machine it is then")
+		return "", nil, fail(exitNotFound, fmt.Errorf("no results of run %s in the database, or they are too large", runID),
+			"to find their host, run `workcell runs logs "+runID+"`")
 	} else if err != nil {
 		return "", nil, err
 	}
@@ -330,7 +330,7 @@ func (a *app) openFetched(ctx context.Context, runID string) (string, *runfiles.
 
 // dropFiles deletes what the queue keeps of a run.
 func (a *app) dropFiles(ctx context.Context, runID string) error {
-	q, err := a.openQueue(ctx, "a run that was detached")
+	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ func (a *app) showLog(ctx context.Context, r runstore.Run, follow bool) (runstor
 // cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is for the case
 // that there is none.
 func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
-	q, err := a.openQueue(ctx, "a run that was detached")
+	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
 		return err
 	}
@@ -372,8 +372,8 @@ func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 		select {
 		case <-news:
 		case <-late.Done():
-			return fail(exitFailed, fmt.Errorf("no worker has ended run %s within %s: %w", runID, wait, why),
-				"start `workcell worker` on the machine of that engine: it was asked to end the run, and does")
+			return fail(exitFailed, fmt.Errorf("no worker ended run %s within %s: %w", runID, wait, why),
+				"start `workcell worker` on the host of that engine; it will end the run")
 		}
 		if r, err := j.Run(ctx, runID); err != nil || !r.Finished.IsZero() {
 			return err

@@ -15,12 +15,12 @@ import (
 )
 
 // errNoQueue is why no run can be detached. Such runs are in a database only, which cannot be opened.
-var errNoQueue = fail(exitUnavailable, errors.New("detached runs need PostgreSQL, and this workcell was built without it (tag no_postgres)"),
-	"use a workcell that was built with it")
+var errNoQueue = fail(exitUnavailable, errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
+	"use a build with PostgreSQL")
 
 func newWorkerCmd(*app) *cobra.Command {
 	return &cobra.Command{
-		Use: "worker", Short: "Not in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
+		Use: "worker", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
 	}
 }
 

@@ -74,8 +74,7 @@ Environment:
   WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
   WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: override kubernetes.* settings
   KUBECONFIG           cluster configuration, as for kubectl
-  DOCKER_HOST, DOCKER_*
-                       Docker engine, as for the docker command
+  DOCKER_HOST, DOCKER_* Docker engine, as for the docker command
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd socket, namespace (default workcell), and snapshotter
   OTEL_*               traces and metrics; see docs/telemetry.md

@@ -22,7 +22,7 @@ func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
 		r := h.latest(t)
-		if res := h.run(t, "runs", "resume", r.ID); res.code != 7 || !strings.Contains(res.stderr, "under way in another process") {
+		if res := h.run(t, "runs", "resume", r.ID); res.code != 7 || !strings.Contains(res.stderr, "running in another process") {
 			t.Errorf("resume of a living run: exit code %d\n%s", res.code, res.stderr)
 		}
 		h.ok(t, "runs", "cancel", r.ID[:12])

@@ -190,7 +190,7 @@ func TestCancelledElsewhere(t *testing.T) {
 	w.kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, run).State == "interrupted" })
 	res := here.run(t, "runs", "cancel", run, "--wait", "1s")
-	if res.code != 1 || !strings.Contains(res.stderr, "no worker has ended run") || !strings.Contains(res.stderr, "on the machine of that engine") {
+	if res.code != 1 || !strings.Contains(res.stderr, "no worker ended run") || !strings.Contains(res.stderr, "on the host of that engine") {
 		t.Errorf("without a worker: exit code %d\n%s", res.code, res.stderr)
 	}
 	if ls := there.ok(t, "sessions", "ls"); !strings.Contains(ls, run[:12]) {
@@ -279,13 +279,13 @@ func TestHandedToWorkers(t *testing.T) {
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	// Only the machine that started the run resumes it, and only as it was started.
 	note := query(t, here.url, noteOf(id, "note"))
-	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "did not begin with the state") {
+	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "was not started with this state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.code, res.stderr)
 	}
 	for _, key := range []string{"host_tools", "out", "workspace", "workflow", "backend"} {
 		tampered(t, here, id, key, "/x")
 		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
-			if res := here.run(t, args...); res.code != 1 || !strings.Contains(res.stderr, "was started: "+key+"\n") {
+			if res := here.run(t, args...); res.code != 1 || !strings.Contains(res.stderr, "have changed in the database: "+key+"\n") {
 				t.Errorf("%s: exit code %d\n%s", key, res.code, res.stderr)
 			}
 		}
@@ -405,7 +405,7 @@ func TestHostileDatabase(t *testing.T) {
 	if got := here.ok(t, "runs", "get", reads, "found", "-"); got != "found" {
 		t.Errorf("the sandbox has %q", got)
 	}
-	refused := map[string]string{escapes: "asks for the backend docker, and this machine has local", parses: "came without the script"}
+	refused := map[string]string{escapes: "requires backend docker, but this host uses local", parses: "do not include the script"}
 	for id, want := range refused {
 		eventually(t, "the log says "+want, func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), want) })
 		here.ok(t, "runs", "cancel", id)
