@@ -161,7 +161,7 @@ func atShell(u user) {
 	w.enter("\x1a", "Stopped")
 	w.enter("case $- in *m*) echo jobs $((40+6));; esac; kill -KILL %1\n", "jobs 46\r\n")
 	w.enter("kept=$((40+6)); echo kept $kept\n", "kept 46\r\n")
-	w.enter("\x18d", "workcell: detached; to come back: workcell sessions attach box\r\n")
+	w.enter("\x18d", "workcell: detached; to attach again, run: workcell sessions attach box\r\n")
 	w.ends(0)
 
 	w = openWindow(u, "sessions", "attach", "box")
@@ -182,7 +182,7 @@ func atPrograms(u user) {
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
 	w.ends(137)
 	w = openWindow(u, "sessions", "attach", "box", "no-such-program")
-	w.await("hint: name a program that the sandbox has")
+	w.await("hint: specify a program that exists in the sandbox")
 	w.ends(127)
 }
 

@@ -53,8 +53,8 @@ func (a *app) backendOf(ctx context.Context, store state.Records, fallback strin
 		case slices.Contains(on, fallback):
 			return fallback, nil
 		case len(on) > 1:
-			return "", usageError(fmt.Errorf("there are sandboxes %q on %s", name, strings.Join(on, " and on ")),
-				"say which: --backend "+strings.Join(on, ", or --backend "))
+			return "", usageError(fmt.Errorf("%q matches sandboxes on %s", name, strings.Join(on, " and ")),
+				"choose one: --backend "+strings.Join(on, " or --backend "))
 		}
 	}
 	return fallback, nil
@@ -118,9 +118,9 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 		switch found := namedSandboxes(list, name); {
 		case len(found) == 0:
 		case found[0].Backend == here:
-			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", here))
+			return fail(exitNotFound, err, fmt.Sprintf("the sandbox is on another %s engine; connect to the engine where it was opened", here))
 		default:
-			return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", found[0].Backend))
+			return fail(exitNotFound, err, fmt.Sprintf("the sandbox is on another backend; use --backend %s", found[0].Backend))
 		}
 	}
 	return err

@@ -23,11 +23,12 @@ func newSessionsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "sessions",
 		Aliases: []string{"session"},
-		Short:   "Open, list, use and remove sandboxes",
-		Long: `Open, list, use and remove sandboxes.
+		Short:   "Create, inspect, use, and remove sandboxes",
+		Long: `Create, inspect, use, and remove sandboxes, including the sandboxes of runs in other processes of the same
+user.
 
-Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
-are under way in other processes of the same user.`,
+SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten IDs to
+their unique beginning.`,
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
 		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
 		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
@@ -104,7 +105,7 @@ func findSandbox(list []session.Info, name string) (session.Info, error) {
 	found := namedSandboxes(list, name)
 	switch len(found) {
 	case 0:
-		return session.Info{}, &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name %q", name), []string{name}}
+		return session.Info{}, &unknownSandbox{fmt.Sprintf("sandbox %q", name), []string{name}}
 	case 1:
 		return found[0], nil
 	}
@@ -112,7 +113,7 @@ func findSandbox(list []session.Info, name string) (session.Info, error) {
 	for i, s := range found {
 		keys[i] = s.Key.String()
 	}
-	return session.Info{}, usageError(fmt.Errorf("%q could be %d sandboxes", name, len(found)), "say which: "+strings.Join(keys, ", "))
+	return session.Info{}, usageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
 }
 
 // namedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key, else
@@ -148,11 +149,13 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List the sandboxes",
-		Long: `List the sandboxes: created ones are being made, running ones take commands, stopped ones have their files, kept ones
-are those of a run that is over. REASON is why one is not running. With --all also those that were removed or lost within the
-last hour. With --watch it goes on, with a line for each that is added, changes or is removed; where the engine could not be heard for
-a while, a line says so.`,
+		Short:   "List sandboxes",
+		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
+remain), or kept (its run has ended). With --all, the list includes sandboxes that were removed or lost in the last
+hour, and REASON shows why a sandbox is not running.
+
+With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
+gap line means that events may be missing because the engine was not reachable.`,
 		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json\n  workcell sessions ls --watch",
 		Args:    cobra.NoArgs,
 
@@ -160,7 +163,7 @@ a while, a line says so.`,
 		RunE: a.managed(stateWanted, func(ctx context.Context, m *session.Manager, _ []string) error {
 			switch {
 			case watch && all:
-				return usageError(errors.New("--watch tells of what is there and changes, --all of what has gone"), "give one of them")
+				return usageError(errors.New("--watch and --all cannot be used together"), "remove one of these flags")
 			case watch:
 				return a.watchSandboxes(ctx, m, user)
 			}
@@ -181,9 +184,9 @@ a while, a line says so.`,
 			})
 		}),
 	})
-	cmd.Flags().StringVar(&user, "user", "", "only those of the person of that name (session: user, --user of a run)")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that were removed or lost within the last hour")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and tell what becomes of them until the command is ended; with -o json an object for each")
+	cmd.Flags().StringVar(&user, "user", "", "list only the sandboxes of the end user `NAME` (--user of a run)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include sandboxes that were removed or lost in the last hour")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print changes until interrupted; with -o json, one object per change")
 	return cmd
 }
 
@@ -261,9 +264,10 @@ func newSessionsShowCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "show SANDBOX",
 		Aliases: []string{"inspect"},
-		Short:   "Show what is known of a sandbox",
-		Long: `Show what is known of a sandbox: its state and the reason for it, whose it is, its image, limits and backend. One that was
-removed or lost is known for an hour.`,
+		Short:   "Show details of a sandbox",
+		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. If the
+sandbox is not running, the output includes the reason. You can also show a sandbox that was removed or lost in the
+last hour.`,
 		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,20 +16,19 @@ import (
 
 func newSessionsCpCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
-		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|-, or FILE|DIR|- SANDBOX:PATH",
-		Short: "Copy files between a sandbox and here",
-		Long: `Copy a file or a directory with all below it out of a sandbox, or into one. The sandbox is named as in
-` + "`workcell sessions exec`" + `; PATH lies below /workspace or /tmp. - is standard input or output, for one file. A file here whose
-name has a colon is written ./NAME.
+		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
+		Short: "Copy files to or from a sandbox",
+		Long: `Copy a file or directory to or from a sandbox. PATH must be in /workspace or /tmp. Use - for standard input
+or output, with a single file. Write ./NAME for a local file with a colon in its name.
 
-Where the destination is a directory, the source goes into it under its own name; SOURCE/. stands for what is in a
-directory. Else the destination is the new name, and the directory above it must be there. Files that are there are
-replaced, unless the sandbox's user may not write them; others stay.
+If the destination is a directory, the source is copied into it under its own name. Use SOURCE/. to copy only the
+contents of a directory. Otherwise the destination is the new name, and its parent directory must exist. Existing
+files with the same name are replaced if the sandbox's user can write to them. Other files are kept.
 
-Permission bits are kept; owners and times are not. A file appears whole or not at all. Below the source, links and
-special files are not copied and nothing is read or written through a link that leads outside. What cannot be copied is
-named on standard error, the rest is copied, and the exit code is 1. At most 10,000 files and directories of 16 GiB in all,
-each at most 1 GiB. /workspace/.workcell is left out unless it is named.`,
+Permission bits are preserved; owners and times are not. Files are copied completely or not at all. Links and special
+files in a directory are not copied, and links that lead outside are never followed. If a file cannot be copied, the
+command reports it, copies the rest, and exits with 1. A copy can have up to 10,000 files and directories and 16 GiB
+in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
 		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,11 +41,11 @@ each at most 1 GiB. /workspace/.workcell is left out unless it is named.`,
 
 func checkCopyArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return usageError(errors.New("name a source and a destination"), "workcell sessions cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
+		return usageError(errors.New("source and destination required"), "workcell sessions cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
 	}
 	if inSandbox(args[0]) == inSandbox(args[1]) {
-		return usageError(errors.New("one of source and destination, not both, must be in a sandbox"),
-			"write it SANDBOX:PATH; a file here with a colon in its name is ./NAME")
+		return usageError(errors.New("either source or destination must be in a sandbox"),
+			"use SANDBOX:PATH for the sandbox, and ./NAME for a local file with a colon in its name")
 	}
 	return nil
 }
@@ -120,5 +119,5 @@ func splitSandboxPath(list []session.Info, arg string) (session.Info, string, er
 			return info, arg[len(name)+1:], err
 		}
 	}
-	return session.Info{}, "", &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name that %q begins with", arg), names}
+	return session.Info{}, "", &unknownSandbox{fmt.Sprintf("sandbox in %q", arg), names}
 }

@@ -28,15 +28,15 @@ type execFlags struct {
 
 // addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
-	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "directory to "+dir+" in; a relative one lies below /workspace")
-	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
-	cmd.Flags().StringVarP(&f.user, "user", "u", "", "uid, uid:gid or root to "+dir+" as, which must be the sandbox's user")
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR` to "+dir+" in, relative to /workspace")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "uid, uid:gid, or root to "+dir+" as; must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return fail(exitExecProduct, err, dockerHint)
 		}
-		return fail(exitExecProduct, err, renamedFlag(cmd, err, "flags of the command go after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x"))
+		return fail(exitExecProduct, err, renamedFlag(cmd, err, "put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x"))
 	})
 }
 
@@ -48,14 +48,14 @@ func (f *execFlags) checkUser(has string) error {
 	}
 	want, err := session.ParseUser(f.user)
 	if err != nil {
-		return usageError(fmt.Errorf("--user %q is not known", f.user), "use UID or UID:GID in numbers, as 1000:1000")
+		return usageError(fmt.Errorf("invalid value %q for --user", f.user), "use a numeric UID or UID:GID, for example 1000:1000")
 	}
 	if f.user != "root" && !strings.Contains(f.user, ":") { // whatever its group
 		want, has = f.user, strings.Split(has, ":")[0]
 	}
 	if want != has {
-		return fail(exitExecProduct, fmt.Errorf("commands of this sandbox run as %s, and none can become --user %s", has, f.user),
-			"open a sandbox for that user: workcell sessions open --user "+f.user)
+		return fail(exitExecProduct, fmt.Errorf("commands in this sandbox run as %s and cannot use --user %s", has, f.user),
+			"open another sandbox: workcell sessions open --user "+f.user)
 	}
 	return nil
 }
@@ -72,31 +72,30 @@ func newSessionsExecCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox, which may belong to a run that is under way. The sandbox is named by its id, its key,
-its name, or its run when that has one sandbox only.
+		Long: `Run a command in a sandbox, even while a run uses it. See workcell sessions --help for the forms of SANDBOX.
 
-The command's arguments are passed as they are, without a shell. Standard input, output and error are the command's
-own, and so is the exit code: 128+n when signal n ended it, 124 when it timed out (everything it started is ended), 127
-when there is no such program, 126 when it cannot be executed, 125 when workcell itself failed.
+The command runs without a shell, with the standard input, output, and error of this command. The exit code is the
+command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
+Workcell failed, 126 if the program cannot be executed, and 127 if it was not found.
 
-With --interpreter the one argument, or without one standard input, is a program, run in an interpreter of the sandbox that keeps
-variables from one call to the next. The value of its last expression is printed, and images are left out.`,
+With --interpreter, the argument, or standard input without one, is a program. It runs in an interpreter that keeps
+its variables between calls. The value of its last expression is printed. Images are omitted.`,
 		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.language != "" {
 				return cobra.RangeArgs(1, 2)(cmd, args)
 			}
 			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
-				return fail(exitExecProduct, errors.New("name one sandbox and a command"), "workcell sessions exec SANDBOX -- COMMAND")
+				return fail(exitExecProduct, errors.New("sandbox and command required"), "workcell sessions exec SANDBOX -- COMMAND")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.addTo(cmd, "run", "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
-	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", session.MaxExecTimeout, "end the command and all it started after this long")
-	cmd.Flags().Var(oneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables")
-	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
+	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", session.MaxExecTimeout, "kill the command and its child processes after this time")
+	cmd.Flags().Var(oneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables between calls")
+	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
 	return cmd
 }
 
@@ -106,8 +105,8 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 		return err
 	}
 	if o.timeout < session.MinExecTimeout || o.timeout > session.MaxExecTimeout {
-		return usageError(fmt.Errorf("--exec-timeout %s is out of range", o.timeout),
-			fmt.Sprintf("from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
+		return usageError(fmt.Errorf("invalid value %s for --exec-timeout", o.timeout),
+			fmt.Sprintf("must be from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
 	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
@@ -163,11 +162,11 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *app, s *session.Se
 	}
 	for _, out := range []session.Output{res.Stdout, res.Stderr} {
 		if out.Omitted > 0 {
-			a.notice("%d bytes are left out; all of it is in %s of the sandbox", out.Omitted, out.Path)
+			a.notice("%d bytes of output omitted; the full output is in %s in the sandbox", out.Omitted, out.Path)
 		}
 	}
 	if res.Lost {
-		a.notice("the variables of earlier programs are lost: the interpreter was ended")
+		a.notice("variables of earlier programs are lost because the interpreter was stopped")
 	}
 	return a.execStatus(s.Info().Limits, res.ExecResult)
 }
@@ -177,18 +176,18 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *app, s *session.Se
 func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 	switch res.Status {
 	case session.ExecTimedOut:
-		a.notice("the command was ended after %s, with all it started", res.Timeout)
+		a.notice("command timed out after %s; all its processes were killed", res.Timeout)
 		return exitWith(exitExecTimeout)
 	case session.ExecOOMKilled:
-		a.notice("the command was ended for lack of memory: the sandbox has %d MiB", limits.MemoryBytes>>20)
+		a.notice("command killed: out of memory (limit %d MiB)", limits.MemoryBytes>>20)
 	case session.ExecQuotaKilled:
 		if res.QuotaOutside {
-			a.notice("the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
+			a.notice("command killed: limit for files outside the workspace exceeded; delete files there with rm")
 			break
 		}
-		a.notice("the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
+		a.notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm --file PATH SANDBOX`")
 	case session.ExecKilled:
-		a.notice("the command was ended on request of another process")
+		a.notice("command killed by another process")
 	}
 	if res.Signal != "" {
 		return exitWith(exitSignalBase + signalNumber(res.Signal))
@@ -243,40 +242,39 @@ func newSessionsAttachCmd(a *app) *cobra.Command {
 	o := &sessionsAttachOptions{}
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
-		Short: "Work in a sandbox at a terminal",
-		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
-window. The sandbox is named as for exec, and may belong to a run that is under way.
+		Short: "Open a terminal in a sandbox",
+		Long: `Open a terminal in a sandbox, even while a run uses it. Job control, Ctrl-C, full-screen programs, and window
+resizing work as in any terminal. See workcell sessions --help for the forms of SANDBOX.
 
-Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the one that /etc/passwd has for its user unless that is
-sh, else the first there is of bash, zsh, ash and sh. When
-terminals are there already, the latest is joined, and what it showed last is shown again; somebody who is at it is
-detached. --new, -w, -e and COMMAND make another one.
+Without COMMAND, the command joins the latest existing terminal, shows its last output again, and detaches its other
+user. Otherwise, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or the first
+available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
 
-The detach keys leave the terminal, and so does everything else that ends this command early: what runs there continues
-and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
-sandbox for ten minutes. Meanwhile ` + "`workcell sessions logs`" + ` shows what it writes.
+After the detach keys or an early exit of this command, the program keeps running and you can attach again. It is
+killed if its terminal is not used for an hour, or if no workcell process uses the sandbox for ten minutes. Until
+then, ` + "`workcell sessions logs`" + ` shows its output.
 
-What the sandbox writes goes to this terminal as it is, control sequences included. The exit code is the command's, as
-with exec; 0 after the detach keys.`,
+Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
+with exec, or 0 after the detach keys.`,
 		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox bash\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3 -q",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
-				return fail(exitExecProduct, errors.New("name one sandbox"), "workcell sessions attach SANDBOX [COMMAND]")
+				return fail(exitExecProduct, errors.New("sandbox required"), "workcell sessions attach SANDBOX [COMMAND]")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.addTo(cmd, "start", "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
-	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "keys that leave the terminal: characters, ctrl-CHARACTER or DEL, with commas between them")
-	cmd.Flags().BoolVar(&o.another, "new", false, "another terminal, though there is one to join")
+	o.addTo(cmd, "start", "attach always uses a terminal: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS` that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
+	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if there is an existing one")
 	return cmd
 }
 
 func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) error {
 	keys, err := parseDetachKeys(o.detachKeys)
 	if err != nil {
-		return usageError(err, "keys are a-z and other characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, and DEL: ctrl-p,ctrl-q")
+		return usageError(err, "use characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, or DEL, for example ctrl-p,ctrl-q")
 	}
 	own, err := parseEnv(a.env, o.env)
 	if err != nil {
@@ -284,7 +282,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) e
 	}
 	tty, err := newHostTerminal(a.stdin, a.stdout)
 	if err != nil {
-		return usageError(err, "without a terminal: workcell sessions exec SANDBOX -- COMMAND")
+		return usageError(err, "to run a command without a terminal: workcell sessions exec SANDBOX -- COMMAND")
 	}
 	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
@@ -295,7 +293,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) e
 			if execID, err := openTerminal(ctx, s); err != nil {
 				return err
 			} else if execID != "" {
-				a.notice("this is the terminal of %s; --new makes another", execID)
+				a.notice("joined the terminal of %s; use --new to open another", execID)
 				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
 					return s.JoinTerminal(ctx, execID, tty.size(), at)
 				})
@@ -352,18 +350,18 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, session
 		}
 		return res, err
 	}()
-	comeBack := "to come back: workcell sessions attach " + v.name
+	comeBack := "to attach again, run: workcell sessions attach " + v.name
 	var launch *session.LaunchError
 	switch {
 	case errors.Is(err, session.ErrDetached):
 		v.a.notice("detached; %s", comeBack)
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
-		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
+		return fail(exitExecMissing, err, "specify a program that exists in the sandbox: workcell sessions attach SANDBOX -- PROGRAM")
 	case errors.Is(err, session.ErrTakenOver):
 		return fail(exitExecProduct, session.ErrTakenOver, comeBack)
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
-		return fail(exitExecProduct, err, "what runs there continues while its sandbox does; "+comeBack)
+		return fail(exitExecProduct, err, "the program keeps running as long as its sandbox does; "+comeBack)
 	case err != nil:
 		return err
 	}

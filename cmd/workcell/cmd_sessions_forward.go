@@ -18,18 +18,20 @@ func newSessionsForwardCmd(a *app) *cobra.Command {
 	address := "127.0.0.1"
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "forward [flags] SANDBOX PORT|HOST:PORT…",
-		Short: "Reach ports of a sandbox from this machine",
-		Long: `Have this machine listen for what a sandbox listens on, until the command is ended or the sandbox is gone. The sandbox needs
-no network, and learns nothing of the machine's ports. PORT is one of the sandbox's loopback and the same here; HOST:PORT is port
-HOST here, and :PORT any that is free. Programs here connect to 127.0.0.1. Connections count as use of the sandbox, waiting for
-them does not.`,
+		Short: "Forward local ports to a sandbox",
+		Long: `Forward local ports to ports in a sandbox. Forwarding stops when you interrupt the command or the sandbox is
+removed. The sandbox needs no network access, and it cannot connect to ports of this host.
+
+PORT forwards a local port to the same port on the loopback interface of the sandbox. HOST:PORT uses local port HOST,
+and :PORT any free local port. Local programs connect to 127.0.0.1. Open connections count as use of the sandbox;
+waiting for connections does not.`,
 		Example:    "  workcell sessions forward mybox 8080\n  workcell sessions forward mybox 8081:8080 :5432",
 		Args:       cobra.MinimumNArgs(2),
 		SuggestFor: []string{"port-forward", "ports", "port", "expose"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := netip.ParseAddr(address)
 			if err != nil || at.Zone() != "" {
-				return usageError(fmt.Errorf("--address %q is not an address", address), "127.0.0.1, or 0.0.0.0 for whoever reaches this machine")
+				return usageError(fmt.Errorf("invalid value %q for --address", address), "use 127.0.0.1, or 0.0.0.0 to accept other hosts")
 			}
 			ports, err := parsePorts(args[1:])
 			if err != nil {
@@ -40,7 +42,7 @@ them does not.`,
 			})(cmd, args)
 		},
 	})
-	cmd.Flags().StringVar(&address, "address", address, "`IP` address of this machine to listen on; beyond the loopback others reach the sandbox, too")
+	cmd.Flags().StringVar(&address, "address", address, "local `IP` address to listen on; if not loopback, other hosts can connect")
 	return cmd
 }
 
@@ -49,7 +51,7 @@ func parsePorts(args []string) ([]forward.Port, error) {
 	for _, text := range args {
 		p, err := forward.ParsePort(text)
 		if err != nil {
-			return nil, usageError(err, "workcell sessions forward SANDBOX 8080, or 8081:8080 for port 8081 here")
+			return nil, usageError(err, "for example 8080, or 8081:8080 for local port 8081")
 		}
 		ports = append(ports, p)
 	}
@@ -67,10 +69,10 @@ type forwarded struct {
 func (a *app) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
 	f, err := forward.Listen(s, ports, &forward.Options{Address: at, Log: a.logger()})
 	if err != nil {
-		return fail(exitFailed, err, "HOST:PORT listens on another port here, :PORT on any that is free")
+		return fail(exitFailed, err, "use HOST:PORT for another local port, or :PORT for any free port")
 	}
 	if !at.IsLoopback() {
-		a.notice("warning: whoever reaches %s reaches these ports of the sandbox, without a password of ours", at)
+		a.notice("warning: any host that can connect to %s can use these ports; no password is required", at)
 	}
 	var rows []forwarded
 	for i, addr := range f.Addrs() {

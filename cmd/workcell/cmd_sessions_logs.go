@@ -20,22 +20,23 @@ func newSessionsLogsCmd(a *app) *cobra.Command {
 	follow := false
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "logs [flags] SANDBOX [EXEC_ID]",
-		Short: "Show what commands in a sandbox wrote",
-		Long: `Without EXEC_ID, list the commands that the sandbox knows, oldest first: all that run and the latest of those that
-ended. With EXEC_ID, print what that command wrote to its standard output and error, to standard output and error, byte
-for byte. The sandbox may belong to a run that is under way, which goes on undisturbed.
+		Short: "Show commands in a sandbox and their output",
+		Long: `List the commands in a sandbox, or print the output of one. Without EXEC_ID, the list has all running
+commands and the latest finished commands, oldest first. With EXEC_ID, the command prints the recorded standard output
+and error unchanged. Runs that use the sandbox are not affected.
 
-Recorded is what agents, workflows, MCP clients and ` + "`sessions attach`" + ` ran. What ` + "`workcell sessions exec`" + ` ran had
-its output where it was called, and is not kept. The list does not name programs, which may be secret. Of long output the
-latest part is kept; a line on standard error says so when the beginning is missing.`,
+Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sessions attach`" + `, but not for
+` + "`workcell sessions exec`" + `, which prints it directly. The list omits program names because they can contain
+secrets. Only the latest part of long output is kept; if the beginning is missing, a line on standard error reports
+it.`,
 		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed("output") {
-				return usageError(errors.New("a command's output has no other format"), "-o is for the list of commands")
+				return usageError(errors.New("--output cannot be used with EXEC_ID"), "-o sets the format of the list of commands")
 			}
 			if len(args) == 1 && follow {
-				return usageError(errors.New("--follow needs a command"), listsCommands)
+				return usageError(errors.New("--follow requires EXEC_ID"), listsCommands)
 			}
 			return a.inSandbox(func(ctx context.Context, s *session.Session, ids []string) error {
 				if len(ids) == 0 {
@@ -45,12 +46,12 @@ latest part is kept; a line on standard error says so when the beginning is miss
 			})(cmd, args)
 		},
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with what the command writes until it ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new output until the command exits")
 	return cmd
 }
 
 // listsCommands is the hint for somebody who names no command, or one that is not known.
-const listsCommands = "`workcell sessions logs SANDBOX` lists the commands"
+const listsCommands = "to list the commands, run `workcell sessions logs SANDBOX`"
 
 // execOutput is a command in the output of `sessions logs`.
 type execOutput struct {
@@ -108,7 +109,7 @@ func (a *app) printLog(ctx context.Context, s *session.Session, execID string, f
 			if req.SinceSeq > 0 {
 				missing = "some" // it was written faster than it was read
 			}
-			a.notice("%s of the output is no longer kept%s", missing, wholeOutput(ctx, s, execID))
+			a.notice("%s of the output was discarded%s", missing, wholeOutput(ctx, s, execID))
 		}
 		for _, c := range res.Chunks {
 			w := a.stdout
@@ -134,7 +135,7 @@ func wholeOutput(ctx context.Context, s *session.Session, execID string) string 
 	for _, stream := range []string{"stdout", "stderr"} {
 		name := ".workcell/output/" + execID + "." + stream
 		if _, err := s.StatFile(ctx, name); err == nil {
-			return fmt.Sprintf(", see `workcell sessions cp %s:%s -`", s.ID(), name)
+			return fmt.Sprintf("; for all of it, run `workcell sessions cp %s:%s -`", s.ID(), name)
 		}
 	}
 	return ""
@@ -146,7 +147,7 @@ func logsError(err error) error {
 	case errors.Is(err, backend.ErrNotFound):
 		return fail(exitFailed, err, listsCommands)
 	case errors.Is(err, backend.ErrInvalid):
-		return fail(exitFailed, err, listsCommands+"; what one of `sessions exec` wrote went to where that was called, and is not kept")
+		return fail(exitFailed, err, listsCommands+"; output of `sessions exec` is not recorded")
 	}
 	return err
 }
@@ -155,16 +156,15 @@ func newSessionsKillCmd(a *app) *cobra.Command {
 	all, signal := false, ""
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
-		Short: "End commands that run in a sandbox; the sandbox stays",
-		Long: `End commands that run in a sandbox, with all that they started: by TERM, and two seconds later by KILL what is left. The
-sandbox stays, and who started the command is told that it was killed. ` + "`workcell sessions logs SANDBOX`" + ` lists the commands.
+		Short: "Stop commands in a sandbox",
+		Long: `Stop commands in a sandbox and all their child processes: with TERM, and with KILL after two seconds. The
+sandbox keeps running. The client that started the command gets the status killed.
 
-With --signal they get that signal and nothing else follows. Prints the id of each command; one that has ended before is
-no error.`,
+With --signal, the commands get only this signal. The command prints their IDs and ignores commands that have exited.`,
 		Example: "  workcell sessions kill mybox exec_…\n  workcell sessions kill --signal INT mybox exec_…\n  workcell sessions kill --all mybox",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || all == (len(args) > 1) {
-				return usageError(errors.New("name a sandbox and the commands to end, or pass --all"), listsCommands)
+				return usageError(errors.New("specify a sandbox and EXEC_IDs, or use --all"), listsCommands)
 			}
 			return nil
 		},
@@ -172,8 +172,8 @@ no error.`,
 			return a.kill(ctx, s, ids, all, signal)
 		}),
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "every command that runs, and without --signal what ended ones left running")
-	cmd.Flags().StringVarP(&signal, "signal", "s", "", "signal to send, INT or SIGINT for example (default TERM, then KILL)")
+	cmd.Flags().BoolVar(&all, "all", false, "all running commands and, without --signal, leftover processes of finished commands")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL` to send, for example INT or SIGINT (default TERM, then KILL)")
 	return cmd
 }
 
@@ -213,7 +213,7 @@ func (a *app) kill(ctx context.Context, s *session.Session, ids []string, all bo
 		case errors.Is(err, backend.ErrNotFound):
 			errs = append(errs, fail(exitFailed, fmt.Errorf("%s: %w", id, err), listsCommands))
 		case errors.Is(err, backend.ErrInvalid):
-			errs = append(errs, usageError(fmt.Errorf("%s: %w", id, err), "--signal takes the name of a signal; "+listsCommands))
+			errs = append(errs, usageError(fmt.Errorf("%s: %w", id, err), "use a signal name with --signal; "+listsCommands))
 		default:
 			errs = append(errs, err)
 		}

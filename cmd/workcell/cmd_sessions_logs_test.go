@@ -210,7 +210,7 @@ func testLogsOfLong(t *testing.T, b user, s *session.Session) {
 		t.Errorf("%d bytes of %d", len(stdout), size)
 	}
 	said, whole, ok := strings.Cut(strings.TrimSpace(stderr), ", see `workcell ")
-	if said != "workcell: the beginning of the output is no longer kept" || !ok {
+	if said != "workcell: the beginning of the output was discarded" || !ok {
 		t.Fatalf("standard error = %q", stderr)
 	}
 	whole, _ = b.run(0, strings.Fields(strings.TrimSuffix(whole, "`"))...)
@@ -230,7 +230,7 @@ func testLogsOfNone(t *testing.T, b user) {
 	}
 	for _, id := range []string{last.ExecID, "exec_unknown", "../x"} {
 		stdout, stderr := b.run(exitFailed, "sessions", "logs", "box", id)
-		if stdout != "" || !strings.Contains(stderr, "hint: `workcell sessions logs SANDBOX` lists") {
+		if stdout != "" || !strings.Contains(stderr, "hint: to list the commands, run `workcell sessions logs SANDBOX`") {
 			t.Errorf("%s: %q, %q", id, stdout, stderr)
 		}
 	}

@@ -36,15 +36,17 @@ func newSessionsOpenCmd(a *app) *cobra.Command {
 	o := &sessionsOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:   "open [flags]",
-		Short: "Open a sandbox and print its id",
-		Long: `Open a sandbox and print its id. It lives until ` + "`workcell sessions rm`" + ` removes it.
+		Short: "Create or open a sandbox and print its ID",
+		Long: `Create a sandbox and print its ID. By default, it exists until you remove it with
+` + "`workcell sessions rm`" + `.
 
-With --name the sandbox can be called by that name, and opening the name again returns the same sandbox as it is. What flags
-say then must be so: one that was made with another image or other limits is an error, or with --rebuild rebuilt with the
-files of its workspace, all of it as the flags say. -e adds to its variables.
+With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
+command fails if flags specify a different image or other settings than the sandbox has. With --rebuild, it instead
+rebuilds the sandbox with the specified settings and keeps its workspace files. -e adds variables to an existing
+sandbox.
 
-With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --idle-timeout: its processes end, its files
-stay. sessions open and sessions exec start it again.`,
+With --idle-policy stop, the sandbox is stopped instead of removed after --idle-timeout: its processes end, but its
+files are kept. sessions open and sessions exec start it again.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,26 +58,26 @@ stay. sessions open and sessions exec start it again.`,
 				wish.DefaultImage(&o.req, frontmatter.RuntimeBash)
 			}
 			if o.rebuild && !cmd.Flags().Changed("image") {
-				return usageError(errors.New("--rebuild needs --image"), "the sandbox is rebuilt from it, be it the same as before")
+				return usageError(errors.New("--rebuild requires --image"), "specify the image even if it has not changed")
 			}
 			return o.run(cmd.Context(), a)
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.name, "name", "", "name of the sandbox; default is a random one")
-	f.StringVar(&o.req.Image, "image", "", "image (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or what is configured for bash)")
-	f.StringVar(&o.req.User, "user", "", "uid:gid that commands run as (default "+backend.DefaultUser+")")
-	f.Var(oneOf(&o.root, "readonly", "writable"), "root", "the image's file system")
-	f.Var(oneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "what commands can reach")
-	f.Var(oneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when the image is fetched")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
-	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache of the machine that the sandbox reads, such as pip; may be repeated")
+	f.StringVar(&o.name, "name", "", "`NAME` of the sandbox (default: random)")
+	f.StringVar(&o.req.Image, "image", "", "image (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or the configured image for bash)")
+	f.StringVar(&o.req.User, "user", "", "uid:gid to run commands as (default "+backend.DefaultUser+")")
+	f.Var(oneOf(&o.root, "readonly", "writable"), "root", "access to the image's file system")
+	f.Var(oneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of commands")
+	f.Var(oneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when to pull the image")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` for all commands, or NAME to pass on its local value (repeatable)")
+	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache that the sandbox can read, for example pip (repeatable)")
 	o.limits.addTo(cmd)
-	f.DurationVar(&o.idle, "idle-timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
+	f.DurationVar(&o.idle, "idle-timeout", 0, "remove or stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
-	f.Var(oneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy", "what becomes of it then (default as it was, remove for a new one)")
-	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild a sandbox of that name with another image or other limits, with its files")
-	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "timeout of commands that name none (default "+session.DefaultExecTimeout.String()+")")
+	f.Var(oneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy", "action after the idle timeout (default: unchanged, or remove if new)")
+	f.BoolVar(&o.rebuild, "rebuild", false, "if its image or limits differ, rebuild the sandbox and keep its workspace files")
+	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+session.DefaultExecTimeout.String()+")")
 	return cmd
 }
 
@@ -89,7 +91,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	}
 	key := session.UserKey(cmp.Or(o.name, session.NewID()))
 	if err := key.Validate(); err != nil {
-		return usageError(err, "a name has letters, digits, _, - and .")
+		return usageError(err, "use only letters, digits, _, -, and .")
 	}
 	conf, err := a.config()
 	if err != nil {
@@ -132,10 +134,10 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 
 // conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine reports.
 func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
-	const rebuild = "--rebuild rebuilds it with the files of its workspace"
+	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
 	if conflict.Gone {
-		return "give --mount, --network and --oci-runtime again as it had them, and no other flags, " +
-			"to rebuild it with its files; --rebuild --image IMAGE changes its image"
+		return "to rebuild it with its files, pass only its original --mount, --network, and --oci-runtime; " +
+			"to change its image, pass --rebuild --image IMAGE"
 	}
 	list, err := m.List(ctx)
 	i := slices.IndexFunc(list, func(s session.Info) bool { return s.Key == conflict.Key && s.Image != "" })
@@ -143,7 +145,7 @@ func conflictHint(ctx context.Context, m *session.Manager, conflict *session.Con
 		return rebuild
 	}
 	s := list[i]
-	return fmt.Sprintf("it has the image %s, user %s, network %s, %d MiB of memory and %d processes; without flags it is opened as it is, and %s",
+	return fmt.Sprintf("it has image %s, user %s, network %s, %d MiB of memory, and %d processes; omit the flags to open it as it is; %s",
 		s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs, rebuild)
 }
 
@@ -177,7 +179,7 @@ type openedSandbox struct {
 // -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
 func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
 	if o.idle < 0 {
-		return nil, usageError(fmt.Errorf("--idle-timeout %s is negative", o.idle), "0 is never")
+		return nil, usageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle), "must be positive, or 0 for never")
 	}
 	o.req.IdleTimeout = cmp.Or(o.idle, -1)
 	if o.root == "writable" {
@@ -196,7 +198,7 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 		return nil, err
 	}
 	if err := session.ValidateEnv(variables); err != nil {
-		return nil, usageError(err, "-e NAME=VALUE, or -e NAME")
+		return nil, usageError(err, "use -e NAME=VALUE or -e NAME")
 	}
 	return variables, nil
 }
@@ -205,10 +207,10 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 func checkUser(e environ.Lookup, user string) error {
 	id, err := session.ParseUser(user)
 	if err != nil {
-		return usageError(fmt.Errorf("--user %q is not known", user), "use UID or UID:GID in numbers, as 1000:1000")
+		return usageError(fmt.Errorf("invalid value %q for --user", user), "use a numeric UID or UID:GID, for example 1000:1000")
 	}
 	if session.IsRoot(id) && !rootAllowed(e) {
-		return usageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "WORKCELL_ALLOW_ROOT=1 allows it")
+		return usageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "set WORKCELL_ALLOW_ROOT=1 to allow it")
 	}
 	return nil
 }
@@ -220,7 +222,7 @@ func parseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 		name, value, ok := strings.Cut(p, "=")
 		if name == "" {
 			// The value may be a secret, so it is not repeated.
-			return nil, usageError(fmt.Errorf("an environment variable needs a name before the ="), "-e NAME=VALUE, or -e NAME")
+			return nil, usageError(fmt.Errorf("environment variable without a name before ="), "use -e NAME=VALUE or -e NAME")
 		}
 		if !ok {
 			if value, ok = e(name); !ok {

@@ -26,23 +26,22 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
-		Short:      "Remove sandboxes and what is in them",
-		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run; the
-beginning of an id will do when no other begins so.
+		Short:      "Remove sandboxes and their files",
+		Long: `Remove sandboxes with their files and processes, and print their IDs. If SANDBOX is a run, all its sandboxes
+are removed.
 
-Prints the id of each sandbox that was removed.
+With --keep-workspace, the files in /workspace are kept for 30 days: sessions ls lists the sandbox as stopped, and
+opening its name rebuilds it with its files. To delete them, remove the sandbox again without this flag. The
+workspaces of a run are deleted with the run.
 
-With --keep-workspace the files in /workspace stay for 30 days: sessions ls lists the sandbox as stopped, opening its name
-rebuilds it with its files, and removing it once more without the flag deletes them. Those of a run go with the run.
-
-With --file the sandbox stays, and a file or directory of its workspace is deleted, also when no command can run because
-the workspace is full.`,
+With --file, only a file or directory in the workspace is deleted. This works even if the workspace is full and
+commands cannot run.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return errors.New("name the sandboxes to remove, or pass --all")
+				return errors.New("specify sandboxes to remove, or use --all")
 			}
 			if len(files) > 0 && (len(args) != 1 || keep) {
-				return errors.New("--file takes one sandbox, which stays")
+				return errors.New("--file requires one sandbox and cannot be used with --keep-workspace")
 			}
 			return nil
 		},
@@ -73,10 +72,10 @@ the workspace is full.`,
 		},
 	})
 	f := cmd.Flags()
-	f.BoolVar(&all, "all", false, "every sandbox of this user")
-	f.BoolVar(&keep, "keep-workspace", false, "leave the workspaces for sessions open --name to have again")
-	f.StringArrayVar(&files, "file", nil, "delete this file or directory of the sandbox's workspace, not the sandbox; may be repeated")
-	f.BoolVarP(&force, "force", "f", false, "a sandbox or file that is not there is no error")
+	f.BoolVar(&all, "all", false, "remove all sandboxes of this user")
+	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sessions open --name")
+	f.StringArrayVar(&files, "file", nil, "delete `PATH` in the workspace instead of the sandbox (repeatable)")
+	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
 	return cmd
 }
 
@@ -88,8 +87,8 @@ func removeFiles(ctx context.Context, s *session.Session, name string, files []s
 		switch {
 		case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
 		case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
-			errs = append(errs, fail(exitFailed, fmt.Errorf("there is no file %s in the sandbox", file),
-				fmt.Sprintf("`workcell sessions exec %s -- ls -a` shows the files", name)))
+			errs = append(errs, fail(exitFailed, fmt.Errorf("file %s not found in the sandbox", file),
+				fmt.Sprintf("to list the files, run `workcell sessions exec %s -- ls -a`", name)))
 		default:
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
@@ -158,28 +157,25 @@ func newSessionsGCCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "gc",
 		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
-		Short:   "Show, and with --yes remove, the sandboxes that no process has",
-		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
-with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
+		Short:   "List or remove unused sandboxes",
+		Long: `List sandboxes that no process uses, or remove them with --yes: the sandboxes of interrupted runs, kept
+sandboxes and, with --named, sandboxes created by ` + "`sessions open`" + `. All except the named ones are also
+removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
 
-What pip_packages, npm_packages and setup of an agent's file installed goes when no sandbox had it for 30 days, when the image has
-changed since, and when all of it takes more than 20 GiB; what a sandbox has stays.
-
-What a cache had before cache fill or cache rm goes after a day.
-
-On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
-they are new. With --yes, what is kept of runs for more than 30 days goes, too, and the copies of
-workspaces that killed commands left.
-
-A run whose sandbox is removed can be resumed with an empty one only.`,
+The command also covers:
+  - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
+    their image has changed, or all of them together exceed 20 GiB
+  - cache contents that were replaced more than a day ago
+  - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
+  - with --yes, run results older than 30 days, and workspace copies left by killed commands`,
 		Args: cobra.NoArgs,
 		RunE: a.managed(stateNeeded, func(ctx context.Context, m *session.Manager, _ []string) error { return o.run(ctx, a, m) }),
 	})
 	f := cmd.Flags()
-	f.BoolVar(&o.yes, "yes", false, "remove them; without it they are only shown")
-	f.BoolVar(&o.named, "named", false, "also the ones that sessions open made")
-	f.BoolVar(&o.environments, "environments", false, "also the environments that are worth keeping: all that there are, with what they hold installed")
-	f.DurationVar(&o.older, "older-than", 0, "only those that were last used longer ago than this")
+	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
+	f.BoolVar(&o.named, "named", false, "include sandboxes created by sessions open")
+	f.BoolVar(&o.environments, "environments", false, "include all installed packages, not only old ones")
+	f.DurationVar(&o.older, "older-than", 0, "include only items that were not used for this time")
 	return cmd
 }
 
@@ -213,7 +209,7 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 			err := remove()
 			if errors.Is(err, backend.ErrExists) {
 				if g.Key != "" {
-					a.notice("%s stays, it is in use: %v", g.ID, err)
+					a.notice("%s not removed because it is in use: %v", g.ID, err)
 				}
 				return
 			}
@@ -251,18 +247,18 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		left, err := caches.Leftovers()
 		errs = append(errs, err)
 		for _, l := range left {
-			collect(garbageOutput{ID: l.Name, Why: "replaced in the cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
+			collect(garbageOutput{ID: l.Name, Why: "replaced in cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
 		}
 	}
 	err = a.print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
 	switch {
 	case err != nil:
 	case len(rows) == 0 && o.named:
-		a.notice("there is nothing to remove")
+		a.notice("nothing to remove")
 	case len(rows) == 0:
-		a.notice("there is nothing to remove; --named also looks at what sessions open made")
+		a.notice("nothing to remove (use --named to include named sandboxes)")
 	case !o.yes:
-		a.notice("nothing was removed; --yes removes them")
+		a.notice("nothing removed; use --yes to remove these items")
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -312,5 +308,5 @@ func garbageTable(w io.Writer, list []garbageOutput, now time.Time) error {
 		}
 		rows[i] = []string{g.ID, g.Key, g.Why, age(now.Sub(g.LastUsed)), goes}
 	}
-	return writeTable(w, []string{"ID", "KEY", "WHY", "UNUSED", "GOES"}, rows)
+	return writeTable(w, []string{"ID", "KEY", "REASON", "UNUSED", "EXPIRES"}, rows)
 }

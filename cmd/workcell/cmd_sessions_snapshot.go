@@ -18,13 +18,14 @@ func newSessionsSnapshotCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "snapshot [flags] SANDBOX [NAME]",
 		Aliases: []string{"snapshots"},
-		Short:   "Keep the files of a sandbox as they are now",
-		Long: `Keep the files of a sandbox's /workspace as they are now, under a name, or without a name list what was kept. Commands stand
-still meanwhile; where the machine cannot do that, a notice says that they ran. Snapshots go with the workspace.`,
+		Short:   "Create, list, or remove workspace snapshots",
+		Long: `Create a snapshot of a sandbox's /workspace, or list its snapshots if you do not specify NAME. Commands are
+paused during the snapshot. If the host cannot pause them, the command prints a notice. Snapshots are removed with the
+workspace.`,
 		Example: "  workcell sessions snapshot mybox before\n  workcell sessions snapshot mybox\n  workcell sessions snapshot --remove mybox before",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if remove && len(args) != 2 {
-				return errors.New("--remove takes a sandbox and the name of a snapshot")
+				return errors.New("--remove requires a sandbox and a snapshot name")
 			}
 			return cobra.RangeArgs(1, 2)(cmd, args)
 		},
@@ -40,7 +41,7 @@ still meanwhile; where the machine cannot do that, a notice says that they ran. 
 				return err
 			}
 			if snap.Live {
-				a.notice("commands ran while the snapshot was made: files that they wrote may be in it by half")
+				a.notice("commands were running during the snapshot; files that they wrote may be incomplete")
 			}
 			return a.print(snap, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, snap.Name)
@@ -48,7 +49,7 @@ still meanwhile; where the machine cannot do that, a notice says that they ran. 
 			})
 		}),
 	})
-	cmd.Flags().BoolVar(&remove, "remove", false, "delete the snapshot")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove the snapshot")
 	return cmd
 }
 
@@ -66,9 +67,9 @@ func (a *app) listSnapshots(ctx context.Context, s *session.Session) error {
 func newSessionsRollbackCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
 		Use:   "rollback SANDBOX NAME",
-		Short: "Make the files of a sandbox what they were",
-		Long: `End all commands of a sandbox, and make the files of its /workspace what they were when the snapshot was made. What lies
-elsewhere stays.`,
+		Short: "Restore a sandbox's files from a snapshot",
+		Long: `Kill all commands in a sandbox and restore its /workspace from a snapshot. Files outside /workspace are not
+changed.`,
 		Example: "  workcell sessions rollback mybox before",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
@@ -81,9 +82,10 @@ func newSessionsForkCmd(a *app) *cobra.Command {
 	n := 1
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "fork [flags] SANDBOX NAME",
-		Short: "Make sandboxes that begin with the files of a snapshot",
-		Long: `Make sandboxes that begin with the files of a snapshot, and are for the rest what the sandbox is. Prints their ids. Each lives
-as long as the sandbox would: one of mybox until it is removed, one of a run, an agent or an MCP client until it is idle or the run ends.`,
+		Short: "Create sandboxes from a snapshot",
+		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
+Forks of a named sandbox exist until you remove them. Forks of the sandbox of a run, agent, or MCP client are removed
+when they are idle or the run ends.`,
 		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
@@ -103,14 +105,14 @@ as long as the sandbox would: one of mybox until it is removed, one of a run, an
 			return errors.Join(append(errs, made.end())...)
 		}),
 	})
-	cmd.Flags().IntVarP(&n, "number", "n", 1, fmt.Sprintf("how many, up to %d", session.MaxForks))
+	cmd.Flags().IntVarP(&n, "number", "n", 1, fmt.Sprintf("number of sandboxes, at most %d", session.MaxForks))
 	return cmd
 }
 
 // noSnapshot says where the names of snapshots are to be had.
 func noSnapshot(err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
-		return fail(exitNotFound, err, "`workcell sessions snapshot SANDBOX` lists the snapshots there are")
+		return fail(exitNotFound, err, "to list the snapshots, run `workcell sessions snapshot SANDBOX`")
 	}
 	return err
 }

@@ -32,7 +32,7 @@ func (a *app) egress(dir state.Dir) (*egress.Gateway, error) {
 	for _, text := range a.EgressAllowPrivate {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, usageError(fmt.Errorf("--egress-allow-private %q is not a network", text), "write it as 10.1.2.0/24")
+			return nil, usageError(fmt.Errorf("invalid value %q for --egress-allow-private", text), "for example 10.1.2.0/24")
 		}
 		o.AllowPrivate = append(o.AllowPrivate, p.Masked())
 	}
@@ -43,7 +43,7 @@ func (a *app) egress(dir state.Dir) (*egress.Gateway, error) {
 func (a *app) environments(dir state.Dir) (*environment.Builder, error) {
 	b, err := environment.New(&environment.Options{Dir: filepath.Join(string(dir), "environments"), PipIndex: a.PipIndex, NpmRegistry: a.NpmRegistry})
 	if err != nil {
-		return nil, usageError(err, "as in --pip-index https://pypi.example.org/simple")
+		return nil, usageError(err, "for example --pip-index https://pypi.example.org/simple")
 	}
 	return b, nil
 }
@@ -51,9 +51,10 @@ func (a *app) environments(dir state.Dir) (*environment.Builder, error) {
 func newSessionsAllowCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
 		Use:   "allow [flags] SANDBOX HOST…",
-		Short: "Let a running sandbox reach more hosts",
-		Long: `Let a sandbox that was made with network.allow reach more hosts, which are written as there: NAME, *.NAME, NAME:PORT or
-registry:NAME. Its next connections go by that, until the process that has the sandbox ends. What network.deny names stays refused.`,
+		Short: "Allow a sandbox to reach more hosts",
+		Long: `Allow a sandbox that was created with network.allow to reach more hosts. HOST has the same forms as in
+network.allow: NAME, *.NAME, NAME:PORT, or registry:NAME. New connections can use the hosts until the process that
+owns the sandbox exits. Hosts in network.deny are still refused.`,
 		Example: "  workcell sessions allow mybox files.example.org registry:npm",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +75,7 @@ func (a *app) allowHosts(ctx context.Context, m *session.Manager, name string, h
 		return err
 	}
 	if info.Egress.IsZero() {
-		return usageError(fmt.Errorf("sandbox %s was made without network.allow", info.ID), "only a list that is there can have more")
+		return usageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID), "hosts can only be added to an existing allowlist")
 	}
 	dir, err := a.stateDir()
 	if err != nil {

@@ -64,7 +64,7 @@ steps: [{id: go, type: exec, command: "curl -fsS http://%s/begun && until curl -
 		t.Errorf("%v, %d requests: %s", err, len(more), &out)
 	}
 	u.run(0, "run", filepath.Join(files, "none.yaml"), "--keep")
-	if _, stderr := u.run(exitUsage, "sessions", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was made without network.allow") {
+	if _, stderr := u.run(exitUsage, "sessions", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was created without network.allow") {
 		t.Errorf("%s", stderr)
 	}
 	if _, stderr := u.run(exitUsage, "run", filepath.Join(files, "none.yaml"), "--egress-allow-private", "10.1"); !strings.Contains(stderr, "10.1.2.0/24") {

@@ -58,7 +58,7 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("%q, %v", page, err)
 	}
 	_, port, _ := net.SplitHostPort(address)
-	if _, stderr := u.run(exitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "HOST:PORT listens on another port") {
+	if _, stderr := u.run(exitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use HOST:PORT for another local port") {
 		t.Errorf("a port that is taken: %s", stderr)
 	}
 	if code, stderr := stop(); code != exitSignalBase+int(syscall.SIGTERM) {
@@ -73,7 +73,7 @@ func TestSessionsForward(t *testing.T) {
 	if _, err := get(strings.Replace(address, "0.0.0.0", "127.0.0.1", 1)); err == nil {
 		t.Error("a sandbox that is gone answers")
 	}
-	if code, stderr := stop(); code == 0 || !strings.Contains(stderr, "warning: whoever reaches 0.0.0.0") {
+	if code, stderr := stop(); code == 0 || !strings.Contains(stderr, "warning: any host that can connect to 0.0.0.0") {
 		t.Errorf("ended with %d: %s", code, stderr)
 	}
 	for _, args := range [][]string{{"0"}, {"65536"}, {"1:2:3"}, {"0:80"}, {"http"}, {"80", "--address", "localhost"}, {"-1"}} {
