@@ -238,7 +238,8 @@ func execStatus(w wire.ExecStatus) ExecStatus {
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside, Terminal: w.Terminal,
+		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside,
+		Terminal: w.Terminal, Origin: w.Origin,
 	}
 	if w.EndedMillis > 0 || st.Status == ExecRunning {
 		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -334,6 +333,10 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if head == 0 && tail == 0 {
 		head, tail = defaultHeadBytes, defaultTailBytes
 	}
+	origin, _ := ctx.Value(originKey{}).(func() string)
+	if origin == nil {
+		origin = func() string { return "" }
+	}
 	limits := s.req.Limits
 	return wire.RunRequest{
 		Spawn: wire.Spawn{
@@ -342,7 +345,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		},
 		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
-		Services: serviceNames(req.Services),
+		Services: serviceNames(req.Services), Origin: origin(),
 	}, timeout, nil
 }
 
@@ -366,27 +369,6 @@ func (s *Session) environment() map[string]string {
 	}
 	maps.Copy(env, s.req.Env)
 	return env
-}
-
-// EndCommands ends the commands that run in the sandbox and began at since or later, but those whose ids are in keep, with
-// their whole trees, and returns how many there were: what a process left running that is gone, when its work is started
-// again.
-func (s *Session) EndCommands(ctx context.Context, since time.Time, keep ...string) (ended int, err error) {
-	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
-	if err != nil {
-		return 0, err
-	}
-	now := time.Now().Round(0) // since comes from another process: the clock's time counts
-	for _, st := range running {
-		if st.Done() || now.Add(-st.Duration).Before(since) || slices.Contains(keep, st.ExecID) {
-			continue
-		}
-		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {
-			return ended, err
-		}
-		ended++
-	}
-	return ended, nil
 }
 
 // arguments returns the argv of a request.

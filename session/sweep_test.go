@@ -163,43 +163,6 @@ func TestAdoptAsIs(t *testing.T) {
 	wantOutput(t, adopted, "echo $TOKEN", "secret\n")
 }
 
-// TestEndCommands: what a dead process began is ended from a moment on, but for what is to be kept.
-func TestEndCommands(t *testing.T) {
-	t.Parallel()
-	e := sharing{newEngine(t)}
-	opts := shared()
-	key := session.WorkflowKey("run_1", "default")
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, key)
-	background := func(command string) string {
-		t.Helper()
-		return run(t, s, session.ExecRequest{Command: command, Background: true}).ExecID
-	}
-	early := background("sleep 1000")
-	output(t, s, "sleep 0.2")
-	since := time.Now()
-	output(t, s, "sleep 0.2")
-	late, kept := background("sleep 1000"), background("sleep 1000")
-	first.Die()
-	second := newManager(t, e, opts)
-	adopted, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", OnAdopt: func(ctx context.Context, s *session.Session) error {
-		n, err := s.EndCommands(ctx, since, kept)
-		if n != 1 {
-			t.Errorf("%d commands ended, want 1", n)
-		}
-		return err
-	}})
-	must(t, err)
-	if st, err := adopted.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
-		t.Errorf("the late command: %+v, %v", st, err)
-	}
-	for name, id := range map[string]string{"early": early, "kept": kept} {
-		if st, err := adopted.WaitExec(t.Context(), id, 0); err != nil || st.Status != session.ExecRunning {
-			t.Errorf("the %s command: %+v, %v", name, st, err)
-		}
-	}
-}
-
 // plant makes a sandbox on the engine, as another process would, and a record with it.
 func plant(t *testing.T, e *engine, store session.Store, rec session.Record) session.Record {
 	t.Helper()

@@ -81,6 +81,8 @@ type ExecStatus struct {
 	Terminal bool
 	// Age is how long ago the command was started; zero when the sandbox does not know.
 	Age time.Duration
+	// Origin is the label of WithOrigin; empty without one.
+	Origin string
 }
 
 // Done reports whether the command ended.

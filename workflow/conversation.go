@@ -39,10 +39,11 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 		if why != "" {
 			return ex.note(ctx, e, Event{Lost: why})
 		}
-		return ex.run.record(ctx, ex.entry(e))
+		e = ex.entry(e)
+		return ex.run.record(ctx, &e)
 	}
 	rec := transcript.New(ex.agent(), ex.isolatedName(), ex.past, write)
-	return transcript.With(ctx, rec), func() error {
+	return transcript.With(ex.label(ctx, rec), rec), func() error {
 		err := rec.Close()
 		ex.run.conversations.Add(-held)
 		return err

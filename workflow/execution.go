@@ -45,6 +45,7 @@ type execution struct {
 
 	attempts int                      // begun
 	losses   int                      // interrupted attempts before this one
+	started  int64                    // number of the journal entry with which the latest began
 	past     *transcript.Conversation // of the agent, in the attempt that this one repeats; nil to begin at its start
 }
 
@@ -129,7 +130,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	ex.attempts, ex.losses, ex.past = attempt, before.interrupted, before.kept()
+	ex.attempts, ex.losses, ex.past = attempt, len(before.starts), before.kept()
 	begin := Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: before.underWay}
 	if ex.past != nil {
 		begin.Turns = ex.past.Turns()
@@ -154,7 +155,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		spanCtx = context.WithValue(spanCtx, handledKey{}, true)
 	}
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
-	return ex.perform(hosttools.WithStep(spanCtx, ex.path, ex.visit))
+	return ex.perform(hosttools.WithStep(ex.label(spanCtx, nil), ex.path, ex.visit))
 }
 
 // perform runs the step's body under the step's timeout, inside a step of the Genkit flow.
@@ -379,8 +380,11 @@ func (ex *execution) entry(e Entry) Entry {
 // note records an entry of the step's, and reports it as an event with what ev has: kind, duration, and what was lost.
 func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 	e = ex.entry(e)
-	if err := ex.run.record(ctx, e); err != nil {
+	if err := ex.run.record(ctx, &e); err != nil {
 		return err
+	}
+	if e.Kind == EventStepStarted {
+		ex.started = e.Seq
 	}
 	full := ex.event(e)
 	full.Kind, full.Duration, full.Lost = cmp.Or(ev.Kind, full.Kind), ev.Duration, ev.Lost

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,16 +88,8 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	if err != nil {
 		return nil, err
 	}
-	if since := r.past.since; !since.IsZero() {
-		// The sandbox may still run what the interrupted process had started, which is about to be started again.
-		keep := r.past.execs()
-		r.base.OnAdopt = func(ctx context.Context, s *session.Session) error {
-			interpreters, err := interpreter.Running(ctx, s) // which hold what the calls on record have made
-			if err == nil {
-				_, err = s.EndCommands(ctx, since, append(interpreters, keep...)...)
-			}
-			return err
-		}
+	if r.past.interrupted != nil {
+		r.base.OnAdopt = r.past.endCommands
 	}
 	r.steps.Store(int64(r.past.attempts))
 	return r, nil
@@ -125,9 +118,10 @@ func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 // past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it happened;
 // where there is none left the run begins to be new.
 type past struct {
-	attempts int       // of all steps
-	trace    string    // traceparent of the latest process's span
-	since    time.Time // when the first of the attempts began that were under way; zero when none was
+	run         string  // its id
+	attempts    int     // of all steps
+	trace       string  // traceparent of the latest process's span
+	interrupted []visit // those with an unfinished attempt
 
 	mu    sync.Mutex         // guards what follows: branches run side by side
 	ended map[string][]Entry // the last entry of each visit that ended, by path
@@ -136,10 +130,10 @@ type past struct {
 
 // visit is a visit of a step that has not ended.
 type visit struct {
-	failed      int       // attempts that failed and were to be followed by another
-	underWay    bool      // an attempt had begun
-	interrupted int       // how often that was interrupted
-	began       time.Time // what it was doing; zero for a step that only holds others
+	failed   int     // attempts that failed and were to be followed by another
+	underWay bool    // an attempt had begun
+	starts   []int64 // numbers of the entries with which it began, one for each process that tried
+	from     int64   // the first of them that the conversation belongs to
 
 	conversation transcript.Conversation // of the agent, in that attempt
 	stripped     bool                    // a part of it is missing, as it is once an attempt has finished
@@ -166,7 +160,7 @@ func (v visit) lost() string { return v.conversation.Lost() }
 
 // readPast returns what entries tell of a run; ErrBadJournal when they cannot be those of one.
 func readPast(entries []Entry) (*past, error) {
-	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
+	p := &past{run: entries[0].RunID, ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
 		if err := p.read(e); err != nil {
 			return nil, fmt.Errorf("entry %d, of step %s: %w: %w", e.Seq, clip(e.Path), err, ErrBadJournal)
@@ -176,8 +170,8 @@ func readPast(entries []Entry) (*past, error) {
 		if v.stripped {
 			return nil, fmt.Errorf("the conversation of step %s is missing: %w", clip(path), ErrBadJournal)
 		}
-		if v.underWay && !v.began.IsZero() && (p.since.IsZero() || v.began.Before(p.since)) {
-			p.since = v.began
+		if v.underWay {
+			p.interrupted = append(p.interrupted, *v)
 		}
 	}
 	return p, nil
@@ -201,9 +195,8 @@ func (p *past) read(e Entry) error {
 		case kept == nil && !v.stripped || kept != nil && kept.Turns() != e.Turns:
 			return fmt.Errorf("it continues after turn %d of another conversation", e.Turns)
 		}
-		v.interrupted++
-		if v.underWay = true; e.Type != TypeParallel && e.Type != TypeForEach && (!e.Repeats || v.began.IsZero()) {
-			v.began = e.Time // the types left out begin nothing themselves
+		if v.underWay, v.starts = true, append(v.starts, e.Seq); e.Turns == 0 {
+			v.from = e.Seq
 		}
 	case EventStepProgress:
 		if v == nil || !v.underWay || e.Type != TypeAgent || e.Attempt != v.failed+1 {
@@ -224,7 +217,7 @@ func (p *past) read(e Entry) error {
 	return nil
 }
 
-// converse takes in a part of the attempt's conversation. Of a turn on, what began before is done and known.
+// converse takes in a part of the attempt's conversation.
 func (v *visit) converse(e Entry) error {
 	if len(e.Conversation) == 0 {
 		v.stripped = true
@@ -232,25 +225,59 @@ func (v *visit) converse(e Entry) error {
 	if v.stripped {
 		return nil
 	}
-	turns := v.conversation.Turns()
-	if err := v.conversation.Add(e.Conversation, e.Time); err != nil {
-		return err
-	}
-	if v.conversation.Turns() > turns {
-		v.began = e.Time
-	}
-	return nil
+	return v.conversation.Add(e.Conversation, e.Time)
 }
 
-// execs returns the commands that agents which are to continue know of.
-func (p *past) execs() []string {
+// label returns a context whose commands carry their attempt: the run, the journal entry with which the attempt
+// began, and the turn of its agent.
+func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) context.Context {
+	run, started := ex.run.result.RunID, ex.started
+	return session.WithOrigin(ctx, func() string {
+		turn := 0
+		if rec != nil {
+			turn = rec.Turn()
+		}
+		return fmt.Sprintf("%s %d %d", run, started, turn)
+	})
+}
+
+// endCommands ends the commands of interrupted attempts, which are about to be repeated, and their background
+// processes. It spares interpreters, which hold the results of recorded calls, and commands that recorded results
+// name.
+func (p *past) endCommands(ctx context.Context, s *session.Session) error {
+	keep, err := interpreter.Running(ctx, s)
+	if err != nil {
+		return err
+	}
+	known, err := s.ListExecs(ctx)
+	if err != nil {
+		return err
+	}
 	var ids []string
-	for _, v := range p.open {
-		if c := v.kept(); c != nil {
-			ids = append(ids, c.Execs()...)
+	for _, st := range known {
+		if (!st.Done() || st.Leaked) && p.repeats(st) && !slices.Contains(keep, st.ExecID) {
+			ids = append(ids, st.ExecID)
 		}
 	}
-	return ids
+	return errors.Join(s.KillExecs(ctx, ids)...)
+}
+
+// repeats reports whether an interrupted attempt started a command in its agent's latest turn, or in one that is lost.
+func (p *past) repeats(st session.ExecStatus) bool {
+	var run string
+	var start int64
+	var turn int
+	if n, _ := fmt.Sscan(st.Origin, &run, &start, &turn); n < 3 || run != p.run {
+		return false
+	}
+	for _, v := range p.interrupted {
+		if !slices.Contains(v.starts, start) {
+			continue
+		}
+		c := v.kept()
+		return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
+	}
+	return false
 }
 
 // forgetInside drops what is known of the steps inside a parallel or for_each, in whichever of its visits.

@@ -145,7 +145,7 @@ func (r *run) announce(ctx context.Context) error {
 		entry = Entry{Kind: EventRunResumed, Behind: r.behind}
 	}
 	entry.TraceParent = r.trace
-	if err := r.record(ctx, entry); err != nil {
+	if err := r.record(ctx, &entry); err != nil {
 		return err
 	}
 	r.emit(ctx, Event{Kind: entry.Kind})
@@ -237,7 +237,8 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 // finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies before
 // is resumed.
 func (r *run) finish(ctx context.Context) {
-	err := r.record(ctx, Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output})
+	last := Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}
+	err := r.record(ctx, &last)
 	if err == nil {
 		r.dropWorkspace()
 		return
@@ -278,9 +279,9 @@ func (r *run) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// record writes a journal entry. It is written even when the run was cancelled: what happened, happened. Not when it was
-// interrupted: that did not happen to the run.
-func (r *run) record(ctx context.Context, e Entry) error {
+// record writes a journal entry, and sets its number. It is written even when the run was cancelled: what happened,
+// happened. Not when it was interrupted: that did not happen to the run.
+func (r *run) record(ctx context.Context, e *Entry) error {
 	if r.opts.Journal == nil {
 		return nil
 	}
@@ -291,7 +292,7 @@ func (r *run) record(ctx context.Context, e Entry) error {
 	defer r.mu.Unlock()
 	r.seq++
 	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
-	if err := r.append(context.WithoutCancel(ctx), e); err != nil {
+	if err := r.append(context.WithoutCancel(ctx), *e); err != nil {
 		return &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), Final: true}
 	}
 	return nil

@@ -183,8 +183,9 @@ func (x *execution) snapshot() wire.ExecStatus {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	st := wire.ExecStatus{
-		ExecID: x.req.ExecID, State: wire.ExecRunning, DurationMicros: time.Since(x.started).Microseconds(),
-		StdoutBytes: int64(len(x.stdout)), StderrBytes: int64(len(x.stderr)),
+		ExecID: x.req.ExecID, Origin: x.req.Origin, State: wire.ExecRunning,
+		DurationMicros: time.Since(x.started).Microseconds(),
+		StdoutBytes:    int64(len(x.stdout)), StderrBytes: int64(len(x.stderr)),
 	}
 	if x.final.state != "" {
 		st.State, st.ExitCode, st.Signal = x.final.state, x.final.code, x.final.signal

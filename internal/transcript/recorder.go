@@ -80,6 +80,13 @@ func ClaimSandbox(ctx context.Context) *Recorder {
 // Sandbox returns the name of the isolated sandbox of the run, which is the same in every process that continues it.
 func (r *Recorder) Sandbox() string { return r.sandbox }
 
+// Turn returns the number of the latest turn.
+func (r *Recorder) Turn() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.past.turns
+}
+
 // Close ends the recording: a tool that returns later is not recorded any more. It returns the failure of a Write.
 func (r *Recorder) Close() error {
 	r.mu.Lock()

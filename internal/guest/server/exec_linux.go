@@ -76,7 +76,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
 		killing: make(chan killing, 1), ended: make(chan struct{}), granted: req.Services, oomAt: s.memory.OOMKills()}
-	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil}
+	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil, Origin: req.Origin}
 	if sink == nil {
 		e.rec = output.NewRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
 		sink = e.rec

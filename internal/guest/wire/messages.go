@@ -94,6 +94,8 @@ type RunRequest struct {
 	Terminal *TerminalSize `json:"terminal,omitempty"`
 	// Services names what the exec's processes may connect to, of the services that are told apart by exec.
 	Services []string `json:"services,omitempty"`
+	// Origin identifies what started the exec, in the host's words. ExecStatus returns it.
+	Origin string `json:"origin,omitempty"`
 }
 
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
@@ -130,7 +132,8 @@ type ExecStatus struct {
 	StderrBytes    int64     `json:"stderr_bytes"`
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
 	// Leaked: processes of the exec's tree outlived it and hold its output open, as background children do.
-	Leaked bool `json:"leaked,omitempty"`
+	Leaked bool   `json:"leaked,omitempty"`
+	Origin string `json:"origin,omitempty"` // RunRequest.Origin
 	// Terminal: it runs on a terminal, which OpJoin joins.
 	Terminal bool `json:"terminal,omitempty"`
 	// EndedMillis is how long ago it ended; absent while it runs, and from older guests.

@@ -1,0 +1,170 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// starters are agents that start commands in their run's sandbox, and interrupt the run at the last one.
+type starters struct {
+	m         *session.Manager
+	interrupt context.CancelCauseFunc // nil in the process that resumes the run
+	running   int                     // commands that it then has at that point
+}
+
+// start starts a command that goes on after its run's process. Without background only what the command started does.
+func (a *starters) start(ctx context.Context, background bool) (string, error) {
+	base, _ := session.BaseFromContext(ctx)
+	run, _ := session.RunFromContext(ctx)
+	s, _, err := a.m.Open(ctx, run.Key(session.DefaultName), session.Request{}.WithDefaults(base))
+	if err != nil {
+		return "", err
+	}
+	command := "setsid sleep 600 >/dev/null 2>&1 </dev/null &"
+	if background {
+		command = "sleep 600"
+	}
+	if a.interrupt == nil {
+		stats, err := s.Stats(ctx)
+		a.running = stats.Running
+		return "", err
+	}
+	res, err := s.Exec(ctx, session.ExecRequest{Command: command, Background: background})
+	return res.ExecID, err
+}
+
+func (a *starters) stop(ctx context.Context) error {
+	if a.interrupt == nil {
+		return nil
+	}
+	a.interrupt(workflow.ErrInterrupted)
+	return ctx.Err()
+}
+
+func (a *starters) RunAgent(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+	rec := transcript.Claim(ctx, name)
+	if name == "talk" {
+		return workflow.AgentOutput{}, a.talk(ctx, rec)
+	}
+	_, err := a.start(ctx, true)
+	if err == nil && name == "plain" {
+		if _, err = a.start(ctx, false); err == nil {
+			err = a.stop(ctx)
+		}
+	}
+	return workflow.AgentOutput{}, err
+}
+
+// talk has a conversation of two turns with two calls each, all of which start a command. The third result names the command,
+// the fourth is never recorded.
+func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
+	if err := rec.Define(ctx, "talk"); err != nil {
+		return err
+	}
+	past, err := rec.Progress()
+	if err != nil {
+		return err
+	}
+	hooks, messages := rec.Hooks(), past.Messages
+	if messages == nil {
+		messages = []*ai.Message{ai.NewUserTextMessage("go")}
+	}
+	for {
+		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages}}, twoRounds)
+		if err != nil || len(resp.ToolRequests()) == 0 {
+			return err
+		}
+		answers := &ai.Message{Role: ai.RoleTool}
+		for i, p := range resp.ToolRequests() {
+			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, func(ctx context.Context, _ *ai.ToolParams) (*ai.MultipartToolResponse, error) {
+				id, err := a.start(ctx, i == 0)
+				if err == nil && len(messages) > 1 && i == 1 {
+					err = a.stop(ctx)
+				}
+				if len(messages) == 1 {
+					id = "none"
+				}
+				return &ai.MultipartToolResponse{Output: map[string]any{"exec_id": id}}, err
+			})
+			if err != nil {
+				return err
+			}
+			answers.Content = append(answers.Content, ai.NewToolResponsePart(&ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}))
+		}
+		messages = append(messages[:len(messages):len(messages)], resp.Message, answers)
+	}
+}
+
+// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, and what they left running,
+// and no others: not those of a finished step, nor those of an agent's recorded calls. Clocks don't matter.
+func TestInterruptedCommands(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		agent   string
+		ahead   time.Duration // of the clock of the process that died
+		running int
+	}{
+		{"plain", time.Hour, 1}, {"plain", -time.Hour, 1},
+		{"talk", time.Hour, 4}, {"talk", -time.Hour, 4},
+	} {
+		t.Run(test.agent+test.ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts := &session.Options{Instance: "commands", Store: session.NewMemoryStore()}
+			manager := func() *session.Manager {
+				m, err := session.NewManager(b, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return m
+			}
+			wf := parse(t, `id: w
+sandbox: {image: host}
+steps:
+  - {id: one, type: agent, agent: before}
+  - {id: two, type: agent, agent: `+test.agent+`}
+`)
+			journal, first := &cutJournal{room: -1}, manager()
+			ctx, interrupt := context.WithCancelCause(t.Context())
+			agents := &starters{m: first, interrupt: interrupt}
+			_, died := workflow.NewEngine(first, agents, &workflow.Options{Journal: journal}).Run(ctx, wf, nil)
+			if err := first.Detach(t.Context()); err != nil || !errors.Is(died, workflow.ErrInterrupted) {
+				t.Fatal(died, err)
+			}
+			entries := journal.entries(t)
+			for i := range entries {
+				entries[i].Time = entries[i].Time.Add(test.ahead)
+			}
+			second := manager()
+			t.Cleanup(func() {
+				if err := errors.Join(second.Close(context.Background()), b.Close()); err != nil {
+					t.Error(err)
+				}
+			})
+			agents = &starters{m: second}
+			if _, err := workflow.NewEngine(second, agents, &workflow.Options{Journal: journal}).Resume(t.Context(), wf, entries); err != nil {
+				t.Fatal(err)
+			}
+			if agents.running != test.running {
+				t.Errorf("%d commands run, want %d", agents.running, test.running)
+			}
+		})
+	}
+}
