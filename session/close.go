@@ -139,6 +139,8 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		to = s.on(owner.RunEnded)
 	}
 	if to != owner.Ready {
+		m.log.InfoContext(ctx, "ending a sandbox and its processes",
+			"sandbox", s.id, "key", s.key.String(), "reason", string(why))
 		s.mu.Lock()
 		s.why = why
 		s.mu.Unlock()
@@ -227,12 +229,6 @@ func (m *Manager) canKeep(engine backend.Info) error {
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
 	kept.LastUsed, kept.Expires, kept.Reason = m.now(), m.now().Add(lifetimes.Workspace), string(owner.Removed)
-	return m.removeKeeping(ctx, rec, kept, engineID)
-}
-
-// removeKeeping removes a sandbox but for its workspace. The record is updated to kept first, and to rec when the removal fails;
-// what this manager had belongs to nobody then.
-func (m *Manager) removeKeeping(ctx context.Context, rec, kept Record, engineID string) error {
 	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
 	err := m.store.Update(ctx, kept)
 	if err == nil && engineID != "" {

@@ -257,8 +257,7 @@ func TestReclaimAt(t *testing.T) {
 		want time.Time // zero: never
 	}{
 		"being made":                      {session.Record{State: session.RecordCreating, Created: in(-1), Expires: in(time.Hour)}, in(-1)},
-		"a run's":                         {session.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(3 * time.Minute)},
-		"a run's that is retained":        {session.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour), Retention: 4 * time.Minute}, in(4 * time.Minute)},
+		"a run's":                         {session.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
 		"a run's that expires soon":       {session.Record{State: ready, Key: run, Owner: "x", LastUsed: now, Expires: in(time.Minute)}, in(time.Minute)},
 		"a run's whose workspace is kept": {session.Record{State: ready, Key: run, KeepWorkspace: true, Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
 		"a named one":                     {session.Record{State: ready, Key: session.UserKey("lab"), Owner: "x"}, time.Time{}},

@@ -132,7 +132,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 			continue
 		}
 		info := m.describe(engine, key)
-		info.IdlePolicy, info.Reason, info.Egress = rec.IdlePolicy, rec.Reason, rec.egress()
+		info.IdlePolicy, info.IdleTimeout, info.Reason, info.Egress = rec.IdlePolicy, rec.Idle, rec.Reason, rec.egress()
 		made, _ := decodeShape(rec.Request)
 		info.Environment = made.Environment
 		switch {

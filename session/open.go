@@ -382,6 +382,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 		return nil, false, engineError(err)
 	}
 	s.engine = info
+	s.byDefault(req, info)
 	if err := m.begin(ctx, s, req); err != nil {
 		m.discard(s, false)
 		return nil, false, err

@@ -93,6 +93,7 @@ type Defaults struct {
 	ExecTimeout time.Duration     `json:"exec_timeout,omitzero"` // for Request.ExecTimeout
 	OCIRuntime  string            `json:"oci_runtime,omitempty"` // for Request.OCIRuntime
 	Images      map[string]string `json:"images,omitempty"`      // by Request.Language, for requests with DefaultImage
+	IdlePolicy  IdlePolicy        `json:"idle_policy,omitempty"` // for new named sandboxes whose files survive a stop
 	Mounts      []backend.Mount   `json:"mounts,omitempty"`      // beside those of Request
 }
 
@@ -145,7 +146,8 @@ type Request struct {
 	// process is left that could close it, goes by the first opener's, and two minutes more.
 	IdleTimeout time.Duration
 	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's sandbox
-	// has, and IdleRemove for a new one. IdleStop needs files that survive a stop: with a driver that cannot keep them, or
+	// has, and Defaults.IdlePolicy or IdleRemove for a new one.
+	// IdleStop needs files that survive a stop: with a driver that cannot keep them, or
 	// not those of a workspace with a size, it is backend.ErrUnsupported. A session that idleness stopped is closed for
 	// those who have it; its sandbox belongs to nobody until it is opened again, and the end of the manager leaves it.
 	IdlePolicy IdlePolicy
@@ -242,8 +244,9 @@ type Info struct {
 	Labels          map[string]string   `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended; zero when another process knows.
 	LastUsed time.Time `json:"last_used,omitzero"`
-	// IdleTimeout, IdlePolicy and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.
+	// IdleTimeout and IdlePolicy are zero if only another process knows them. ExecTimeout holds for an open session.
+	// Negative is never.
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
-	IdlePolicy  IdlePolicy    `json:"idle_policy,omitempty"` // empty when another process knows
+	IdlePolicy  IdlePolicy    `json:"idle_policy,omitempty"`
 	ExecTimeout time.Duration `json:"exec_timeout,omitempty"`
 }

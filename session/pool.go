@@ -356,6 +356,7 @@ func isPooled(engine backend.Info) bool {
 // that was ready is not fit, and goes.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
+	s.byDefault(req, ready.session.engine)
 	if err := m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
 		m.pool.giveBack(ctx, ready)
 		return nil, false, err

@@ -52,8 +52,8 @@ func (m *Manager) reap(ctx context.Context) {
 	m.prune(ctx)
 }
 
-// reapSession closes s when it is idle. A guest that has commands under way, in the background or of another process,
-// is not; one that does not answer is left for the next round.
+// reapSession closes s if it is idle. A sandbox in which a process runs is not idle. If the guest does not answer,
+// the next round tries again.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	elsewhere := m.usedElsewhere(ctx, s)
 	used, idle := s.idleFor(m.now())
@@ -81,7 +81,6 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}) {
 		return
 	}
-	m.log.InfoContext(ctx, "closing an idle sandbox", "sandbox", s.id, "key", s.key.String())
 	to := s.on(owner.Idle)
 	if s.wasLost() && s.survives() {
 		to = owner.Ready

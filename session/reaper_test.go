@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -118,6 +119,13 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 			_, err := s.Exec(ctx, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 			return err
 		},
+		"background, left by a command": func(ctx context.Context, s *session.Session) error {
+			res, err := s.Exec(ctx, session.ExecRequest{Command: background})
+			if err == nil && !res.Leaked {
+				err = errors.New("the result does not show what was left")
+			}
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +135,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 			s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 			done := make(chan error, 1)
 			go func() { done <- work(t.Context(), s) }()
-			if name == "background" {
+			if strings.HasPrefix(name, "background") {
 				must(t, <-done)
 				done <- nil
 			} else {

@@ -207,7 +207,7 @@ func (s *Session) end(span trace.Span, op string, err *error) {
 // Stats is what a sandbox uses now, as far as it is known.
 type Stats struct {
 	Uptime      time.Duration // of its main process
-	Running     int           // commands under way
+	Running     int           // commands that run, or ended and have background processes
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown

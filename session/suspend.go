@@ -25,6 +25,15 @@ func (p IdlePolicy) field(have IdlePolicy) []string {
 	return nil
 }
 
+// byDefault sets the idle policy of a new sandbox if req has none. Defaults.IdlePolicy is for named sandboxes whose
+// files survive a stop.
+func (s *Session) byDefault(req Request, engine backend.Info) {
+	named := s.key.Namespace == NamespaceUser && s.key.User() == "" && s.m.shared
+	if named && req.IdlePolicy == "" && s.idle >= 0 && s.m.keepsFiles(engine.Limits, engine.Workspace) {
+		s.policy = cmp.Or(s.m.opts.Defaults.IdlePolicy, s.policy)
+	}
+}
+
 // checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {

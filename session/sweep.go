@@ -216,12 +216,10 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	}
 	use := unused
 	switch {
-	case taken.State != rec.State, rule.Do == owner.KeepWorkspace && !taken.used().Equal(rec.used()):
+	case taken.State != rec.State:
 		taken.Owner = rec.Owner // a later sweep's
 		m.save(taken)
 		return nil
-	case rule.Do == owner.KeepWorkspace:
-		return m.endInterrupted(ctx, taken, rec.Owner)
 	case rule.While == owner.NotBusy:
 		use = m.useOf(ctx, taken)
 	case rule.While == owner.NotConnected:
@@ -254,7 +252,8 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		}
 		return m.suspend(ctx, taken, engine.ID) // where the engine has none, its workspace may be there
 	}
-	m.log.InfoContext(ctx, "removing an unused sandbox", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
+	m.log.InfoContext(ctx, "removing a sandbox without an owner, and its processes",
+		"sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State), "reason", taken.Reason)
 	if err := m.deleteSandbox(ctx, taken); err != nil {
 		return err
 	}
@@ -287,7 +286,7 @@ const (
 	silent // it is there, and neither it nor the engine answers
 )
 
-// useOf returns whether a sandbox that is due was used since, or commands run in it.
+// useOf returns whether a sandbox that is due was used since, or something runs in it.
 func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
 		return used
@@ -434,7 +433,7 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, lifetimes.Interrupted, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
+	return max(s.idle, s.req.Retention, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
 }
 
 // removeEnded removes the ended sandboxes of managers whose instance nobody else has.

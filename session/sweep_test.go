@@ -204,7 +204,7 @@ func TestSweep(t *testing.T) {
 		"half made":                   {session.Record{State: session.RecordCreating, Owner: "dead", Expires: future}, want{false, session.RecordClosed}},
 		"half made by a living one":   {session.Record{State: session.RecordCreating, Owner: alive.Owner(), Expires: past}, want{true, session.RecordCreating}},
 		"of a dead run":               {session.Record{State: session.RecordReady, Owner: "dead", LastUsed: now, Expires: future}, want{true, session.RecordReady}},
-		"of a dead run, for a while":  {session.Record{State: session.RecordReady, Owner: "dead", LastUsed: now.Add(-4 * time.Minute), Expires: future}, want{false, session.RecordReady}},
+		"of a dead run, for a while":  {session.Record{State: session.RecordReady, Owner: "dead", LastUsed: now.Add(-4 * time.Minute), Expires: future}, want{true, session.RecordReady}},
 		"of a dead run, expired":      {session.Record{State: session.RecordReady, Owner: "dead", Expires: past}, want{false, session.RecordLost}},
 		"left behind, expired":        {session.Record{State: session.RecordReady, Expires: past}, want{false, session.RecordLost}},
 		"left behind for ever":        {session.Record{State: session.RecordReady, Idle: -1}, want{true, session.RecordReady}},

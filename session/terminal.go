@@ -57,8 +57,7 @@ type TerminalStreams struct {
 // Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when ctx
 // ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when somebody else joins,
 // which is ErrTakenOver, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was
-// left alone for as long as req.Unattended, or when no process has had a connection to the sandbox for ten minutes, as every
-// command does.
+// left alone for as long as req.Unattended.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
 // Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.

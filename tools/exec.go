@@ -97,9 +97,13 @@ func commandGiven(in execInput) *toolspec.Error {
 
 func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
+	notice := outcomeNotice(res, info)
+	if notice == "" && res.Leaked {
+		notice = "[workcell: processes of the command run on until the sandbox ends, or sandbox_exec_kill]\n"
+	}
 	return execOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
-		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, info)),
+		Stdout: stdout.text, Stderr: withNotice(stderr.text, notice),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
 		QuotaExceeded: res.QuotaExceeded, hostCounts: hostCounts{Refused: refusedHosts(res.Refused)},

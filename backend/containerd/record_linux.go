@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	apitask "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -35,12 +34,11 @@ type config struct {
 	Parent   string   `json:"parent"`            // chain id of the image's layers; empty for an image without any
 	Volumes  []string `json:"volumes,omitempty"` // places of the image's volumes
 	Runtime  string   `json:"runtime"`           // name of the OCI runtime
-	// OrphanTimeout is the Spec's.
-	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
-	Labels        map[string]string `json:"labels,omitempty"`   // the user's own
-	State         string            `json:"state"`              // the state directory that holds the sandbox's files
-	Cgroup        string            `json:"cgroup"`             // its control group
-	Building      string            `json:"building,omitempty"` // name of the environment that is to be installed in it
+
+	Labels   map[string]string `json:"labels,omitempty"`   // the user's own
+	State    string            `json:"state"`              // the state directory that holds the sandbox's files
+	Cgroup   string            `json:"cgroup"`             // its control group
+	Building string            `json:"building,omitempty"` // name of the environment that is to be installed in it
 	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it did.
 	Fork *backend.ForkOf `json:"fork,omitempty"`
 }
@@ -85,8 +83,8 @@ func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: labels, snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
 			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
-			Runtime: p.Spec.OCIRuntime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
-			Fork: fork,
+			Runtime: p.Spec.OCIRuntime, Labels: maps.Clone(p.Spec.Labels), State: b.state.root,
+			Cgroup: b.cgroupPath(id), Fork: fork,
 		},
 	}
 }

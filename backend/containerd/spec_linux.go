@@ -61,7 +61,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 
 // guestArgs returns the guest's arguments.
 func guestArgs(r *record) []string {
-	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
+	return r.config.GuestArgs(r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {

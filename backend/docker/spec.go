@@ -117,7 +117,7 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		User:         p.User.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          kit.GuestArgs(p.Spec.Limits, p.enforcement == backend.WorkspaceWatched, p.Root, p.Spec.OrphanTimeout),
+		Cmd:          p.Record(p.enforcement).GuestArgs(p.enforcement == backend.WorkspaceWatched, p.Root),
 		Env:          kit.GuestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,

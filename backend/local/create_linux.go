@@ -125,7 +125,7 @@ func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
 	}
 	r := &record{
 		Nonce: newNonce(), Record: p.Record(enforcement), Labels: p.SandboxLabels(b.opts.Guest.Version),
-		UserLabels: maps.Clone(p.Spec.Labels), OrphanTimeout: p.Spec.OrphanTimeout,
+		UserLabels: maps.Clone(p.Spec.Labels),
 	}
 	if r.Mounts, err = b.mounts(p.Spec.Mounts); err != nil {
 		return nil, err

@@ -48,8 +48,6 @@ type record struct {
 
 	Environment string `json:"environment,omitempty"` // name of the environment that it finds installed
 	Building    string `json:"building,omitempty"`    // name of the environment that is to be installed in it
-	// OrphanTimeout is the Spec's.
-	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 }
 
 // nameOnly returns the record of something that has the name of a session.

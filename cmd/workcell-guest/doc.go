@@ -1,8 +1,8 @@
 // Command workcell-guest is the main process of every Workcell sandbox: it runs commands and serves files for a host
 // that speaks the protocol of docs/guest-protocol.md over its standard input and output.
 //
-//	workcell-guest [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
-//	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--lease DURATION] [--orphan-timeout DURATION]
+//	workcell-guest [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
+//	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
 //	workcell-guest launch
 //	workcell-guest connect [--report]
 //	workcell-guest report

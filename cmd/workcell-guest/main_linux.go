@@ -68,8 +68,8 @@ func serve(args []string) int {
 	flags.SetOutput(log)
 	workdir := flags.String("workdir", "/workspace", "root of file requests and default directory of commands")
 	scratch := flags.String("scratch", "/tmp", "second root of file requests; empty for none")
-	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
-	orphan := flags.Duration("orphan-timeout", 0, "end when no host was connected and no command ran for this long; 0 for never")
+	orphan := flags.Duration("orphan-timeout", 0, "end if no host came and nothing ran for this long; 0 for never")
+	ephemeral := flags.Bool("ephemeral", false, "don't count processes of ended commands for that")
 	var limit, layer disk.Limit
 	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
 	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
@@ -92,7 +92,8 @@ func serve(args []string) int {
 			return fail(log, err)
 		}
 	}
-	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version, Lease: *lease, OrphanTimeout: *orphan,
+	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version,
+		OrphanTimeout: *orphan, Ephemeral: *ephemeral,
 		Orphaned: func() { os.Exit(0) }, ReapAll: true, Protection: protection,
 		Path: os.Getenv("PATH"), Log: log, Workspace: limit, Layer: layer})
 	if err != nil {

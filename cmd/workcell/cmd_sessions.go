@@ -151,8 +151,9 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
 		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
-remain), or kept (its run has ended). With --all, the list includes sandboxes that were removed or lost in the last
-hour, and REASON shows why a sandbox is not running.
+remain), or kept (its run has ended). ENDS shows when a running sandbox ends if it stays idle; it is not idle while a
+process runs in it. With --all, the list includes sandboxes that were removed or lost in the last hour, and REASON
+shows why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
@@ -175,12 +176,13 @@ gap line means that events may be missing because the engine was not reachable.`
 				rows = slices.DeleteFunc(rows, func(s sandboxOutput) bool { return s.UserName != user })
 			}
 			now := time.Now()
-			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}
+			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE", "ENDS"}
 			if all {
 				head = append(head, "REASON")
 			}
 			return printList(a, rows, head, func(s sandboxOutput) []string {
-				return []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created)), s.Reason}[:len(head)]
+				row := []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
+				return append(row, s.Ends, s.Reason)[:len(head)]
 			})
 		}),
 	})
@@ -307,7 +309,8 @@ func (a *app) showSandbox(ctx context.Context, m *session.Manager, name string) 
 	row := rows[slices.IndexFunc(rows, func(s sandboxOutput) bool { return s.ID == found.ID })]
 	return a.print(row, func(w io.Writer) error {
 		writeFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
-			[2]string{"state", row.State}, [2]string{"reason", row.Reason}, [2]string{"image", row.Image}, [2]string{"runs as", row.User},
+			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
+			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
 			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"engine id", row.EngineID},
 			[2]string{"created", row.Created.Local().Format(time.DateTime)})
 		return nil
@@ -328,6 +331,7 @@ type sandboxOutput struct {
 	Key      string              `json:"key"`
 	Run      string              `json:"run,omitempty"`
 	State    string              `json:"state"`            // created, running, stopped, kept, removing, lost or removed
+	Ends     string              `json:"ends,omitempty"`   // when a running sandbox ends, with its processes
 	Reason   string              `json:"reason,omitempty"` // why it is not running any more: removed, idle, run ended, owner died or engine lost
 	Image    string              `json:"image"`
 	User     string              `json:"user"`
@@ -356,7 +360,26 @@ func sandboxRow(i session.Info) sandboxOutput {
 		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
-		IdlePolicy: i.IdlePolicy,
+		IdlePolicy: i.IdlePolicy, Ends: ends(i),
+	}
+}
+
+// ends returns when a running sandbox ends, and with it its background processes.
+func ends(i session.Info) string {
+	if i.State != session.StateReady {
+		return ""
+	}
+	what := map[string]string{
+		session.NamespaceUser: "when removed", session.NamespaceWorkflow: "with its run",
+		session.NamespaceAgent: "with its agent", session.NamespaceMCP: "with its client",
+	}[i.Key.Namespace]
+	switch idle := " after " + age(i.IdleTimeout) + " idle"; {
+	case i.IdleTimeout <= 0:
+		return what
+	case i.IdlePolicy == session.IdleStop:
+		return "stops" + idle
+	default:
+		return what + ", or" + idle
 	}
 }
 

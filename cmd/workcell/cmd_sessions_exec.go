@@ -127,6 +127,10 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 		if err != nil {
 			return err
 		}
+		if res.Leaked {
+			a.notice("processes of the command run on until their sandbox ends (%s), or `workcell sessions kill %s %s`",
+				ends(s.Info()), args[0], res.ExecID)
+		}
 		return a.execStatus(s.Info().Limits, res)
 	})(cmd, args)
 }
@@ -251,8 +255,7 @@ user. Otherwise, it starts a shell: $SHELL of the sandbox, the shell in /etc/pas
 available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
 
 After the detach keys or an early exit of this command, the program keeps running and you can attach again. It is
-killed if its terminal is not used for an hour, or if no workcell process uses the sandbox for ten minutes. Until
-then, ` + "`workcell sessions logs`" + ` shows its output.
+killed if its terminal is not used for an hour. Until then, ` + "`workcell sessions logs`" + ` shows its output.
 
 Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
 with exec, or 0 after the detach keys.`,

@@ -45,8 +45,9 @@ command fails if flags specify a different image or other settings than the sand
 rebuilds the sandbox with the specified settings and keeps its workspace files. -e adds variables to an existing
 sandbox.
 
-With --idle-policy stop, the sandbox is stopped instead of removed after --idle-timeout: its processes end, but its
-files are kept. sessions open and sessions exec start it again.`,
+With --idle-timeout, the sandbox is stopped after this idle time: its files are kept, and sessions open and sessions
+exec start it again. A sandbox is not idle while a process runs in it. With --idle-policy remove, or on a backend that
+cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,9 +74,10 @@ files are kept. sessions open and sessions exec start it again.`,
 	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` for all commands, or NAME to pass on its local value (repeatable)")
 	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache that the sandbox can read, for example pip (repeatable)")
 	o.limits.addTo(cmd)
-	f.DurationVar(&o.idle, "idle-timeout", 0, "remove or stop the sandbox after this idle time; 0 means never (default never, "+
+	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
-	f.Var(oneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy", "action after the idle timeout (default: unchanged, or remove if new)")
+	f.Var(oneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy",
+		"stop or remove an idle sandbox (default stop, if that keeps its files)")
 	f.BoolVar(&o.rebuild, "rebuild", false, "if its image or limits differ, rebuild the sandbox and keep its workspace files")
 	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+session.DefaultExecTimeout.String()+")")
 	return cmd
@@ -97,6 +99,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	a.Defaults.IdlePolicy = session.IdleStop
 	var named []string
 	if o.name != "" && conf.Backend() == engines.Auto {
 		named = []string{key.String()} // auto makes no second sandbox of a name

@@ -382,8 +382,9 @@ func TestN12Benchmark(t *testing.T) {
 // guestArguments returns the arguments of a container's guest: when to end alone (some minutes after the sandbox's idle
 // time), and the limits of the workspace and the root, where nobody asked for one.
 func guestArguments(b *sandbox) []string {
-	alone := max(b.s.Info().IdleTimeout, 3*time.Minute) + 2*time.Minute
-	args := []string{fmt.Sprintf("--orphan-timeout=%v", alone), "--workspace-bytes=524288000", "--workspace-files=128000", "--workspace-watched=true"}
+	alone := max(b.s.Info().IdleTimeout, 2*time.Minute) + 2*time.Minute
+	args := []string{fmt.Sprintf("--orphan-timeout=%v", alone), "--ephemeral=false", "--workspace-bytes=524288000",
+		"--workspace-files=128000", "--workspace-watched=true"}
 	if b.s.Info().Root == backend.RootReadonly {
 		return args
 	}

@@ -3,7 +3,6 @@ package kit
 import (
 	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -99,14 +98,15 @@ func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	return max(minRoot, cmp.Or(asked.Merge(options).WorkspaceBytes, rootBytes))
 }
 
-// GuestArgs returns the guest's arguments: Spec.OrphanTimeout, the limits of the workspace, which the guest enforces itself
-// when they are watched, and what may be written to the root.
-func GuestArgs(l backend.Limits, watched bool, root int64, orphan time.Duration) []string {
+// GuestArgs returns the guest's arguments: when it ends without a host, the limits of the workspace, which the guest
+// enforces itself if they are watched, and the limit of the root.
+func (r Record) GuestArgs(watched bool, root int64) []string {
 	args := []string{}
-	if orphan > 0 {
-		args = append(args, fmt.Sprintf("--orphan-timeout=%v", orphan))
+	if r.OrphanTimeout > 0 {
+		args = append(args, fmt.Sprintf("--orphan-timeout=%v", r.OrphanTimeout))
+		args = append(args, fmt.Sprintf("--ephemeral=%t", r.Ephemeral))
 	}
-	if size := l.WorkspaceBytes; size > 0 {
+	if size := r.Limits.WorkspaceBytes; size > 0 {
 		args = append(args, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", Inodes(size)),
 			fmt.Sprintf("--workspace-watched=%t", watched))
 	}

@@ -17,15 +17,19 @@ type Record struct {
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
 	Ephemeral bool                `json:"ephemeral,omitempty"`
-	Recipe    string              `json:"recipe,omitempty"` // Spec.Environment
-	Mounts    []backend.Mount     `json:"mounts,omitempty"`
+	// OrphanTimeout is the Spec's.
+	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
+
+	Recipe string          `json:"recipe,omitempty"` // Spec.Environment
+	Mounts []backend.Mount `json:"mounts,omitempty"`
 }
 
 // Record returns the record of a planned sandbox whose workspace is enforced by e.
 func (p *Plan) Record(e backend.Enforcement) Record {
 	return Record{
 		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
-		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
+		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral, OrphanTimeout: p.Spec.OrphanTimeout,
+		Recipe: p.Spec.Environment, Mounts: p.Spec.Mounts,
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -163,35 +162,6 @@ func TestResynchronisation(t *testing.T) {
 		}
 		_ = next.Close()
 		cancel()
-	}
-}
-
-// With no host for the length of the lease, every command ends; before that it runs on.
-func TestLease(t *testing.T) {
-	t.Parallel()
-	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Lease: 6 * time.Second})
-	c := dial(t, g)
-	id := sleepName(t)
-	req := sh("(env -i setsid sleep " + id + " >/dev/null 2>&1 &); setsid sleep " + id + " & sleep " + id)
-	req.YieldMillis = 100
-	mustRun(t, c, req)
-	eventually(t, "the command runs", func() bool { return sleepers(t, id) > 0 })
-	_ = c.Close()
-	time.Sleep(800 * time.Millisecond)
-	if sleepers(t, id) == 0 {
-		t.Error("the command ended before the lease")
-	}
-	c = dial(t, g)
-	time.Sleep(7 * time.Second)
-	if sleepers(t, id) == 0 {
-		t.Error("the command ended though its host was back")
-	}
-	_ = c.Close()
-	eventually(t, "the lease ends the command", func() bool { return sleepers(t, id) == 0 })
-	c = dial(t, g)
-	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
-	if err != nil || st.State != wire.ExecKilled {
-		t.Errorf("got %+v, %v", st, err)
 	}
 }
 

@@ -26,8 +26,6 @@ type Options struct {
 	Scratch string
 	// Binary is the path of a guest; empty means the embedded one.
 	Binary string
-	// Lease is how long recorded execs outlive the last host; zero is the guest's default.
-	Lease time.Duration
 	// Args are further arguments of the guest.
 	Args []string
 }
@@ -56,9 +54,6 @@ func Start(t testing.TB, opts *Options) *Guest {
 		o.Binary = unpacked(t)
 	}
 	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch}
-	if o.Lease > 0 {
-		args = append(args, "--lease", o.Lease.String())
-	}
 	args = append(args, o.Args...)
 	g := &Guest{Workdir: o.Workdir, log: new(buffer)}
 	cmd := exec.Command(o.Binary, args...)

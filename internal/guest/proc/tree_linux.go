@@ -405,6 +405,17 @@ func (t *tracker) Busy() bool {
 	return !t.works || len(pids) == 0 || len((&Tree{t: t, every: true}).tagged(pids)) > 0
 }
 
+// Alive returns how many execs have a living process, those that ended included; 0 where there are no tags.
+func (t *tracker) Alive() int {
+	tags := map[uint64]bool{}
+	for _, p := range (&Tree{t: t, every: true}).tagged(AllPIDs()) {
+		if tag, ok := t.tagOf(p.pid); ok {
+			tags[tag] = true
+		}
+	}
+	return len(tags)
+}
+
 // Parent returns the pid of a process's parent; false for a process that is gone.
 func Parent(pid int) (int, bool) {
 	p, ok := readProc(pid)

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// drainTime is how long output is read after a command's end.
+	// drainTime is how long output is read after a command's end, and how long other processes of its tree may take
+	// to end.
 	drainTime = 200 * time.Millisecond
+	leftPause = 5 * time.Millisecond // between two looks for them
 	// quickTime is how long a command may take to be over before goroutines are started to look after it.
 	quickTime = time.Millisecond
 )
@@ -128,7 +130,7 @@ func (e *execution) quickly() bool {
 	defer t.Stop()
 	select {
 	case end := <-e.proc.Exited:
-		if e.out.Sweep() {
+		if !e.leaves(0) && e.out.Sweep() {
 			e.over(end, wire.ExecCompleted, false)
 			return true
 		}
@@ -153,7 +155,18 @@ func (e *execution) supervise() {
 	if e.term != nil {
 		e.term.Hurry()
 	}
-	e.over(end, state, e.out.Drain(drainTime))
+	e.over(end, state, e.out.Drain(drainTime) || e.leaves(drainTime))
+}
+
+// leaves reports whether processes of the command run on after its end for longer than d.
+func (e *execution) leaves(d time.Duration) bool {
+	left := e.s.spawner.Tree(e.proc, e.id, true)
+	for until := time.Now().Add(d); left.Alive(); time.Sleep(leftPause) {
+		if !time.Now().Before(until) {
+			return true
+		}
+	}
+	return false
 }
 
 // await waits for the command's end, and brings it about at its deadline and when it is asked to.

@@ -13,7 +13,7 @@ import (
 func (s *Server) handleHealth(r *request) error {
 	h := wire.Health{
 		UptimeMillis:  time.Since(s.started).Milliseconds(),
-		Running:       s.execs.active(),
+		Running:       max(s.execs.active(), s.spawner.Alive()),
 		RSSBytes:      ownRSS(),
 		Zombies:       proc.Zombies(),
 		CPUMillis:     cpuMillis(),

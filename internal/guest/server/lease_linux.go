@@ -61,15 +61,20 @@ func (l *lease) length() time.Duration {
 func (l *lease) stop() { l.arrive() }
 
 // orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
+// Background processes count as commands, unless the sandbox's only owner is gone.
 func (s *Server) orphaned() {
 	timeout := s.orphan.length()
-	if left := timeout - s.execs.idle(); left > 0 {
+	left := timeout - s.execs.idle()
+	if left <= 0 && !s.cfg.Ephemeral && s.spawner.Busy() {
+		left = timeout
+	}
+	if left > 0 {
 		s.orphan.mu.Lock()
 		defer s.orphan.mu.Unlock()
 		s.orphan.extend(left)
 		return
 	}
-	s.logf("no host and no command for %v: ending", timeout)
+	s.logf("no host and nothing that runs for %v: ending", timeout)
 	s.killAll(true)
 	if s.cfg.Orphaned != nil {
 		s.cfg.Orphaned()

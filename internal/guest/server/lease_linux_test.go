@@ -12,45 +12,66 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestOrphanTimeout: a guest ends when no host has been there for its time, but neither while one is connected nor while a
-// command runs.
+// TestOrphanTimeout verifies that a guest without a host ends after its time, but not while a command runs. What a
+// command left running counts as well, unless the sandbox's only owner is gone.
 func TestOrphanTimeout(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const timeout = 2 * time.Second // in which its host must have come
-	ended := make(chan struct{})
-	s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Orphaned: func() { close(ended) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	c := connect(t, s)
-	sh := func(id, script string, yield int64) {
-		t.Helper()
-		spawn := wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Dir: dir}
-		if _, err := c.Run(t.Context(), wire.RunRequest{ExecID: id, YieldMillis: yield, Spawn: spawn}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sh("first", "sleep 0.1", -1)
-	time.Sleep(timeout * 3 / 2) // long enough for a guest that does not see its host
-	sh("second", "sleep 3; touch done", 0)
-	select {
-	case <-ended:
-		t.Error("it ended under its host")
-	default:
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
-	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
-		t.Errorf("it ended under its command: %v", err)
+	const left = `setsid sh -c "sleep 6; touch done" >/dev/null 2>&1 </dev/null &`
+	for name, test := range map[string]struct {
+		script    string
+		ephemeral bool
+		done      bool // before the guest ends
+	}{
+		"command":                    {"sleep 3; touch done", true, true},
+		"background process":         {left, false, true},
+		"background of a gone owner": {left, true, false},
+	} {
+		t.Run(name, func(t *testing.T) { // not side by side: two guests in one process share its tags
+			dir, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			const timeout = 2 * time.Second // in which its host must have come
+			ended := make(chan struct{})
+			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral, Orphaned: func() { close(ended) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			c := connect(t, s)
+			sh := func(id, script string) *wire.RunResult {
+				t.Helper()
+				spawn := wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Dir: dir}
+				res, err := c.Run(t.Context(), wire.RunRequest{ExecID: id, YieldMillis: 1000, Spawn: spawn})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return &res
+			}
+			sh("first", "sleep 0.1")
+			time.Sleep(timeout * 3 / 2) // long enough for a guest that does not see its host
+			res := sh("second", test.script)
+			if background := test.script == left; background != res.Leaked || background == (res.State == wire.ExecRunning) {
+				t.Errorf("it is %+v", res.ExecStatus)
+			}
+			if h, err := c.Health(t.Context()); err != nil || h.Running != 1 {
+				t.Errorf("%d commands run, %v", h.Running, err)
+			}
+			select {
+			case <-ended:
+				t.Error("it ended under its host")
+			default:
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			if _, err := os.Stat(filepath.Join(dir, "done")); (err == nil) != test.done {
+				t.Errorf("what ran had its time: %v, want %v", err == nil, test.done)
+			}
+		})
 	}
 }

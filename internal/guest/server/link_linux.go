@@ -131,10 +131,8 @@ func (l *link) session(m wire.Marker) error {
 	if err != nil {
 		return err
 	}
-	for _, counted := range []*lease{l.s.lease, l.s.orphan} {
-		counted.arrive()
-		defer counted.leave()
-	}
+	l.s.orphan.arrive()
+	defer l.s.orphan.leave()
 	go conn.watch(mux)
 	l.s.serveSession(mux, conn)
 	_ = mux.Close() // it has ended already, this waits for its goroutines

@@ -259,13 +259,6 @@ func (c *serviceConn) end() {
 	}
 }
 
-// rest closes the connections that come from now on, until a host listens again.
-func (sv *service) rest() {
-	sv.mu.Lock()
-	defer sv.mu.Unlock()
-	sv.wait = 0
-}
-
 // close ends the service.
 func (sv *service) close() {
 	sv.mu.Lock()

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -70,26 +69,6 @@ func dialed(t testing.TB, l *client.Listener) net.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-// Before a host listens, and when none came for the length of the lease, nobody is kept waiting.
-func TestNobodyListens(t *testing.T) {
-	s, err := server.New(server.Config{Workdir: t.TempDir(), Lease: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	c := connect(t, s)
-	l := listen(t, c, "model")
-	_ = c.Close()
-	for waiting := true; waiting; { // until the lease is over
-		conn := dialed(t, l)
-		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		_, err := conn.Read(make([]byte, 1))
-		waiting = errors.Is(err, os.ErrDeadlineExceeded)
-		_ = conn.Close()
-	}
-	listen(t, connect(t, s), "model")
 }
 
 // FuzzListen: whatever a host sends as listen-v1 or accept-v1 and behind it, the guest answers, and serves the next one.

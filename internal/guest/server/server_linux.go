@@ -26,9 +26,6 @@ const (
 	maxFinished = 256              // ended execs that are remembered
 	fsParallel  = 8                // file operations, which block a thread each
 	hostSilence = 30 * time.Second // a host that sends nothing for this long is gone; it sends heartbeats every 10 s
-
-	// DefaultLease is how long recorded execs outlive the last host.
-	DefaultLease = 10 * time.Minute
 )
 
 // Config is what a guest serves. The zero value of every field but Workdir is good.
@@ -40,12 +37,13 @@ type Config struct {
 	Scratch string
 	// Version is the guest's content version, for the hello.
 	Version string
-	// Lease is how long recorded execs live when no host is connected; zero means DefaultLease.
-	Lease time.Duration
-	// OrphanTimeout is how long the guest lives when no host is connected and no command runs; zero is for ever. Then it
+	// OrphanTimeout is how long the guest lives if no host is connected and nothing runs. Zero is forever. Then it
 	// calls Orphaned, which should end the process.
 	OrphanTimeout time.Duration
 	Orphaned      func()
+	// Ephemeral means that the sandbox belongs to one host process. If the host is gone, background processes of ended
+	// commands don't keep the guest alive.
+	Ephemeral bool
 	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
 	// program must not, or it would steal that program's children.
 	ReapAll bool
@@ -77,7 +75,6 @@ type Server struct {
 	secondary atomic.Int64 // connections on streams of their own
 	dials     atomic.Int64 // open connections to ports
 	memory    *proc.Memory
-	lease     *lease
 	orphan    *lease
 	claimed   claim
 	quotas    disk.Quotas
@@ -89,9 +86,6 @@ type Server struct {
 
 // New makes a guest. Close must be called at its end.
 func New(cfg Config) (*Server, error) {
-	if cfg.Lease <= 0 {
-		cfg.Lease = DefaultLease
-	}
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
@@ -111,7 +105,6 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	s.execs = newRegistry()
-	s.lease = newLease(cfg.Lease, s.leaseOver)
 	s.orphan = newLease(cmp.Or(max(0, cfg.OrphanTimeout), never), s.orphaned)
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -145,7 +138,6 @@ func (s *Server) limitDisk() error {
 
 // Close kills all commands and releases what the guest holds. The links must have ended.
 func (s *Server) Close() error {
-	s.lease.stop()
 	s.orphan.stop()
 	s.quotas.Close()
 	s.killAll(false)
@@ -156,15 +148,6 @@ func (s *Server) Close() error {
 	s.spawner.Close()
 	s.memory.Close()
 	return s.files.Close()
-}
-
-// leaseOver ends the commands that no host came back for.
-func (s *Server) leaseOver() {
-	s.logf("no host for %v: ending all commands", s.cfg.Lease)
-	for _, sv := range s.services {
-		sv.rest()
-	}
-	s.killAll(false)
 }
 
 // killAll ends every command, each with its grace if they are asked first, and what commands left behind. It returns the

@@ -131,7 +131,7 @@ type ExecStatus struct {
 	StdoutBytes    int64     `json:"stdout_bytes"`
 	StderrBytes    int64     `json:"stderr_bytes"`
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
-	// Leaked: processes of the exec's tree outlived it and hold its output open, as background children do.
+	// Leaked: processes of the exec's tree outlived it, as background children do.
 	Leaked bool   `json:"leaked,omitempty"`
 	Origin string `json:"origin,omitempty"` // RunRequest.Origin
 	// Terminal: it runs on a terminal, which OpJoin joins.
@@ -337,7 +337,7 @@ type Hello struct {
 // Health answers OpHealth.
 type Health struct {
 	UptimeMillis int64 `json:"uptime_ms"`
-	Running      int   `json:"running"` // execs under way
+	Running      int   `json:"running"` // execs that run, or ended and have background processes
 	RSSBytes     int64 `json:"rss_bytes"`
 	Zombies      int   `json:"zombies"`
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // of the sandbox's cgroup, when visible

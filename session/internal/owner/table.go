@@ -81,11 +81,10 @@ type Wait string
 
 // Waits.
 const (
-	Never       Wait = ""                                       // time does not bring it about
-	AtOnce      Wait = "at once"                                // from its creation on
-	Orphaned    Wait = "unused for 2 minutes"                   // Times.Orphaned
-	Interrupted Wait = "unused for 3 minutes, or its retention" // the longer; Times.Interrupted
-	AtItsTime   Wait = "when its time is over"                  // Facts.Expires
+	Never     Wait = ""                      // time does not bring it about
+	AtOnce    Wait = "at once"               // from its creation on
+	Orphaned  Wait = "unused for 2 minutes"  // Times.Orphaned
+	AtItsTime Wait = "when its time is over" // Facts.Expires
 )
 
 // Use is what must be so for a rule that time brings about, which only the guest knows.
@@ -93,7 +92,7 @@ type Use string
 
 // Uses.
 const (
-	NotBusy      Use = "no command runs in it"
+	NotBusy      Use = "no process runs in it"
 	NotConnected Use = "no process is connected to it"
 )
 
@@ -122,8 +121,7 @@ func Table() []Rule {
 		{Ready, OwnerDied, Process, Always, Gone, Remove, Orphaned, ""},
 		{Ready, Idle, Named, StopIdle, Suspended, Stop, AtItsTime, NotBusy},
 		{Ready, Idle, Anyone, Always, Gone, Remove, AtItsTime, NotBusy},
-		{Ready, OwnerDied, Run, Always, WorkspaceOnly, KeepWorkspace, Interrupted, ""},
-		{Ready, OwnerDied, Named | Foreign, Always, Ready, Nothing, Never, ""},
+		{Ready, OwnerDied, Named | Run | Foreign, Always, Ready, Nothing, Never, ""},
 		{Ready, RunEnded, Anyone, Retention, Retained, Nothing, Never, ""},
 		{Ready, RunEnded, Anyone, Always, Gone, Remove, Never, ""},
 		{Ready, EngineLost, Named, Unowned, WorkspaceOnly, Nothing, Never, ""},
@@ -141,7 +139,6 @@ func Table() []Rule {
 
 		{WorkspaceOnly, Opened, Anyone, Always, Ready, Create, Never, ""},
 		{WorkspaceOnly, Idle, Anyone, Always, Gone, Remove, AtItsTime, NotBusy},
-		{WorkspaceOnly, OwnerDied, Run, Always, WorkspaceOnly, KeepWorkspace, Interrupted, ""},
 		{WorkspaceOnly, EngineLost, Anyone, Always, WorkspaceOnly, Nothing, Never, ""},
 		{WorkspaceOnly, RunEnded, Anyone, Always, Gone, Remove, Never, ""},
 		{WorkspaceOnly, Removed, Anyone, Keep, WorkspaceOnly, Nothing, Never, ""},
@@ -198,8 +195,6 @@ func (r Rule) at(f Facts, t Times) (at time.Time, ok bool) {
 		return f.Created, true
 	case Orphaned:
 		return f.Used.Add(t.Orphaned), true
-	case Interrupted:
-		return f.Used.Add(max(t.Interrupted, f.Retention)), true
 	case AtItsTime:
 		return f.Expires, !f.Expires.IsZero()
 	}

@@ -49,7 +49,7 @@ func TestTableIsSound(t *testing.T) {
 		}
 	}
 	times := owner.Lifetimes()
-	if times.Orphaned != 2*time.Minute || times.Interrupted != 3*time.Minute {
+	if times.Orphaned != 2*time.Minute {
 		t.Errorf("the words say otherwise: %+v", times)
 	}
 }
@@ -71,9 +71,8 @@ func TestDue(t *testing.T) {
 		"named, stop":               {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Stop},
 		"an agent's":                {owner.Facts{State: owner.Ready, Kind: owner.Process, Owned: true, Used: now, Expires: in(time.Hour)}, 2 * time.Minute, owner.Remove},
 		"an agent's, given up":      {owner.Facts{State: owner.Ready, Kind: owner.Process, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
-		"a run's":                   {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Expires: in(time.Hour)}, 3 * time.Minute, owner.KeepWorkspace},
-		"a run's, with a retention": {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Retention: 4 * time.Minute}, 4 * time.Minute, owner.KeepWorkspace},
-		"a run's that is idle":      {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Expires: in(3 * time.Minute)}, 3 * time.Minute, owner.Remove},
+		"a run's":                   {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"a run's, with a retention": {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Retention: 4 * time.Minute}, -1, ""},
 		"a run's, given up":         {owner.Facts{State: owner.Ready, Kind: owner.Run, Used: now}, -1, ""},
 		"suspended":                 {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true, Used: now}, -1, ""},
 		"workspace only":            {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Remove},

@@ -11,9 +11,6 @@ type Times struct {
 	Unrecorded time.Duration
 	// Orphaned is how long an agent's sandbox stays unused when the agent's process is gone: nobody can resume that.
 	Orphaned time.Duration
-	// Interrupted is how long the sandbox of an interrupted run stays as it is for somebody to resume the run. With the sweep
-	// that comes once a minute, and the record of its last use that is as old at most, it is gone within five minutes.
-	Interrupted time.Duration
 	// Workspace is how long a workspace is kept whose sandbox was removed without it.
 	Workspace time.Duration
 	// Missed is how long it is remembered that a run had a sandbox which was lost, or expired when the run was interrupted: who
@@ -46,7 +43,6 @@ func Lifetimes() Times {
 		CreationGrace: 2 * time.Minute,
 		Unrecorded:    day,
 		Orphaned:      2 * time.Minute,
-		Interrupted:   3 * time.Minute,
 		Workspace:     30 * day,
 		Missed:        30 * day,
 		Silent:        day,

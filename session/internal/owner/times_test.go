@@ -14,8 +14,6 @@ func TestTimes(t *testing.T) {
 	const sweep = time.Minute // session.DefaultReapEvery
 	for what, ok := range map[string]bool{
 		"a use that is recorded once a minute is seen before the sandbox is an orphan":         times.Orphaned > sweep,
-		"and before its run is interrupted":                                                    times.Interrupted > sweep,
-		"an interrupted run's sandbox is gone within five minutes":                             times.Interrupted+2*sweep <= 5*time.Minute,
 		"who waits for a removal waits as long as that may take":                               times.Transition >= times.Removal,
 		"a run's loss is remembered for as long as its workspace could have been kept":         times.Missed >= times.Workspace,
 		"a silent sandbox outlives what is made of one without a record":                       times.Silent >= times.Unrecorded,
