@@ -333,9 +333,9 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if head == 0 && tail == 0 {
 		head, tail = defaultHeadBytes, defaultTailBytes
 	}
-	origin, _ := ctx.Value(originKey{}).(func() string)
-	if origin == nil {
-		origin = func() string { return "" }
+	origin := ""
+	if label, ok := ctx.Value(originKey{}).(func() string); ok {
+		origin = label()
 	}
 	limits := s.req.Limits
 	return wire.RunRequest{
@@ -345,7 +345,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 		},
 		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
-		Services: serviceNames(req.Services), Origin: origin(),
+		Services: serviceNames(req.Services), Origin: origin,
 	}, timeout, nil
 }
 

@@ -44,9 +44,6 @@ func (m *Manager) sweep(ctx context.Context) {
 func (m *Manager) trySweep(ctx context.Context) error {
 	ctx, cancel := m.sweepContext(ctx)
 	defer cancel()
-	if err := m.removeEnded(ctx); err != nil {
-		return err
-	}
 	plan, err := m.plan(ctx)
 	if err != nil {
 		return err
@@ -61,9 +58,11 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
 		}
 	}
-	for _, id := range plan.forged {
-		if err := m.removeEngine(ctx, id, true); err != nil {
-			m.log.WarnContext(ctx, "cannot remove a sandbox that has no record", "engine_id", id, "error", err)
+	for _, engine := range plan.strays {
+		m.log.InfoContext(ctx, "removing a sandbox without a record",
+			"sandbox", engine.SessionID, "engine_id", engine.ID)
+		if err := m.removeEngine(ctx, engine.ID, true); err != nil {
+			m.log.WarnContext(ctx, "cannot remove a sandbox without a record", "engine_id", engine.ID, "error", err)
 		}
 	}
 	for _, rec := range plan.reclaim {
@@ -98,9 +97,9 @@ func untraced(ctx context.Context) context.Context {
 
 // sweepPlan is what a look at engine and store found to be done.
 type sweepPlan struct {
-	unrecorded []Record      // of sandboxes that the store does not know
-	forged     []string      // old sandboxes without a record whose labels may be forged, by id on the engine
-	reclaim    []reclaimable // what nobody has any more
+	unrecorded []Record       // of sandboxes that the store does not know
+	strays     []backend.Info // old sandboxes without a record: labels may be forged, or the only owner is gone
+	reclaim    []reclaimable  // sandboxes without an owner
 }
 
 // reclaimable is a record that belongs to nobody, and what time has brought about for its sandbox.
@@ -113,7 +112,7 @@ type reclaimable struct {
 func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 	var plan sweepPlan
 	// The engine first: a sandbox that is made meanwhile has its record before the store is read.
-	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
+	found, err := m.b.List(ctx, backend.Filter{})
 	if err != nil {
 		return plan, engineError(err)
 	}
@@ -129,6 +128,11 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 	there, unreadable := map[string]backend.Info{}, map[string]bool{}
 	now := m.now()
 	for _, engine := range found {
+		age := now.Sub(engine.Created)
+		ended := engine.Ephemeral && engine.State == backend.StateStopped && age >= lifetimes.Ended
+		if ended && engine.Instance != m.opts.Instance {
+			plan.strays = append(plan.strays, engine) // no other process looks for it
+		}
 		if !validSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
 			continue // looks like ours and is not
 		}
@@ -138,13 +142,12 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 			continue
 		}
 		there[engine.SessionID] = engine
-		age := now.Sub(engine.Created)
 		switch {
 		case !m.shared || known[engine.SessionID] || age <= lifetimes.CreationGrace:
 		case !m.forged(ctx, engine.SessionID):
 			plan.unrecorded = append(plan.unrecorded, m.recordClaimed(ctx, engine, key))
 		case key.Namespace != NamespaceUser && age > lifetimes.Unrecorded: // if records were lost, named ones are for users to remove
-			plan.forged = append(plan.forged, engine.ID)
+			plan.strays = append(plan.strays, engine)
 		}
 	}
 	for _, rec := range recs {
@@ -434,23 +437,4 @@ func (s *Session) orphanTimeout() time.Duration {
 		return 0
 	}
 	return max(s.idle, s.req.Retention, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
-}
-
-// removeEnded removes the ended sandboxes of managers whose instance nobody else has.
-func (m *Manager) removeEnded(ctx context.Context) error {
-	found, err := m.b.List(ctx, backend.Filter{})
-	if err != nil {
-		return engineError(err)
-	}
-	for _, engine := range found {
-		if !engine.Ephemeral || engine.State != backend.StateStopped || engine.Instance == m.opts.Instance ||
-			m.now().Sub(engine.Created) < lifetimes.Ended {
-			continue
-		}
-		m.log.InfoContext(ctx, "removing a sandbox whose owner process has exited", "sandbox", engine.SessionID)
-		if err := m.removeEngine(ctx, engine.ID, true); err != nil {
-			m.log.WarnContext(ctx, "cannot remove a sandbox whose owner process has exited", "sandbox", engine.SessionID, "error", err)
-		}
-	}
-	return nil
 }

@@ -232,18 +232,11 @@ func (v *visit) converse(e Entry) error {
 // began, and the turn of its agent.
 func (ex *execution) label(ctx context.Context, rec *transcript.Recorder) context.Context {
 	run, started := ex.run.result.RunID, ex.started
-	return session.WithOrigin(ctx, func() string {
-		turn := 0
-		if rec != nil {
-			turn = rec.Turn()
-		}
-		return fmt.Sprintf("%s %d %d", run, started, turn)
-	})
+	return session.WithOrigin(ctx, func() string { return fmt.Sprintf("%s %d %d", run, started, rec.Turn()) })
 }
 
 // endCommands ends the commands of interrupted attempts, which are about to be repeated, and their background
-// processes. It spares interpreters, which hold the results of recorded calls, and commands that recorded results
-// name.
+// processes. It spares interpreters, which hold the results of recorded calls.
 func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	keep, err := interpreter.Running(ctx, s)
 	if err != nil {
@@ -255,29 +248,26 @@ func (p *past) endCommands(ctx context.Context, s *session.Session) error {
 	}
 	var ids []string
 	for _, st := range known {
-		if (!st.Done() || st.Leaked) && p.repeats(st) && !slices.Contains(keep, st.ExecID) {
+		repeats := slices.ContainsFunc(p.interrupted, func(v visit) bool { return v.repeats(p.run, st) })
+		if repeats && (!st.Done() || st.Leaked) && !slices.Contains(keep, st.ExecID) {
 			ids = append(ids, st.ExecID)
 		}
 	}
 	return errors.Join(s.KillExecs(ctx, ids)...)
 }
 
-// repeats reports whether an interrupted attempt started a command in its agent's latest turn, or in one that is lost.
-func (p *past) repeats(st session.ExecStatus) bool {
+// repeats reports whether the unfinished attempt started a command in its agent's latest turn, or in a lost turn, and
+// no recorded result names the command.
+func (v visit) repeats(id string, st session.ExecStatus) bool {
 	var run string
 	var start int64
 	var turn int
-	if n, _ := fmt.Sscan(st.Origin, &run, &start, &turn); n < 3 || run != p.run {
+	_, err := fmt.Sscan(st.Origin, &run, &start, &turn)
+	if err != nil || run != id || !slices.Contains(v.starts, start) {
 		return false
 	}
-	for _, v := range p.interrupted {
-		if !slices.Contains(v.starts, start) {
-			continue
-		}
-		c := v.kept()
-		return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
-	}
-	return false
+	c := v.kept()
+	return c == nil || start < v.from || turn >= c.Turns() && !slices.Contains(c.Execs(), st.ExecID)
 }
 
 // forgetInside drops what is known of the steps inside a parallel or for_each, in whichever of its visits.

@@ -373,14 +373,14 @@ func ends(i session.Info) string {
 		session.NamespaceUser: "when removed", session.NamespaceWorkflow: "with its run",
 		session.NamespaceAgent: "with its agent", session.NamespaceMCP: "with its client",
 	}[i.Key.Namespace]
-	switch idle := " after " + age(i.IdleTimeout) + " idle"; {
+	idle := " after " + age(i.IdleTimeout) + " idle"
+	switch {
 	case i.IdleTimeout <= 0:
 		return what
 	case i.IdlePolicy == session.IdleStop:
 		return "stops" + idle
-	default:
-		return what + ", or" + idle
 	}
+	return what + ", or" + idle
 }
 
 // stateWord returns what a sandbox is, whether somebody has it or not.

@@ -80,8 +80,11 @@ func ClaimSandbox(ctx context.Context) *Recorder {
 // Sandbox returns the name of the isolated sandbox of the run, which is the same in every process that continues it.
 func (r *Recorder) Sandbox() string { return r.sandbox }
 
-// Turn returns the number of the latest turn.
+// Turn returns the number of the latest turn; 0 without a recorder.
 func (r *Recorder) Turn() int {
+	if r == nil {
+		return 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.past.turns

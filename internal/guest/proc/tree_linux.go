@@ -401,8 +401,7 @@ func Program(pid int) string {
 
 // Busy reports whether a process of any exec lives, also where that cannot be known.
 func (t *tracker) Busy() bool {
-	pids := AllPIDs()
-	return !t.works || len(pids) == 0 || len((&Tree{t: t, every: true}).tagged(pids)) > 0
+	return !t.works || t.Alive() > 0
 }
 
 // Alive returns how many execs have a living process, those that ended included; 0 where there are no tags.

@@ -11,7 +11,7 @@ const never time.Duration = math.MaxInt64
 
 // lease counts the hosts and calls over when there was none for long enough. It begins without a host.
 type lease struct {
-	mu    sync.Mutex // guards hosts and timer
+	mu    sync.Mutex // guards hosts and after
 	hosts int
 	after time.Duration
 	timer *time.Timer
@@ -21,22 +21,17 @@ func newLease(after time.Duration, over func()) *lease {
 	return &lease{after: after, timer: time.AfterFunc(after, over)}
 }
 
-func (l *lease) arrive() {
+// count adds hosts, or removes them if by is negative.
+func (l *lease) count(by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hosts++
+	l.hosts += by
+	l.wait(l.after)
+}
+
+// wait calls over after d, unless a host comes or is connected. The caller holds mu.
+func (l *lease) wait(d time.Duration) {
 	l.timer.Stop()
-}
-
-func (l *lease) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.hosts--
-	l.extend(l.after)
-}
-
-// extend calls over after d without a host. The caller holds mu.
-func (l *lease) extend(d time.Duration) {
 	if l.hosts == 0 {
 		l.timer.Reset(d)
 	}
@@ -47,31 +42,23 @@ func (l *lease) last(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.after = d
-	l.extend(d)
+	l.wait(d)
 }
-
-// length returns how long the lease lasts without a host.
-func (l *lease) length() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.after
-}
-
-// stop ends the lease: no later leave starts the timer again.
-func (l *lease) stop() { l.arrive() }
 
 // orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
 // Background processes count as commands, unless the sandbox's only owner is gone.
 func (s *Server) orphaned() {
-	timeout := s.orphan.length()
+	s.orphan.mu.Lock()
+	timeout := s.orphan.after
 	left := timeout - s.execs.idle()
-	if left <= 0 && !s.cfg.Ephemeral && s.spawner.Busy() {
+	if left <= 0 && (s.orphan.hosts > 0 || !s.cfg.Ephemeral && s.spawner.Busy()) {
 		left = timeout
 	}
 	if left > 0 {
-		s.orphan.mu.Lock()
-		defer s.orphan.mu.Unlock()
-		s.orphan.extend(left)
+		s.orphan.wait(left)
+	}
+	s.orphan.mu.Unlock()
+	if left > 0 {
 		return
 	}
 	s.logf("no host and nothing that runs for %v: ending", timeout)

@@ -131,8 +131,8 @@ func (l *link) session(m wire.Marker) error {
 	if err != nil {
 		return err
 	}
-	l.s.orphan.arrive()
-	defer l.s.orphan.leave()
+	l.s.orphan.count(1)
+	defer l.s.orphan.count(-1)
 	go conn.watch(mux)
 	l.s.serveSession(mux, conn)
 	_ = mux.Close() // it has ended already, this waits for its goroutines

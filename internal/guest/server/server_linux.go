@@ -138,7 +138,7 @@ func (s *Server) limitDisk() error {
 
 // Close kills all commands and releases what the guest holds. The links must have ended.
 func (s *Server) Close() error {
-	s.orphan.stop()
+	s.orphan.count(1) // the server itself, for good
 	s.quotas.Close()
 	s.killAll(false)
 	for _, sv := range s.services {
