@@ -21,7 +21,10 @@ import (
 // PathMCP is where ServeHTTP serves MCP.
 const PathMCP = "/mcp"
 
-const pathHealth = "/healthz"
+const (
+	pathHealth = "/healthz" // the process works
+	pathReady  = "/readyz"  // so do its tools
+)
 
 // Defaults of HTTPOptions that the command names too.
 const (
@@ -109,16 +112,7 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-	}
-	failed := make(chan error, 1)
-	limited := netutil.LimitListener(l, o.MaxConns)
-	if o.TLS != nil {
-		limited = tls.NewListener(limited, o.TLS) // outermost, so that net/http sees what the connections are
-	}
-	go func() { failed <- srv.Serve(limited) }()
+	srv, failed := o.start(ctx, l, h, s.log)
 	select {
 	case err := <-failed:
 		return err
@@ -126,6 +120,48 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	case <-s.ctx.Done():
 	}
 	return h.stop(ctx, srv)
+}
+
+// start serves on l. If that fails, the channel returns the error.
+func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (*http.Server, <-chan error) {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	failed := make(chan error, 1)
+	l = netutil.LimitListener(l, o.MaxConns)
+	if o.TLS != nil {
+		l = tls.NewListener(l, o.TLS) // outermost, so that net/http sees what the connections are
+	}
+	go func() { failed <- srv.Serve(l) }()
+	return srv, failed
+}
+
+// ServeUnready answers for a program that has no Server yet, for example because its database is down, until ctx ends: /healthz
+// with 200, and every other path, /readyz included, with 503. It closes l. opts may be nil.
+func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
+	var o HTTPOptions
+	if opts != nil {
+		o = *opts
+	}
+	if err := o.complete(); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	srv, failed := o.start(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close") // the next request may be for the Server
+		if r.URL.Path == pathHealth {
+			health(w, r)
+			return
+		}
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, "the server is not ready; try again later", http.StatusServiceUnavailable)
+	}), slog.New(slog.DiscardHandler))
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return srv.Close()
+	}
 }
 
 // httpHandler answers the requests of ServeHTTP.
@@ -206,13 +242,13 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !r.ProtoAtLeast(1, 1):
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
-	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != pathHealth:
+	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != pathHealth && r.URL.Path != pathReady:
 		http.Error(w, "not found", http.StatusNotFound)
 	case !h.hostAllowed(r.Host):
 		http.Error(w, "this Host is not allowed; see --allow-host", http.StatusForbidden)
 	case !h.originAllowed(r):
 		http.Error(w, "this Origin is not allowed; see --allow-origin", http.StatusForbidden)
-	case r.URL.Path == pathHealth:
+	case r.URL.Path != PathMCP:
 		health(w, r)
 	case r.Method == http.MethodOptions && r.Header.Get("Origin") != "":
 		preflight(w, r)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,9 +108,11 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	serve := o.serveStdio
 	if o.transport == transportHTTP {
-		if serve, err = o.http.prepare(a); err != nil {
+		var end func()
+		if serve, end, err = o.http.prepare(a); err != nil {
 			return err
 		}
+		defer end()
 	}
 	ctx, endAudit, err := a.startAudit(ctx)
 	if err != nil {
@@ -135,6 +138,25 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if a.join = place.URL != "" && o.transport == transportHTTP; a.join && !o.exitGiven {
 		o.onExit = onExitKeep
 	}
+	for said := ""; ; {
+		err := o.serve(ctx, a, policy, serve)
+		if !a.join || ctx.Err() != nil || !state.Passes(err) {
+			return err
+		}
+		if why := err.Error(); why != said {
+			said = why
+			a.logger().Warn("the server is not ready until it reaches its database", "error", err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serve serves clients until ctx ends, or the manager of the sandboxes is taken for dead.
+func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy,
+	serve func(context.Context, *app, *mcpserver.Server) error) (err error) {
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -147,7 +169,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go state.AwaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then; who started it starts another one
+	go state.AwaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then
 	runner, err := a.taskRunner(m, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
@@ -343,44 +365,79 @@ func (f *mcpHTTPFlags) given() bool {
 }
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
-// asked for anything.
-func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.Server) error, error) {
+// asked for anything. serve serves clients. Before and after it, other requests get the answer that the server is not ready, until end.
+func (f *mcpHTTPFlags) prepare(a *app) (serve func(context.Context, *app, *mcpserver.Server) error, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
-			return nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
+			return nil, nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
-	var err error
 	if opts.Tokens, err = f.tokens(a.env); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
-		return nil, usageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
+		return nil, nil, usageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
 	}
 	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
+		return nil, nil, usageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
 			"pass --token-file, or set "+mcpTokenEnv+", or listen on 127.0.0.1")
 	}
 	if opts.TLS, err = f.tls(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l, err := net.Listen("tcp", f.listen)
 	if err != nil {
-		return nil, fail(exitFailed, err, "choose another address with --listen")
+		return nil, nil, fail(exitFailed, err, "choose another address with --listen")
 	}
 	scheme := "http"
 	if opts.TLS != nil {
 		scheme = "https"
 	}
+	// Each server has a listener of its own to close, so that clients can connect in between.
+	again := func() (net.Listener, error) {
+		file, err := l.(*net.TCPListener).File()
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close() // the listener has its own
+		return net.FileListener(file)
+	}
+	unready := func() (stop func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			l, err := again()
+			if err == nil {
+				err = mcpserver.ServeUnready(ctx, l, opts)
+			}
+			done <- err
+		}()
+		return sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				a.logger().Warn("clients were not told that the server is not ready", "error", err)
+			}
+		})
+	}
+	stop := unready()
 	return func(ctx context.Context, a *app, srv *mcpserver.Server) error {
-		a.notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
-		if err := srv.ServeHTTP(ctx, l, opts); err != nil && ctx.Err() == nil {
+		stop()
+		l, err := again()
+		if err != nil {
 			return err
 		}
-		return context.Cause(ctx)
-	}, nil
+		a.notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
+		err = srv.ServeHTTP(ctx, l, opts)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if state.Passes(err) {
+			stop = unready()
+		}
+		return err
+	}, func() { stop(); l.Close() }, nil // nothing was written to it
 }
 
 func (f *mcpHTTPFlags) tls() (*tls.Config, error) {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,24 +46,70 @@ func (u user) start(args ...string) *running {
 	return r
 }
 
-// TestServerTakenForDead: a server whose lease is lost ends with an error, for who started it to start another.
+// TestServerTakenForDead: a server for development whose lease is lost ends with an error, for who started it to start another.
 func TestServerTakenForDead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
 	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"mcp", "--transport", "http", "--listen", "127.0.0.1:0"}, {"dev", path}} {
-		t.Run(args[0], func(t *testing.T) {
-			t.Parallel()
-			u, bury := lostUser(t)
-			r := u.start(args...)
-			r.until("serving ")
-			bury()
-			r.ends(exitFailed)
-			r.until("lost its lease")
-		})
+	u, bury := lostUser(t)
+	r := u.start("dev", path)
+	r.until("serving ")
+	bury()
+	r.ends(exitFailed)
+	r.until("lost its lease")
+}
+
+// TestServerAwaitsDatabase verifies that an MCP server starts without its database and outlives an outage that is longer than a
+// lease. It is alive all the time, and ready while it reaches the database.
+func TestServerAwaitsDatabase(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	server.Kill()
+	u := newUser(t, "local")
+	u.environ = append(u.environ, state.Variable+"="+server.URL)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := u.start("mcp", "--transport", "http", "--listen", address)
+	status := func(path string) int {
+		res, err := http.Get("http://" + address + path)
+		if err != nil {
+			return 0
+		}
+		res.Body.Close() //nolint:errcheck // its status is enough
+		return res.StatusCode
+	}
+	up := false
+	ready := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(3 * time.Minute); status("/readyz") != want; time.Sleep(20 * time.Millisecond) {
+			if alive := status("/healthz"); alive == http.StatusOK {
+				up = true
+			} else if up || time.Now().After(deadline) {
+				t.Fatalf("/healthz: %d, /readyz: not %d\n%s", alive, want, r.stderr.String())
+			}
+		}
+	}
+	for range 2 {
+		ready(http.StatusServiceUnavailable)
+		if got := status("/mcp"); got != http.StatusServiceUnavailable {
+			t.Errorf("/mcp: %d", got)
+		}
+		server.Start()
+		ready(http.StatusOK)
+		server.Kill()
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.ends(exitSignalBase + int(syscall.SIGTERM))
 }
 
 // TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to who resumes it.

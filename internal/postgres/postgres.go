@@ -242,6 +242,9 @@ func (db *DB) repeat(ctx context.Context, fn func(ctx context.Context, again boo
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("%w: %w", db.Error(err), ctx.Err())
+			}
 			return ctx.Err()
 		}
 		wait = min(2*wait, maxWait)

@@ -45,7 +45,9 @@ func (p Place) claimShared(ctx context.Context, name string) (leave func() error
 	}, false, nil
 }
 
-func sharedPasses(err error) bool { return errors.Is(err, postgres.ErrUnreachable) }
+func sharedPasses(err error) bool {
+	return errors.Is(err, postgres.ErrUnreachable) || errors.Is(err, postgres.ErrLeaseLost)
+}
 
 // AwaitLost calls lost if other processes take an owner of the records for dead, or may soon do so. It returns then, or if ctx ends.
 func AwaitLost(ctx context.Context, records Records, owner string, lost func(error)) {

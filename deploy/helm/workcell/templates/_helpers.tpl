@@ -52,7 +52,7 @@ containers:
       {{- with .Values.extraEnv }}{{ toYaml . | nindent 6 }}{{ end }}
     {{- if .serves }}
     ports: [{name: http, containerPort: 8765}]
-    readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5}
+    readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 5}
     livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 20, timeoutSeconds: 5}
     {{- end }}
     securityContext:
