@@ -51,11 +51,14 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
+// ErrHeld means that another process has the sandbox of a key, or this one may have lost it. It wraps backend.ErrExists.
+var ErrHeld error = &textError{text: "another process has the sandbox", err: backend.ErrExists}
+
 // errHeld: the key's sandbox belongs to a process that lives.
-var errHeld error = &textError{text: "the sandbox is open in another process", err: backend.ErrExists}
+var errHeld error = &textError{text: "the sandbox is open in another process", err: ErrHeld}
 
 // errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
-var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: backend.ErrExists}
+var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: ErrHeld}
 
 // awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
 // named sandbox is everybody's.
@@ -86,7 +89,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	}
 	if rec.Owner == m.owner {
 		if has(m, m.unsaved, rec.ID) {
-			return nil, fmt.Errorf("%w: the removal of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
+			return nil, &textError{text: fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID), err: ErrHeld}
 		}
 		return nil, nil // about to go
 	}

@@ -72,7 +72,7 @@ func (r Record) workspace() backend.Info {
 }
 
 // ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have been.
-var ErrOwnerLost error = &textError{text: "another process may own the sandbox by now", err: backend.ErrExists}
+var ErrOwnerLost error = &textError{text: "another process may own the sandbox by now", err: ErrHeld}
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
 // below a microsecond. Package session/storetest holds the suite that every implementation must pass.

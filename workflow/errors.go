@@ -19,7 +19,7 @@ var (
 	ErrLimit = errors.New("limit exceeded")
 	// ErrRecursion: a workflow was started from inside a run of itself, or runs are nested too deep.
 	ErrRecursion = errors.New("workflow recursion")
-	// ErrJournal: the journal could not take an entry; nothing may happen that is not recorded.
+	// ErrJournal: the journal could not take an entry, which interrupts the run; nothing may happen that is not recorded.
 	ErrJournal = errors.New("journal failed")
 )
 

@@ -212,7 +212,7 @@ func (r *run) logPanic(path string, p any) {
 // retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
-	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
+	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil || errors.Is(err, session.ErrHeld) && ex.run.opts.Journal != nil {
 		return false
 	}
 	switch e.Code {
@@ -249,7 +249,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
-		} else if ex.onError.kind == targetNone && ctx.Value(handledKey{}) == nil && ex.canRepeat(ctx, err) {
+		} else if ex.run.opts.Journal != nil && ex.canRepeat(ctx, err) {
 			ex.run.interrupt(fmt.Errorf("%w: step %s: %w", ErrInterrupted, ex.path, err))
 			return 0, interruption(ctx)
 		}
@@ -277,16 +277,21 @@ const maxLosses = 5
 // canRepeat reports whether a step failed because of its engine, and a resumed run can repeat it with the files of the
 // steps before it.
 func (ex *execution) canRepeat(ctx context.Context, err error) bool {
+	handled := ex.onError.kind != targetNone || ctx.Value(handledKey{}) != nil
 	switch {
-	case ex.run.opts.Journal == nil:
-		return false
-	case errors.Is(err, backend.ErrUnavailable), errors.Is(err, backend.ErrCapacity):
+	case outage(err, handled):
 		return true
-	case !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
+	case handled || !errors.Is(err, backend.ErrLost) || ex.losses >= maxLosses || ex.run.manager == nil:
 		return false
 	}
 	gone, err := ex.run.manager.Gone(ctx, ex.run.scope().Scope())
 	return err != nil || len(gone) == 0
+}
+
+// outage reports whether err says nothing about the run itself: a component below it is away or full, which retry and
+// on_error may handle, or another process has the run's sandbox, which they may not.
+func outage(err error, handled bool) bool {
+	return errors.Is(err, session.ErrHeld) || !handled && (errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity))
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.

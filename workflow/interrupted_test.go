@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -92,8 +93,11 @@ steps:
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	agents := &interruptingAgents{resumeAgents: newResumeAgents(), interrupt: interrupt}
 	agents.left.Store(1)
-	kept, results := "", t.TempDir()
+	kept, results, away := "", t.TempDir(), true
 	engine := workflow.NewEngine(m, agents, &workflow.Options{Journal: journal, Results: results, OnKept: func(_ context.Context, id string) error {
+		if away {
+			return backend.ErrUnavailable
+		}
 		kept = id
 		_, err := os.Stat(filepath.Join(results, id))
 		return err
@@ -101,6 +105,10 @@ steps:
 	if res, err := engine.Resume(ctx, wf, journal.entries(t)); !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 || kept != "" {
 		t.Fatalf("%+v, %v, kept %q, %d sandboxes", res, err, kept, left(t, m, e.RunID))
 	}
+	if res, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 {
+		t.Fatalf("its results cannot be kept now: %+v, %v, %d sandboxes", res, err, left(t, m, e.RunID))
+	}
+	away = false
 	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
 	if err != nil || res.RunID != e.RunID || left(t, m, e.RunID) != 0 || kept != e.RunID {
 		t.Fatalf("%+v, %v, kept %q", res, err, kept)
@@ -126,6 +134,7 @@ func TestOutage(t *testing.T) {
 	}{
 		"unavailable":          {step, backend.ErrUnavailable, true, "ok"},
 		"full":                 {step, backend.ErrCapacity, true, "ok"},
+		"held elsewhere":       {"{id: a, type: agent, agent: x, on_error: b, retry: {max_attempts: 2, backoff: 0s}}, " + handled, session.ErrHeld, true, "handled"},
 		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},
 		"in a branch":          {"{id: p, type: parallel, max_concurrency: 1, branches: [{id: two, steps: [{id: c, type: set, vars: {x: 1}}]}, {id: one, steps: [" + step + "]}]}", backend.ErrUnavailable, true, map[string]any{"one": "ok", "two": nil}},
 		"another attempt":      {"{id: a, type: agent, agent: x, retry: {max_attempts: 2, backoff: 0s}}", backend.ErrUnavailable, false, "ok"},
@@ -171,6 +180,37 @@ func TestOutage(t *testing.T) {
 	res, err := workflow.NewEngine(nil, fail, nil).Run(t.Context(), parse(t, "id: w\nsteps: ["+step+"]\n"), nil)
 	if res.Outcome != workflow.Failed || !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("without a journal: %+v, %v", res, err)
+	}
+}
+
+// silentJournal takes entries until one that it never answers.
+type silentJournal struct {
+	cutJournal
+	asked chan struct{}
+}
+
+func (j *silentJournal) Append(ctx context.Context, e workflow.Entry) error {
+	if j.room != 0 {
+		return j.cutJournal.Append(ctx, e)
+	}
+	close(j.asked)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestInterruptedWhileItRecords verifies that an interrupted run does not wait for its journal.
+func TestInterruptedWhileItRecords(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x}]\n")
+	journal := &silentJournal{cutJournal: cutJournal{room: 2}, asked: make(chan struct{})}
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	go func() {
+		<-journal.asked
+		interrupt(workflow.ErrInterrupted)
+	}()
+	res, err := workflow.NewEngine(nil, newResumeAgents(), &workflow.Options{Journal: journal}).Run(ctx, wf, nil)
+	if !errors.Is(err, workflow.ErrInterrupted) || !errors.Is(res.Unfinished, workflow.ErrInterrupted) {
+		t.Errorf("%+v, %v", res, err)
 	}
 }
 

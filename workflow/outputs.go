@@ -55,6 +55,9 @@ func (r *run) bringHome(ctx context.Context) {
 	case err == nil:
 	case stuck || keep != nil:
 		r.result.Unfinished = &Error{Code: codeOutputs, Message: fmt.Sprintf("cannot collect the run's results: %v", err), Err: err}
+		if r.opts.Journal != nil && outage(err, false) {
+			r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, r.result.Unfinished))
+		}
 	case r.result.Error != nil:
 		r.opts.Logger.Warn("cannot collect all results of a run", "run", r.result.RunID, "error", err)
 	default:

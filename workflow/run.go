@@ -61,7 +61,7 @@ type run struct {
 }
 
 func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run {
-	r := &run{Engine: e, wf: wf, input: input, chain: chain, started: time.Now()}
+	r := &run{Engine: e, wf: wf, input: input, chain: chain, started: time.Now(), interrupt: func(error) {}}
 	r.result = Result{Workflow: wf.ID}
 	r.identify(session.NewRunID(), r.started)
 	return r
@@ -164,6 +164,9 @@ func (r *run) bind(ctx context.Context) context.Context {
 
 // ended sets the outcome of a run whose context ended, whatever error the step that noticed it returned.
 func (r *run) ended(ctx context.Context, err error) error {
+	if r.opts.Journal != nil && outage(err, false) { // of what no step does, such as going back to a checkpoint
+		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, err))
+	}
 	stop := r.stopped(ctx)
 	if stop == nil {
 		return err
@@ -206,12 +209,33 @@ func interruption(ctx context.Context) *Error {
 
 // settle closes the run's sandboxes and writes the result.
 func (r *run) settle(ctx context.Context, out any, err error) {
-	if interrupted(ctx) { // also one that was about to end: whoever resumes it ends it
-		r.result.Outcome, r.result.Error, r.result.Unfinished = Cancelled, interruption(ctx), interruption(ctx)
-		r.result.Steps, r.result.Duration = int(r.steps.Load()), time.Since(r.started)
-		return
+	recorded := !interrupted(ctx) && r.conclude(ctx, out, err)
+	leave := !recorded && interrupted(ctx)
+	if leave { // also one that was about to end: whoever resumes it ends it
+		r.result.Outcome, r.result.Output = Cancelled, nil
+		r.result.Error, r.result.Unfinished = interruption(ctx), interruption(ctx)
 	}
-	ctx = context.WithoutCancel(ctx)
+	r.result.Steps, r.result.Duration = int(r.steps.Load()), time.Since(r.started)
+	if !leave {
+		r.emit(context.WithoutCancel(ctx), Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.failure()})
+	}
+}
+
+// untilInterrupted returns a context that only the interruption of the run ends.
+func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if interrupted(ctx) {
+			cancel(context.Cause(ctx))
+		}
+	})
+	return out, func() { stop(); cancel(nil) }
+}
+
+// conclude collects the outputs, closes the sandboxes, and records the end of the run. It reports whether that is recorded.
+func (r *run) conclude(ctx context.Context, out any, err error) bool {
+	ctx, cancel := untilInterrupted(ctx)
+	defer cancel()
 	if err != nil {
 		r.result.Error = asError(err, codeInternal)
 		if r.result.Outcome == "" {
@@ -225,28 +249,27 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	} else {
 		r.bringHome(ctx)
 	}
-	if r.result.Unfinished == nil {
-		r.result.Cleanup = r.cleanUp(ctx)
-		r.finish(ctx)
+	if r.result.Unfinished != nil {
+		return false
 	}
-	r.result.Steps = int(r.steps.Load())
-	r.result.Duration = time.Since(r.started)
-	r.emit(ctx, Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.failure()})
+	r.result.Cleanup = r.cleanUp(ctx)
+	return r.finish(ctx)
 }
 
 // finish records the end of the run. What its sandboxes began with is needed until then: a run whose process dies before
 // is resumed.
-func (r *run) finish(ctx context.Context) {
+func (r *run) finish(ctx context.Context) bool {
 	last := Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}
 	err := r.record(ctx, &last)
 	if err == nil {
 		r.dropWorkspace()
-		return
+		return true
 	}
 	r.opts.Logger.Error("cannot record the end of a run", "run", r.result.RunID, "error", err)
 	if r.result.Error == nil {
 		r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
 	}
+	return false
 }
 
 // dropWorkspace removes what the run's sandboxes began with, or hands it over.
@@ -267,7 +290,7 @@ func (r *run) cleanUp(ctx context.Context) error {
 	if r.manager == nil || r.opts.Within != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.CloseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)
 	defer cancel()
 	err := r.manager.CloseScope(ctx, r.scope().Scope())
 	ev := Event{Kind: EventCleanup}
@@ -288,14 +311,21 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 	if interrupted(ctx) { // what ends now ends because of that
 		return interruption(ctx)
 	}
+	ctx, cancel := untilInterrupted(ctx)
+	defer cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seq++
-	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
-	if err := r.append(context.WithoutCancel(ctx), *e); err != nil {
-		return &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), Final: true}
+	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq+1, time.Now().UTC()
+	err := r.append(ctx, *e)
+	if err == nil {
+		r.seq++
+		return nil
 	}
-	return nil
+	failure := &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), Final: true}
+	if r.seq > 0 { // to its journal the run is interrupted, whatever happens here
+		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, failure))
+	}
+	return failure
 }
 
 func (r *run) append(ctx context.Context, e Entry) (err error) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -364,6 +365,62 @@ func goesOn(t *testing.T, url string, away func()) {
 	id = here.ok(t, "run", "--detach", file(t, "short.yaml", steps))
 	here.ok(t, "runs", "logs", id, "--follow")
 	checkRun(t, here, id)
+}
+
+// outages are how long the database is away: longer than a lease, and than calls and interrupted runs wait.
+func outages() []time.Duration {
+	if os.Getenv(soakVariable) != "" {
+		return []time.Duration{15 * time.Second, 45 * time.Second, 75 * time.Second, 120 * time.Second}
+	}
+	return []time.Duration{80 * time.Second}
+}
+
+// TestDatabaseAway verifies that runs outlive an outage of the database: one worker or several go on with all of them in the
+// sandboxes that they had, whether the server was stopped or did not answer.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	for way, away := range map[string]func(*pgtest.Server) (back func()){
+		"stopped": func(s *pgtest.Server) func() { s.Kill(); return s.Start },
+		"silent":  (*pgtest.Server).Pause,
+	} {
+		for _, outage := range outages() {
+			for workers := 1; workers <= 2; workers++ {
+				t.Run(fmt.Sprintf("%s %s %d", way, outage, workers), func(t *testing.T) {
+					t.Parallel()
+					server := pgtest.NewServer(t)
+					here := newMachine(t, "here", server.URL)
+					var log []*process
+					for range workers {
+						log = append(log, newMachine(t, "here", server.URL).worker(t))
+					}
+					path := file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 8"))
+					ids := make([]string, 3)
+					for i := range ids {
+						ids[i] = here.ok(t, "run", "--detach", path)
+					}
+					for _, id := range ids {
+						here.inTwo(t, id)
+					}
+					back := away(server)
+					time.Sleep(outage)
+					back()
+					began := time.Now()
+					for _, id := range ids {
+						if res := here.run(t, "runs", "logs", id, "--follow"); res.code != 0 {
+							t.Errorf("exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+						}
+						checkRun(t, here, id)
+					}
+					t.Logf("all had ended %v after the outage", time.Since(began).Round(time.Second))
+					if t.Failed() {
+						for _, w := range log {
+							t.Log(w.text())
+						}
+					}
+				})
+			}
+		}
+	}
 }
 
 // TestCannotHere: a worker that cannot carry out a run says why in the log, and one that can does.

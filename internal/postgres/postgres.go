@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // Bounds of the conversation with the server.
@@ -37,8 +39,9 @@ const (
 var (
 	// ErrAddress means that the URL is not one of a PostgreSQL database.
 	ErrAddress = errors.New("not the URL of a PostgreSQL database")
-	// ErrUnreachable means that the server did not answer, or took no changes, for as long as a call waits.
-	ErrUnreachable = errors.New("the PostgreSQL server is unreachable or not ready")
+	// ErrUnreachable means that the server did not answer, or took no changes, for as long as a call waits. It wraps
+	// backend.ErrUnavailable.
+	ErrUnreachable error = unreachable{}
 	// ErrRefused means that the server does not let this user do what is needed.
 	ErrRefused = errors.New("the PostgreSQL server refused access")
 	// ErrNewer means that a newer version of the program wrote the tables.
@@ -50,6 +53,11 @@ var (
 	// ErrLeaseLost means that an owner did not renew its lease in time and was taken for dead, or may be: what it had may be another's.
 	ErrLeaseLost = errors.New("this process lost its lease, because it could not reach the state database for too long")
 )
+
+type unreachable struct{}
+
+func (unreachable) Error() string { return "the PostgreSQL server is unreachable or not ready" }
+func (unreachable) Unwrap() error { return backend.ErrUnavailable }
 
 // Component is a group of tables.
 type Component struct {

@@ -262,12 +262,12 @@ func (w *runWorker) look(ctx context.Context, id string) (r runstore.Run, ended 
 // another one can go on with it. The error is backend.ErrExists when somebody else was faster: do is not called then.
 func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-chan struct{},
 	do func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error) error {
-	entries, err := q.journal.Entries(ctx, r.ID)
-	if err != nil {
-		return err
-	}
 	if err := q.journal.Pass(ctx, r.ID, r.Owner, owner); err != nil {
 		return err
+	}
+	entries, err := q.journal.Entries(ctx, r.ID) // an earlier owner writes nothing more
+	if err != nil {
+		return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -283,12 +283,24 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 		}
 	}()
 	err = do(ctx, q.journal.For(owner, r.Note), entries)
-	return errors.Join(err, q.release(context.WithoutCancel(ctx), r.ID, owner))
+	return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 }
 
-// release gives up a run that has not ended: its owner may live on, and nobody would try it for as long.
-func (q *Queue) release(ctx context.Context, runID, owner string) error {
-	err := q.journal.Pass(ctx, runID, owner, "left-by-"+owner)
+// release gives up a run that has not ended: its owner may live on, and nobody would try it for as long. An owner that is lost could
+// not leave its sandboxes, and its lease begins again with the server, so it ends first. release waits for the server.
+func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan struct{}) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	for again := true; again; again = errors.Is(err, postgres.ErrUnreachable) {
+		select {
+		case <-lost:
+			err = q.exec(ctx, `DELETE FROM workcell.owner WHERE id = $1`, owner)
+		default:
+			err = nil
+		}
+		if err == nil {
+			err = q.journal.Pass(ctx, runID, owner, "left-by-"+owner)
+		}
+	}
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) { // it has ended, or somebody took it
 		return nil
 	}

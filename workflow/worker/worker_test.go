@@ -219,6 +219,32 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
+// TestLostOwner verifies that a run whose owner is lost is free at once, and so is the record of a sandbox that the owner could
+// not leave.
+func TestLostOwner(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	q := open(t, url)
+	_, id := add(t, q)
+	r, err := q.Journal().Run(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, _ := joined(t, url)
+	lost := make(chan struct{})
+	close(lost)
+	if err := q.Carry(t.Context(), r, owner, lost, func(ctx context.Context, _ workflow.Journal, entries []workflow.Entry) error {
+		<-ctx.Done()
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	lives, err := q.Journal().Lives(t.Context(), owner)
+	if r, late := q.Journal().Run(t.Context(), id); late != nil || err != nil || lives || r.Owner == owner {
+		t.Errorf("its owner lives: %v, %v; %+v, %v", lives, err, r, late)
+	}
+}
+
 // TestCancelAsked: a run whose end somebody asks for is cancelled, also when that was asked before anybody had it.
 func TestCancelAsked(t *testing.T) {
 	t.Parallel()

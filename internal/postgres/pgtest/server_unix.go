@@ -120,6 +120,36 @@ func (s *Server) Kill() {
 	s.run("pg_ctl", "stop", "-s", "-w", "-t", "120", "-m", "immediate", "-D", s.data())
 }
 
+// Pause stops all processes of the server where they are, so that it answers nothing and closes nothing, until resume is called.
+func (s *Server) Pause() (resume func()) {
+	s.t.Helper()
+	file, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(file), "\n")
+	all := []string{first}
+	signal := func(pid string, sig syscall.Signal) {
+		if n, err := strconv.Atoi(pid); err == nil && n > 1 {
+			_ = syscall.Kill(n, sig) // a process of one connection may have ended
+		}
+	}
+	signal(first, syscall.SIGSTOP) // it starts no others
+	children, err := os.ReadFile("/proc/" + first + "/task/" + first + "/children")
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, pid := range strings.Fields(string(children)) {
+		all = append(all, pid)
+		signal(pid, syscall.SIGSTOP)
+	}
+	return func() {
+		for _, pid := range all {
+			signal(pid, syscall.SIGCONT)
+		}
+	}
+}
+
 // run runs one of PostgreSQL's programs, which refuse root.
 func (s *Server) run(program string, args ...string) {
 	s.t.Helper()
