@@ -178,6 +178,13 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 		return nil, errPaused
 	}
 	fresh := engine.State != backend.StateRunning
+	if fresh && rec.workspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(engine) == nil {
+		// The workspace has all files, and an engine may be unable to start what died.
+		if err := m.removeEngine(ctx, engine.ID, false); err != nil {
+			return nil, err
+		}
+		return m.recreate(ctx, *rec, req)
+	}
 	if fresh {
 		if err := m.resume(ctx, rec, engine.ID); err != nil {
 			return nil, err
