@@ -80,7 +80,8 @@ func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 		messages = []*ai.Message{ai.NewUserTextMessage("go")}
 	}
 	for {
-		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: &ai.ModelRequest{Messages: messages}}, twoRounds)
+		req := &ai.ModelRequest{Messages: messages, Tools: []*ai.ToolDefinition{{Name: "x"}, {Name: "y"}}}
+		resp, err := hooks.WrapModel(ctx, &ai.ModelParams{Request: req}, twoRounds)
 		if err != nil || len(resp.ToolRequests()) == 0 {
 			return err
 		}
