@@ -22,7 +22,7 @@ type starters struct {
 	running   int                     // commands that it then has at that point
 }
 
-// start starts a command that goes on after its run's process. Without background only what the command started does.
+// start starts a command that outlives the run's process. Without background, only the command's background process does.
 func (a *starters) start(ctx context.Context, background bool) (string, error) {
 	base, _ := session.BaseFromContext(ctx)
 	run, _ := session.RunFromContext(ctx)
@@ -87,7 +87,7 @@ func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 		}
 		answers := &ai.Message{Role: ai.RoleTool}
 		for i, p := range resp.ToolRequests() {
-			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, func(ctx context.Context, _ *ai.ToolParams) (*ai.MultipartToolResponse, error) {
+			call := func(ctx context.Context, _ *ai.ToolParams) (*ai.MultipartToolResponse, error) {
 				id, err := a.start(ctx, i == 0)
 				if err == nil && len(messages) > 1 && i == 1 {
 					err = a.stop(ctx)
@@ -96,18 +96,20 @@ func (a *starters) talk(ctx context.Context, rec *transcript.Recorder) error {
 					id = "none"
 				}
 				return &ai.MultipartToolResponse{Output: map[string]any{"exec_id": id}}, err
-			})
+			}
+			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, call)
 			if err != nil {
 				return err
 			}
-			answers.Content = append(answers.Content, ai.NewToolResponsePart(&ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}))
+			answer := &ai.ToolResponse{Name: p.ToolRequest.Name, Ref: p.ToolRequest.Ref, Output: out.Output}
+			answers.Content = append(answers.Content, ai.NewToolResponsePart(answer))
 		}
 		messages = append(messages[:len(messages):len(messages)], resp.Message, answers)
 	}
 }
 
-// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, and what they left running,
-// and no others: not those of a finished step, nor those of an agent's recorded calls. Clocks don't matter.
+// TestInterruptedCommands verifies that a resumed run ends the commands of the interrupted attempt, with their background
+// processes, and no others. Commands of a finished step and of an agent's recorded calls run on. Clocks don't matter.
 func TestInterruptedCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

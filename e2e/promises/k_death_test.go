@@ -200,8 +200,8 @@ func (h *host) sandboxes(t *testing.T) int {
 	return len(list)
 }
 
-// TestK8InterruptedRunEnds kills a run's process. Its sandbox stays as long as the run's command runs, also after its
-// idle time. Who resumes the run has the sandbox again, and then nothing is left.
+// TestK8InterruptedRunEnds kills a run's process. Its sandbox stays as long as the run's command runs, even after the
+// idle time. The resumed run has the sandbox again, and then nothing is left.
 func TestK8InterruptedRunEnds(t *testing.T) {
 	t.Parallel()
 	bin, err := w.cli()

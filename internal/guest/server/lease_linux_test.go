@@ -32,7 +32,8 @@ func TestOrphanTimeout(t *testing.T) {
 			}
 			const timeout = 2 * time.Second // in which its host must have come
 			ended := make(chan struct{})
-			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral, Orphaned: func() { close(ended) }})
+			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral,
+				Orphaned: func() { close(ended) }})
 			if err != nil {
 				t.Fatal(err)
 			}
