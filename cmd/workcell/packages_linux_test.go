@@ -127,7 +127,7 @@ func TestPackagesThatAreNot(t *testing.T) {
 	index := "http://" + d.addr + "/simple"
 	for file, want := range map[string][]string{
 		"pip.yaml":   {"pip install failed", "No matching distribution found for absent", "--pip-index"},
-		"setup.yaml": {"setup[0] failed", "not reached: other.test:80 (network.allow does not name it)", "setup.network.allow"},
+		"setup.yaml": {"setup[0] failed", "refused host: other.test:80 (network.allow does not name it)", "setup.network.allow"},
 	} {
 		out, stderr := u.run(exitFailed, "run", filepath.Join(dir, file), "--egress-allow-private", "127.0.0.0/8", "--pip-index", index)
 		for _, text := range want {
