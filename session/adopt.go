@@ -152,6 +152,15 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	return Record{}, errNoSandbox
 }
 
+// findRecorded is find for a record. Others may write to the store, so the sandbox must have the key of the record.
+func (m *Manager) findRecorded(ctx context.Context, rec Record) (backend.Info, error) {
+	engine, key, err := m.find(ctx, rec.ID)
+	if err == nil && key != rec.Key && !isPooled(engine) { // whose a pooled one is, its guest knows
+		err = fmt.Errorf("%w: the record names the sandbox of another session: delete the record", backend.ErrInvalid)
+	}
+	return engine, err
+}
+
 // openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
 // when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named one that the
 // engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
@@ -159,7 +168,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	if rec.State != RecordReady {
 		return nil, nil
 	}
-	engine, _, err := m.find(ctx, rec.ID)
+	engine, err := m.findRecorded(ctx, *rec)
 	if errors.Is(err, backend.ErrNotFound) {
 		return m.recreate(ctx, *rec, req)
 	}
@@ -226,6 +235,9 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	if req.Mode == OpenAsIs {
 		as = foundRequest(engine)
 		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
+		if rec.egress().Equal(req.Egress) {
+			as.Egress = req.Egress
+		}
 	} else {
 		made = req.shape().encode()
 	}

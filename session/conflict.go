@@ -179,25 +179,27 @@ func (r Record) gone(req Request) error {
 }
 
 // asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the store's
-// database, so mounts, the OCI runtime and the network of a named sandbox must be in the request as well. beyond names those
-// that are not, which stay as requested.
+// database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that are not,
+// which stay as requested. The sandbox of a run, whose files say which network it may have, then has the requested one.
 func (r Record) asWas(req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
 		return req, nil
 	}
-	named := r.Key.Namespace == NamespaceUser // the sandboxes of a run have the network of its agents' files
+	own := slices.Clone(req.Match)
 	for _, f := range []field{
 		{"mounts", within(had.Mounts, req.Mounts)},
 		{"oci_runtime", had.OCIRuntime == "" || had.OCIRuntime == req.OCIRuntime},
-		{"network", !named || had.Network == backend.NetworkNone && had.Egress.IsZero() ||
+		{"network", had.Network == backend.NetworkNone && had.Egress.IsZero() ||
 			had.Network == req.Network && had.Egress.Equal(req.Egress)},
 	} {
-		if !f.same && !slices.Contains(req.Match, f.name) {
+		if f.same || slices.Contains(req.Match, f.name) {
+			continue
+		}
+		if own = append(own, f.name); r.Key.Namespace == NamespaceUser || f.name != "network" {
 			beyond = append(beyond, f.name)
 		}
 	}
-	own := slices.Concat(req.Match, beyond)
 	req.Image = pick(own, "image", req.Image, had.Image)
 	req.User = pick(own, "user", req.User, had.User)
 	req.Root = pick(own, "root", req.Root, had.Root)

@@ -162,6 +162,8 @@ func TestVanishedAsItWas(t *testing.T) {
 		"runtime, asked":          {part: `{`, forged: weak, req: request{OCIRuntime: "weak"}},
 		"network":                 {part: `"none"`, forged: `"bridge"`, want: backend.ErrExists, field: "network"},
 		"network, asked":          {part: `"none"`, forged: `"bridge"`, req: request{Network: backend.NetworkBridge}},
+		"kept, network of a run":  {part: `"none"`, forged: `"bridge"`},
+		"kept, hosts of a run":    {part: `{`, forged: `{"egress":{"allow":["a.example"]},`},
 		"hosts":                   {part: `{`, forged: `{"egress":{"allow":["a.example"]},`, want: backend.ErrExists, field: "network"},
 		"image that is forbidden": {part: `"test:1"`, forged: `"evil:1"`, want: backend.ErrPermission},
 		"user that is forbidden":  {part: backend.DefaultUser, forged: "0:0", want: backend.ErrPermission},
@@ -170,6 +172,10 @@ func TestVanishedAsItWas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e, opts, key := sharing{newEngine(t)}, shared(), session.UserKey("lab")
+			if strings.HasSuffix(name, "of a run") {
+				key = session.Key{Namespace: session.NamespaceWorkflow, ID: "r", Name: "a"}
+			}
+			opts.Egress = &gate{}
 			m := newManager(t, e, opts)
 			s, _, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
 			must(t, err)
@@ -201,7 +207,8 @@ func TestVanishedAsItWas(t *testing.T) {
 			}
 			want := backend.Limits{PIDs: max(tt.req.Limits.PIDs, 64)}
 			if created || again.ID() != s.ID() || made.Image != "test:1" || made.Limits != want || len(made.Mounts) != strings.Count(tt.forged, "source") ||
-				(made.OCIRuntime == "weak") != (tt.forged == weak) || (made.Network == backend.NetworkBridge) != (tt.part == `"none"`) {
+				(made.OCIRuntime == "weak") != (tt.forged == weak) ||
+				(made.Network == backend.NetworkBridge) != (tt.req.Network == backend.NetworkBridge) || !again.Info().Egress.IsZero() {
 				t.Errorf("created %v as %+v", created, made)
 			}
 		})

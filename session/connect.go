@@ -104,7 +104,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 // join returns a session of a recorded sandbox that another living process has, for Options.Join. errInTransition: it has no
 // sandbox any more, or not yet again, as it is about to notice.
 func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, error) {
-	engine, _, err := m.find(ctx, rec.ID)
+	engine, err := m.findRecorded(ctx, rec)
 	switch {
 	case errors.Is(err, backend.ErrNotFound), err == nil && engine.State != backend.StateRunning && engine.State != backend.StatePaused:
 		return nil, errInTransition
@@ -180,7 +180,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error
 		return nil, err
 	}
 	req := foundRequest(engine)
-	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
+	req.Mode, req.IdleTimeout, req.ExecTimeout, req.Egress = OpenAsIs, rec.Idle, 0, rec.egress()
 	req, _ = rec.asWas(req) // the engine has it already
 	s, _, err := m.Open(ctx, rec.Key, req)
 	if err == nil && s.id != rec.ID {

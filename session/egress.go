@@ -44,10 +44,12 @@ func (m *Manager) checkEgress(req Request) error {
 	return nil
 }
 
-// openEgress serves the hosts that the sandbox was made with.
+// openEgress serves the hosts of the sandbox. A record alone names none, because others may write to the store.
 func (s *Session) openEgress(ctx context.Context) error {
-	g, list := s.m.opts.Egress, Record{Request: s.made}.egress()
-	if list.IsZero() || g == nil {
+	s.mu.Lock()
+	g, list, served := s.m.opts.Egress, s.hosts, s.services["egress"] != nil
+	s.mu.Unlock()
+	if list.IsZero() || g == nil || served {
 		return nil
 	}
 	svc, end, err := g.Open(s.id, list)
@@ -59,19 +61,11 @@ func (s *Session) openEgress(ctx context.Context) error {
 	return err
 }
 
-// claimEgress serves those hosts again before a command is started, where another process that joined took that over.
+// claimEgress serves the hosts before a command is started, unless they are served: another process that joined may
+// have served them, or no request named them.
 func (s *Session) claimEgress(ctx context.Context) error {
-	if !s.m.opts.Join {
-		return nil
-	}
 	s.egress.Lock()
 	defer s.egress.Unlock()
-	s.mu.Lock()
-	served := s.services["egress"] != nil
-	s.mu.Unlock()
-	if served {
-		return nil
-	}
 	return s.openEgress(ctx)
 }
 

@@ -173,9 +173,10 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 		if _, _, err := m.find(ctx, rec.ID); !errors.Is(err, backend.ErrNotFound) {
 			continue // made just now
 		}
+		made, _ := decodeShape(rec.Request)
 		list = append(list, Info{
 			ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
-			Created: rec.Created, IdlePolicy: rec.IdlePolicy, Reason: rec.Reason,
+			Network: made.Network, Egress: made.Egress, Created: rec.Created, IdlePolicy: rec.IdlePolicy, Reason: rec.Reason,
 		})
 	}
 	return list

@@ -241,7 +241,7 @@ func (s *Session) matches(req Request) error {
 	case req.Mode == OpenAsIs:
 		return nil
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
-		s.base, s.timeout = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env), req.ExecTimeout
+		s.base, s.timeout, s.hosts = baseEnv(s.hello.Workdir, s.imageEnv(), req.Env), req.ExecTimeout, req.Egress
 		return nil
 	}
 	if fields := s.req.Differences(req); fields != nil {
@@ -438,7 +438,10 @@ func guarded(f func() error) (err error) {
 // newSession makes a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
-	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
+	s := &Session{
+		m: m, id: id, key: key, req: req, made: req.shape().encode(), hosts: req.Egress, owned: true, created: now, state: StateReady,
+		lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove),
+	}
 	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s

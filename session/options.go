@@ -182,7 +182,8 @@ const (
 	// OpenShared: it must be what the request describes; a difference is a ConflictError.
 	OpenShared OpenMode = iota
 	// OpenAsIs takes it as it is, or creates it again as it was where the engine has only its workspace. The request or
-	// Defaults must then have its mounts, OCI runtime and, if named, network, or it is a ConflictError.
+	// Defaults must then have its mounts, OCI runtime and, if named, network, or it is a ConflictError. The sandbox of a
+	// run gets the requested network. Hosts are served only if the request has the same Egress.
 	OpenAsIs
 	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same id
 	// and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an

@@ -45,6 +45,7 @@ type Session struct {
 	wg     sync.WaitGroup // goroutines of the connection
 
 	egress sync.Mutex // held while egress is claimed
+	hosts  Egress     // that a request of this process names; guarded by mu
 
 	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
 	base         map[string]string // environment of every command, never changed, only replaced

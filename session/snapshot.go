@@ -141,6 +141,9 @@ func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) er
 // again returns the request for another sandbox like this one.
 func (s *Session) again(ctx context.Context) (Request, error) {
 	req := s.req
+	s.mu.Lock()
+	req.Egress = s.hosts
+	s.mu.Unlock()
 	if s.owned && !s.asIs {
 		return req, nil
 	}
@@ -148,11 +151,11 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	if errors.Is(err, backend.ErrNotFound) {
 		return req, nil
 	}
-	req.Mode, req.Egress, req.OCIRuntime = OpenAsIs, rec.egress(), cmp.Or(req.OCIRuntime, s.m.opts.Defaults.OCIRuntime)
+	req.Mode, req.OCIRuntime = OpenAsIs, cmp.Or(req.OCIRuntime, s.m.opts.Defaults.OCIRuntime)
 	if had, known := decodeShape(rec.Request); known && within(had.Mounts, s.m.opts.Defaults.Mounts) {
 		req.Mounts = had.Mounts
 	}
-	req.Match = []string{"mounts"} // else the engine's
+	req.Match = []string{"mounts", "network"} // else the engine's, and hosts that the record alone names
 	req, beyond := rec.asWas(req)
 	if beyond != nil {
 		return req, &ConflictError{Key: s.key, Fields: beyond}

@@ -30,6 +30,34 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 	return m
 }
 
+// TestRecordOfAnother: a record cannot give a key the sandbox of another one, whether its process lives or not.
+func TestRecordOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*session.Options{"adopted": shared(), "joined": joining()} {
+		e, lab, run := sharing{newEngine(t)}, session.UserKey("lab"), session.WorkflowKey("run_1", "default")
+		first, second := newManager(t, e, opts), newManager(t, e, opts)
+		s, _, err := first.Open(t.Context(), lab, testImage())
+		must(t, err)
+		if !opts.Join {
+			must(t, first.Detach(t.Context()))
+		}
+		move := func(key session.Key) {
+			rec := record(t, opts.Store, s.ID())
+			rec.Key = key
+			must(t, errors.Join(opts.Store.Delete(t.Context(), rec.ID), opts.Store.Insert(t.Context(), rec)))
+		}
+		move(run)
+		if _, _, err := second.Open(t.Context(), run, testImage()); !errors.Is(err, backend.ErrInvalid) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		move(lab)
+		again, created, err := second.Open(t.Context(), lab, testImage())
+		if err != nil || created || again.ID() != s.ID() {
+			t.Errorf("%s, with its own key: %v, %v", name, created, err)
+		}
+	}
+}
+
 // TestAdopt: the sandbox of a run whose process died is adopted with its files; one whose process lives is not.
 func TestAdopt(t *testing.T) {
 	t.Parallel()

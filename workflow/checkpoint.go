@@ -214,11 +214,11 @@ func (r *run) restore(ctx context.Context) error {
 // reopen opens a sandbox that the run had.
 func (r *run) reopen(ctx context.Context, name string) (*session.Session, error) {
 	req := r.base
-	req.Mode, req.Prepare = session.OpenAsIs, nil
+	req.Prepare = nil
 	if req.Image == "" { // of one that is gone, which is an error
 		wish.DefaultImage(&req, frontmatter.RuntimeBash)
 	}
-	s, created, err := r.manager.Open(ctx, r.scope().Key(name), req)
+	s, created, err := r.openAsIs(ctx, r.scope().Key(name), req)
 	if err == nil && created {
 		err = errors.Join(fmt.Errorf("its files are lost: %w", backend.ErrLost), s.Close(ctx))
 	}

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,11 +110,36 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	if s, err := r.manager.Get(key); err == nil && s.Info().State != session.StateLost {
 		return s, nil
 	}
-	// An agent may have opened it with wishes of its own, or be faster now: a command takes it as it is.
-	req := r.sandboxRequest(ex.step.sandbox.name)
-	req.Mode = session.OpenAsIs
-	s, _, err := r.manager.Open(ctx, key, req)
+	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.sandbox.name))
 	return s, err
+}
+
+// openAsIs opens a sandbox as it is: an agent may have opened it with wishes of its own. Its record, which others may have
+// written, opens no network to it. So the request names the recorded one if the workflow or one of its agents does.
+func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
+	req.Mode = session.OpenAsIs
+	describer, ok := r.agents.(SandboxDescriber)
+	if _, err := r.manager.Get(key); !ok || r.past == nil && err != nil { // else it may be made again, after a loss
+		return r.manager.Open(ctx, key, req)
+	}
+	list, err := r.manager.List(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, info := range list {
+		for _, s := range r.wf.all {
+			b, ok := s.body.(*agentBody)
+			if !ok || info.Key != key {
+				continue
+			}
+			wish, ok := describer.AgentSandbox(b.agent)
+			wish = wish.WithDefaults(r.base)
+			if ok && wish.Egress.Equal(info.Egress) && cmp.Or(wish.Network, backend.NetworkNone) == cmp.Or(info.Network, backend.NetworkNone) {
+				req.Network, req.Egress = wish.Network, wish.Egress
+			}
+		}
+	}
+	return r.manager.Open(ctx, key, req)
 }
 
 // sandboxRequest returns the request for a sandbox, by the name that steps give it, that no agent opens: what the workflow

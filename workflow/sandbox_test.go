@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -268,6 +269,64 @@ steps:
 	}), req}, nil).Run(t.Context(), wf, nil)
 	if err != nil || res.Output != "workflow x\n" {
 		t.Errorf("Run = %+v, %v", res, err)
+	}
+}
+
+// gateway opens no host, and notes which it was asked to open.
+type gateway struct{ opened []string }
+
+func (g *gateway) Open(_ string, list session.Egress) (session.Service, func(), error) {
+	g.opened = append(g.opened, list.Allow...)
+	return session.Service{}, nil, backend.ErrInvalid
+}
+
+func (g *gateway) Refused(string, time.Time) []session.EgressRefusal { return nil }
+
+// TestResumedNetwork: the commands of a resumed run reach the hosts that the record of its sandbox and an agent's file name.
+func TestResumedNetwork(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+sandbox: {image: a}
+steps:
+  - {id: a, type: exec, cmd: ["true"], allow_failure: true}
+  - {id: b, type: agent, agent: x}`)
+	for host, want := range map[string]int{"a.example": 1, "b.example": 0} {
+		b, err := memory.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.On("true", memory.Answer{})
+		e, err := wf.Begin(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate, store, key := &gateway{}, session.NewMemoryStore(), session.Key{Namespace: session.NamespaceWorkflow, ID: e.RunID, Name: session.DefaultName}
+		opts := &session.Options{Instance: "test", Store: store, Egress: gate}
+		first, err := session.NewManager(b, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := first.Open(t.Context(), key, session.Request{Image: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := store.Get(t.Context(), s.ID())
+		rec.Request = strings.Replace(rec.Request, "{", `{"egress":{"allow":["a.example"]},`, 1)
+		if err := errors.Join(err, first.Detach(t.Context()), store.Update(t.Context(), rec)); err != nil {
+			t.Fatal(err)
+		}
+		second, err := session.NewManager(b, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := describer{agents(echo), session.Request{Egress: session.Egress{Allow: []string{host}}}}
+		res, err := workflow.NewEngine(second, x, nil).Resume(t.Context(), wf, []workflow.Entry{e})
+		if len(gate.opened) != want || (err == nil) != (want == 0) {
+			t.Errorf("%s: opened %v, %+v, %v", host, gate.opened, res, err)
+		}
+		if err := second.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
