@@ -319,7 +319,7 @@ func (d Dir) Begun() ([]string, error) {
 	return slices.DeleteFunc(ids, func(run string) bool { return len(d.begun(run)) == 0 }), err
 }
 
-// begun lists files of a run, whose id is no pattern: a database may have any.
+// begun lists files of a run. The id is not a pattern, because a database may have any id.
 func (d Dir) begun(run string) (files []string) {
 	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
 		found, _ := fs.Glob(os.DirFS(d.of(run)), pattern) // only a bad pattern is an error

@@ -131,7 +131,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: the id of a run is no pattern.
+// TestRemoveBegun: the id of a run is not a pattern.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())

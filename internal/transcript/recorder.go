@@ -199,7 +199,7 @@ func (r *Recorder) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-// replayed returns the latest answer, once. Genkit runs any registered tool, and others may write to the store of the record, so
+// replayed returns the latest answer, once. Genkit runs any registered tool, and others may write to the journal, so
 // all calls must be of offered tools.
 func (r *Recorder) replayed(offered []*ai.ToolDefinition) (*ai.Message, error) {
 	r.mu.Lock()
