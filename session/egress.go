@@ -44,8 +44,11 @@ func (m *Manager) checkEgress(req Request) error {
 	return nil
 }
 
-// openEgress serves the hosts of the sandbox. A record alone names none, because others may write to the store.
+// openEgress serves the hosts of the sandbox, unless they are served. A record alone names none, because others may write
+// to the store. Each command calls it: another process that joined may have served them, or no request named them.
 func (s *Session) openEgress(ctx context.Context) error {
+	s.egress.Lock()
+	defer s.egress.Unlock()
 	s.mu.Lock()
 	g, list, served := s.m.opts.Egress, s.hosts, s.services["egress"] != nil
 	s.mu.Unlock()
@@ -59,14 +62,6 @@ func (s *Session) openEgress(ctx context.Context) error {
 	context.AfterFunc(s.ctx, end)
 	_, _, err = s.Serve(ctx, svc)
 	return err
-}
-
-// claimEgress serves the hosts before a command is started, unless they are served: another process that joined may
-// have served them, or no request named them.
-func (s *Session) claimEgress(ctx context.Context) error {
-	s.egress.Lock()
-	defer s.egress.Unlock()
-	return s.openEgress(ctx)
 }
 
 // egress returns the hosts that the record's sandbox was made with.

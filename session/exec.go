@@ -315,7 +315,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if dir != "" && !path.IsAbs(dir) {
 		dir = path.Join(s.hello.Workdir, dir)
 	}
-	if err := s.claimEgress(ctx); err != nil {
+	if err := s.openEgress(ctx); err != nil {
 		return none, 0, err
 	}
 	base := s.environment()

@@ -44,7 +44,7 @@ type Session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
 
-	egress sync.Mutex // held while egress is claimed
+	egress sync.Mutex // held while hosts are opened
 	hosts  Egress     // that a request of this process names; guarded by mu
 
 	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
