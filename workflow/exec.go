@@ -128,14 +128,12 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 	}
 	for _, info := range list {
 		for _, s := range r.wf.all {
-			b, ok := s.body.(*agentBody)
-			if !ok || info.Key != key {
-				continue
-			}
-			wish, ok := describer.AgentSandbox(b.agent)
-			wish = wish.WithDefaults(r.base)
-			if ok && wish.Egress.Equal(info.Egress) && cmp.Or(wish.Network, backend.NetworkNone) == cmp.Or(info.Network, backend.NetworkNone) {
-				req.Network, req.Egress = wish.Network, wish.Egress
+			if b, ok := s.body.(*agentBody); ok && info.Key == key {
+				wish, _ := describer.AgentSandbox(b.agent)
+				wish = wish.WithDefaults(r.base)
+				if wish.Egress.Equal(info.Egress) && cmp.Or(wish.Network, backend.NetworkNone) == cmp.Or(info.Network, backend.NetworkNone) {
+					req.Network, req.Egress = wish.Network, wish.Egress
+				}
 			}
 		}
 	}
