@@ -51,7 +51,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// ErrHeld means that another process has the sandbox of a key, or this one may have lost it. It wraps backend.ErrExists.
+// ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
 var ErrHeld error = &textError{text: "another process has the sandbox", err: backend.ErrExists}
 
 // errHeld: the key's sandbox belongs to a process that lives.

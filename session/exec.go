@@ -35,7 +35,8 @@ const (
 )
 
 // Exec runs a command, recorded, and waits until it ends or Yield has passed. When ctx ends before that, the command's
-// whole tree is ended.
+// whole tree is ended. If the connection breaks, Exec reconnects and waits for the same command, as long as the
+// command may run, and at most ten minutes without a connection.
 func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
 	defer func() { s.end(span, "Exec", &err) }()
@@ -56,15 +57,19 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
 	began := time.Now()
-	// A repeated request carries the same exec id, so the guest never starts a command twice.
+	// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came with the
+	// first request, Exec waits for that command.
 	tries := 0
 	answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		tries++
-		return conn.Run(ctx, run)
+		answer, err := conn.Run(ctx, run)
+		if tries > 1 && isStarted(err) && len(run.Stdin) <= wire.InlineData {
+			answer, err = s.rejoin(ctx, conn, run)
+		}
+		return answer, err
 	})
 	if err != nil {
-		var fromGuest *wire.Error
-		if tries > 1 && errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeExists {
+		if tries > 1 && isStarted(err) {
 			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
 		}
 		return ExecResult{}, err
@@ -73,6 +78,23 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	res.Timeout, res.Refused = timeout, s.refused(began)
 	s.measure(ctx, res.ExecStatus)
 	return res, nil
+}
+
+// isStarted reports whether the guest refused a command because it has one of that id.
+func isStarted(err error) bool {
+	var fromGuest *wire.Error
+	return errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeExists
+}
+
+// rejoin waits for a command whose first call lost its connection, as that call would have.
+func (s *Session) rejoin(ctx context.Context, conn *client.Conn, run wire.RunRequest) (wire.RunResult, error) {
+	answer, err := conn.Wait(ctx, wire.WaitRequest{ExecID: run.ExecID, WaitMillis: run.YieldMillis})
+	if ctx.Err() != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
+		defer cancel()
+		_, _ = conn.Kill(late, wire.KillRequest{ExecID: run.ExecID}) // its timeout ends it otherwise
+	}
+	return answer, err
 }
 
 // onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its error.
@@ -268,8 +290,15 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 
 // ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
 // breaks.
-func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
-	err = s.call(ctx, again, func(ctx context.Context, conn *client.Conn) (err error) {
+func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration,
+	fn func(context.Context, *client.Conn) (T, error)) (T, error) {
+	return askWithin(ctx, s, again, 0, limit, fn)
+}
+
+// askWithin is ask that waits for an engine that is away.
+func askWithin[T any](ctx context.Context, s *Session, again bool, within, limit time.Duration,
+	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+	err = s.callWithin(ctx, again, within, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
 		answer, err = fn(ctx, conn)
@@ -280,7 +309,7 @@ func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration
 
 // askRun is ask for the call that starts a command, which ExtendExec gives more time.
 func askRun[T any](ctx context.Context, s *Session, execID string, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
-	err = s.call(ctx, again, func(ctx context.Context, conn *client.Conn) (err error) {
+	err = s.callWithin(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, release := s.patient(ctx, execID, limit)
 		defer release()
 		answer, err = fn(ctx, conn)
@@ -294,7 +323,7 @@ func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Du
 	if err := validExecID(execID); err != nil {
 		return none, err
 	}
-	return ask(ctx, s, true, wait+answerMargin, fn)
+	return askWithin(ctx, s, true, wait+answerMargin, wait+answerMargin, fn)
 }
 
 // runRequest checks a command and returns it as the guest's request, with the timeout that holds.

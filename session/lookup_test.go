@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,16 +208,6 @@ func TestReconnect(t *testing.T) {
 	}
 	running := make(chan error, 1)
 	go func() {
-		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo ran >> once; sleep 1000"})
-		running <- err
-	}()
-	eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), "once"); return err == nil })
-	b.process().cut()
-	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
-		t.Errorf("the command under way = %v, want ErrUnavailable: its result is unknown", err)
-	}
-	wantOutput(t, s, "cat once", "ran\n")
-	go func() {
 		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 1000"}, session.Streams{})
 		running <- err
 	}()
@@ -233,13 +224,29 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestEngineAway: the engine answers nothing for a while.
+// TestEngineAway verifies that calls about files fail while the engine is away, and that Exec waits for a running
+// command, which a later cancellation still ends.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	b, _ := e.sandbox(s.Info().EngineID)
+	type ended struct {
+		res session.ExecResult
+		err error
+	}
+	running, cancelled := make(chan ended, 1), make(chan ended, 1)
+	start := func(ctx context.Context, command string, end chan<- ended) {
+		res, err := s.Exec(ctx, session.ExecRequest{Command: command})
+		end <- ended{res, err}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go start(t.Context(), "echo ran >> once; until test -e go; do sleep 0.01; done; cat once", running)
+	go start(ctx, "touch other; sleep 1000", cancelled)
+	for _, name := range []string{"once", "other"} {
+		eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), name); return err == nil })
+	}
 	e.setHooks(nil, nil, func(context.Context, string) error { return fmt.Errorf("%w: away", backend.ErrUnavailable) })
 	b.process().cut()
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
@@ -247,6 +254,18 @@ func TestEngineAway(t *testing.T) {
 	}
 	e.setHooks(nil, nil, nil)
 	eventually(t, "the session recovers", func() bool { _, err := s.StatFile(t.Context(), "."); return err == nil })
+	output(t, s, "touch go")
+	if end := <-running; end.err != nil || string(end.res.Stdout.Bytes()) != "ran\n" {
+		t.Errorf("the running command: %+v, %v", end.res, end.err)
+	}
+	cancel()
+	if end := <-cancelled; !errors.Is(end.err, context.Canceled) {
+		t.Errorf("the command that was cancelled: %+v, %v", end.res, end.err)
+	}
+	eventually(t, "no command runs", func() bool {
+		list, err := s.ListExecs(t.Context())
+		return err == nil && !slices.ContainsFunc(list, func(st session.ExecStatus) bool { return !st.Done() })
+	})
 }
 
 // TestOtherProcess plays two processes of one instance.

@@ -150,6 +150,12 @@ func (s *Session) leave() {
 // call runs fn with a connection to the guest. When the connection breaks under fn and again is set, so that fn may be
 // repeated, it runs once more on a new connection.
 func (s *Session) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
+	return s.callWithin(parent, again, 0, fn)
+}
+
+// callWithin is call that waits for an engine that is away, and repeats fn on each new connection, for the given time.
+func (s *Session) callWithin(parent context.Context, again bool, within time.Duration,
+	fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
 		return err
 	}
@@ -162,18 +168,28 @@ func (s *Session) call(parent context.Context, again bool, fn func(context.Conte
 	defer cancel(nil)
 	stop := context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
 	defer stop()
-	for try := 0; ; try++ {
+	began, interval := time.Now(), redialFirst
+	heard, patience := began, min(within, awayBefore)
+	for broke := false; ; {
 		conn, err := s.connection(ctx)
-		if err != nil {
+		if err == nil {
+			err = fn(ctx, conn)
+			if err == nil || !broken(conn, err) || s.ctx.Err() != nil || parent.Err() != nil {
+				return s.explain(parent, err)
+			}
+			if !again || broke && time.Since(began) >= within {
+				return s.explain(parent, s.verify(ctx, err))
+			}
+			heard, patience = time.Now(), min(within, awayAfter)
+			if !broke {
+				broke = true
+				continue
+			}
+		}
+		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !pause(ctx, interval) {
 			return s.explain(parent, err)
 		}
-		err = fn(ctx, conn)
-		if err == nil || !broken(conn, err) || s.ctx.Err() != nil || parent.Err() != nil {
-			return s.explain(parent, err)
-		}
-		if !again || try > 0 {
-			return s.explain(parent, s.verify(ctx, err))
-		}
+		interval = min(2*interval, redialLongest)
 	}
 }
 

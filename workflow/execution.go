@@ -125,7 +125,8 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 // It repeats what was under way when the run was interrupted, if anything was; an agent continues its conversation.
 func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (res result, err error) {
 	r := ex.run
-	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
+	if before.underWay { // it counted when it began: a run may be interrupted as often as something below it is away
+	} else if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
 		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run reached max_steps (%d)", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
@@ -212,7 +213,10 @@ func (r *run) logPanic(path string, p any) {
 // retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
-	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil || errors.Is(err, session.ErrHeld) && ex.run.opts.Journal != nil {
+	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
+		return false
+	}
+	if ex.run.opts.Journal != nil && outage(err, true) {
 		return false
 	}
 	switch e.Code {
@@ -288,10 +292,11 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 	return err != nil || len(gone) == 0
 }
 
-// outage reports whether err says nothing about the run itself: a component below it is away or full, which retry and
-// on_error may handle, or another process has the run's sandbox, which they may not.
+// outage reports whether err has its cause below the run. If a component there is down or full, retry and on_error may
+// handle it. They may not if another process has the sandbox.
 func outage(err error, handled bool) bool {
-	return errors.Is(err, session.ErrHeld) || !handled && (errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity))
+	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity)
+	return away && !handled || errors.Is(err, session.ErrHeld)
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.

@@ -105,11 +105,12 @@ steps:
 	if res, err := engine.Resume(ctx, wf, journal.entries(t)); !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 || kept != "" {
 		t.Fatalf("%+v, %v, kept %q, %d sandboxes", res, err, kept, left(t, m, e.RunID))
 	}
-	if res, err := engine.Resume(t.Context(), wf, journal.entries(t)); !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 {
+	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
+	if !errors.Is(err, workflow.ErrInterrupted) || left(t, m, e.RunID) != 1 {
 		t.Fatalf("its results cannot be kept now: %+v, %v, %d sandboxes", res, err, left(t, m, e.RunID))
 	}
 	away = false
-	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
+	res, err = engine.Resume(t.Context(), wf, journal.entries(t))
 	if err != nil || res.RunID != e.RunID || left(t, m, e.RunID) != 0 || kept != e.RunID {
 		t.Fatalf("%+v, %v, kept %q", res, err, kept)
 	}
@@ -125,6 +126,7 @@ func TestOutage(t *testing.T) {
 	const (
 		step    = "{id: a, type: agent, agent: x}"
 		handled = "{id: b, type: end, output: handled}"
+		retried = "{id: a, type: agent, agent: x, on_error: b, retry: {max_attempts: 2, backoff: 0s}}, " + handled
 	)
 	for name, test := range map[string]struct {
 		steps     string
@@ -134,7 +136,7 @@ func TestOutage(t *testing.T) {
 	}{
 		"unavailable":          {step, backend.ErrUnavailable, true, "ok"},
 		"full":                 {step, backend.ErrCapacity, true, "ok"},
-		"held elsewhere":       {"{id: a, type: agent, agent: x, on_error: b, retry: {max_attempts: 2, backoff: 0s}}, " + handled, session.ErrHeld, true, "handled"},
+		"held elsewhere":       {retried, session.ErrHeld, true, "handled"},
 		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},
 		"in a branch":          {"{id: p, type: parallel, max_concurrency: 1, branches: [{id: two, steps: [{id: c, type: set, vars: {x: 1}}]}, {id: one, steps: [" + step + "]}]}", backend.ErrUnavailable, true, map[string]any{"one": "ok", "two": nil}},
 		"another attempt":      {"{id: a, type: agent, agent: x, retry: {max_attempts: 2, backoff: 0s}}", backend.ErrUnavailable, false, "ok"},
@@ -180,6 +182,26 @@ func TestOutage(t *testing.T) {
 	res, err := workflow.NewEngine(nil, fail, nil).Run(t.Context(), parse(t, "id: w\nsteps: ["+step+"]\n"), nil)
 	if res.Outcome != workflow.Failed || !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("without a journal: %+v, %v", res, err)
+	}
+}
+
+// TestLongOutage verifies that interruptions do not count against max_steps: a run waits as long as its engine is full.
+func TestLongOutage(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\nmax_steps: 2\nsteps: [{id: a, type: agent, agent: x}, {id: b, type: end, output: done}]\n")
+	calls, journal := 0, &cutJournal{room: -1}
+	engine := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+		if calls++; calls < 5 {
+			return workflow.AgentOutput{}, backend.ErrCapacity
+		}
+		return workflow.AgentOutput{}, nil
+	}), &workflow.Options{Journal: journal})
+	res, err := engine.Run(t.Context(), wf, nil)
+	for errors.Is(err, workflow.ErrInterrupted) {
+		res, err = engine.Resume(t.Context(), wf, journal.entries(t))
+	}
+	if err != nil || res.Output != "done" || res.Steps != 2 || calls != 5 {
+		t.Errorf("%+v, %v, %d calls", res, err, calls)
 	}
 }
 

@@ -184,7 +184,9 @@ func (p *past) read(e Entry) error {
 	case EventRunStarted, EventRunResumed:
 		p.trace = e.TraceParent
 	case EventStepStarted:
-		p.attempts++
+		if !e.Repeats {
+			p.attempts++
+		}
 		if v == nil {
 			v = &visit{}
 			p.open[e.Path] = v

@@ -30,6 +30,8 @@ const (
 	lookEvery = 250 * time.Millisecond
 	// crowded is how long no node may take a pod: where nodes are added on demand one may come.
 	crowded = 30 * time.Second
+	// restarts is how long the server may be away while a pod that it has made starts.
+	restarts = time.Minute
 )
 
 // plan is what the cluster is to be asked for.
@@ -139,16 +141,17 @@ func (d *driver) await(ctx context.Context, pod *corev1.Pod, image, id string) (
 	now, looked := pod, begin
 	for {
 		if now.Spec.NodeName == "" || time.Since(looked) >= lookEvery {
-			var err error
-			if now, err = d.getPod(wait, pod.Name); err != nil {
+			switch next, err := d.getPod(wait, pod.Name); {
+			case errors.Is(err, backend.ErrUnavailable) && wait.Err() == nil && time.Since(looked) < restarts:
+			case err != nil:
 				return backend.Info{}, d.whyNot(ctx, wait, err)
-			}
-			if now.Labels[labelNonce] != pod.Labels[labelNonce] {
+			case next.Labels[labelNonce] != pod.Labels[labelNonce]:
 				return backend.Info{}, fmt.Errorf("kubernetes: the sandbox was removed while it was being created: %w", backend.ErrLost)
-			}
-			looked = time.Now()
-			if err := troubleSince(begin, now, image); err != nil {
-				return backend.Info{}, err
+			default:
+				now, looked = next, time.Now()
+				if err := troubleSince(begin, now, image); err != nil {
+					return backend.Info{}, err
+				}
 			}
 		}
 		if now.Spec.NodeName != "" && (now.Status.Phase == corev1.PodRunning || time.Since(begin) >= tryAfter) {

@@ -18,7 +18,9 @@ import (
 // what it was wanted for.
 func classify(err error) error {
 	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"),
+		// The server gave up counting many pods that were created at once.
+		apierrors.IsConflict(err) && strings.Contains(err.Error(), "resourcequotas"):
 		return backend.ErrCapacity
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return backend.ErrPermission

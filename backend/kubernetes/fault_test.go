@@ -33,6 +33,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
@@ -528,6 +529,46 @@ func (p *proxy) cut(down bool) {
 	p.down = down
 	for c := range p.conns {
 		_ = c.Close()
+	}
+}
+
+// TestServerRestarts verifies that a 12 s outage of the API server delays commands and fails none.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *kubernetes.Options) { o.Config = p.config })
+	m, err := session.NewManager(b, &session.Options{Instance: instance})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	run := session.NewRunID()
+	s, _, err := m.Open(t.Context(), session.WorkflowKey(run, "default"), session.Request{Image: debianImage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	exec := func(command, want string) {
+		res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+		if got := string(res.Stdout.Bytes()); err == nil && got != want {
+			err = fmt.Errorf("%q printed %q, want %q", command, got, want)
+		}
+		ended <- err
+	}
+	go exec("echo ran >> log; sleep 20; cat log", "ran\n")
+	eventually(t, "the command to run", func() bool { _, err := s.StatFile(t.Context(), "log"); return err == nil })
+	p.cut(true)
+	go exec("echo started", "started\n") // while the server is away
+	time.Sleep(12 * time.Second)
+	p.cut(false)
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
