@@ -123,10 +123,12 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 }
 
 // start serves on l. If that fails, the channel returns the error.
-func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (*http.Server, <-chan error) {
+func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) (
+	*http.Server, <-chan error) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)
 	l = netutil.LimitListener(l, o.MaxConns)
@@ -137,8 +139,8 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 	return srv, failed
 }
 
-// ServeUnready answers for a program that has no Server yet, for example because its database is down, until ctx ends: /healthz
-// with 200, and every other path, /readyz included, with 503. It closes l. opts may be nil.
+// ServeUnready answers for a program that has no Server yet, for example because its database is down, until ctx ends:
+// /healthz with 200, and every other path, /readyz included, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	var o HTTPOptions
 	if opts != nil {
@@ -242,7 +244,7 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !r.ProtoAtLeast(1, 1):
 		http.Error(w, "HTTP/1.1 is required", http.StatusBadRequest)
-	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != pathHealth && r.URL.Path != pathReady:
+	case r.URL.Host != "" || r.URL.RawPath != "" || !slices.Contains([]string{PathMCP, pathHealth, pathReady}, r.URL.Path):
 		http.Error(w, "not found", http.StatusNotFound)
 	case !h.hostAllowed(r.Host):
 		http.Error(w, "this Host is not allowed; see --allow-host", http.StatusForbidden)

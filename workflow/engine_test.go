@@ -282,7 +282,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// A journal that fails interrupts a run that it has entries of, and ends another one: nothing may happen unrecorded.
+// TestJournalFails verifies that nothing happens unrecorded: without any entry the run fails, later it is interrupted.
 func TestJournalFails(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `

@@ -170,8 +170,9 @@ func numbers(v any) (any, error) {
 }
 
 // Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at
-// the same time. The implementation must have stored an entry when Append returns, because the run continues then; an
-// error interrupts the run, which can be resumed if it has an entry. It must not keep references into the entry's data longer than Append runs unless it only reads.
+// the same time. The implementation must have stored an entry when Append returns, because the run continues then. If
+// Append fails, the run is interrupted, or fails if it has no entry yet. Append must not keep references into the
+// entry's data when it has returned, unless it only reads.
 type Journal interface {
 	Append(ctx context.Context, e Entry) error
 }

@@ -211,13 +211,14 @@ func interruption(ctx context.Context) *Error {
 func (r *run) settle(ctx context.Context, out any, err error) {
 	recorded := !interrupted(ctx) && r.conclude(ctx, out, err)
 	leave := !recorded && interrupted(ctx)
-	if leave { // also one that was about to end: whoever resumes it ends it
+	if leave { // even if it was about to end: the next process ends it
 		r.result.Outcome, r.result.Output = Cancelled, nil
 		r.result.Error, r.result.Unfinished = interruption(ctx), interruption(ctx)
 	}
 	r.result.Steps, r.result.Duration = int(r.steps.Load()), time.Since(r.started)
 	if !leave {
-		r.emit(context.WithoutCancel(ctx), Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.failure()})
+		ev := Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.failure()}
+		r.emit(context.WithoutCancel(ctx), ev)
 	}
 }
 
@@ -232,7 +233,7 @@ func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc)
 	return out, func() { stop(); cancel(nil) }
 }
 
-// conclude collects the outputs, closes the sandboxes, and records the end of the run. It reports whether that is recorded.
+// conclude collects the outputs, closes the sandboxes, and records the end. It reports whether the end is recorded.
 func (r *run) conclude(ctx context.Context, out any, err error) bool {
 	ctx, cancel := untilInterrupted(ctx)
 	defer cancel()
@@ -321,7 +322,8 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 		r.seq++
 		return nil
 	}
-	failure := &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), Final: true}
+	failure := &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Final: true}
+	failure.Err = errors.Join(ErrJournal, err)
 	if r.seq > 0 { // to its journal the run is interrupted, whatever happens here
 		r.interrupt(fmt.Errorf("%w: %w", ErrInterrupted, failure))
 	}

@@ -98,6 +98,9 @@ loopback addresses each of them needs a bearer token.`,
 	return cmd
 }
 
+// serveFunc serves clients until the context ends.
+type serveFunc func(context.Context, *app, *mcpserver.Server) error
+
 func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err := o.check(a); err != nil {
 		return err
@@ -106,7 +109,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	serve := o.serveStdio
+	serve := serveFunc(o.serveStdio)
 	if o.transport == transportHTTP {
 		var end func()
 		if serve, end, err = o.http.prepare(a); err != nil {
@@ -155,8 +158,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 }
 
 // serve serves clients until ctx ends, or the manager of the sandboxes is taken for dead.
-func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy,
-	serve func(context.Context, *app, *mcpserver.Server) error) (err error) {
+func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy, serve serveFunc) (err error) {
 	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
@@ -365,8 +367,8 @@ func (f *mcpHTTPFlags) given() bool {
 }
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
-// asked for anything. serve serves clients. Before and after it, other requests get the answer that the server is not ready, until end.
-func (f *mcpHTTPFlags) prepare(a *app) (serve func(context.Context, *app, *mcpserver.Server) error, end func(), err error) {
+// used. serve serves clients. Before and after serve, until end, clients get 503.
+func (f *mcpHTTPFlags) prepare(a *app) (serve serveFunc, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
 			return nil, nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
@@ -395,7 +397,7 @@ func (f *mcpHTTPFlags) prepare(a *app) (serve func(context.Context, *app, *mcpse
 	if opts.TLS != nil {
 		scheme = "https"
 	}
-	// Each server has a listener of its own to close, so that clients can connect in between.
+	// Each server closes its own listener. Clients can connect in between.
 	again := func() (net.Listener, error) {
 		file, err := l.(*net.TCPListener).File()
 		if err != nil {

@@ -176,24 +176,14 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 		if lost != nil && !errors.Is(lost, errFilesGone) {
 			return lost
 		}
-		err := w.q.Carry(ctx, r, h.m.Owner(), lostOf(h.records, h.m.Owner()), func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+		carry := func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
 			if lost != nil {
 				return h.giveUp(ctx, w.q, r.ID, lost)
 			}
 			return h.resumeDetached(ctx, w.q, j, wf, entries)
-		})
-		return err
+		}
+		return w.q.Carry(ctx, r, h.m.Owner(), state.Lost(h.records, h.m.Owner()), carry)
 	})
-}
-
-// lostOf returns what is closed when an owner was taken for dead.
-func lostOf(records state.Records, owner string) <-chan struct{} {
-	if leased, ok := records.(interface {
-		Lost(owner string) <-chan struct{}
-	}); ok {
-		return leased.Lost(owner)
-	}
-	return nil
 }
 
 // resumeDetached resumes a run that this process has taken. When that was interrupted its sandboxes stay.

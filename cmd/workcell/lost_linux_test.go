@@ -46,7 +46,7 @@ func (u user) start(args ...string) *running {
 	return r
 }
 
-// TestServerTakenForDead: a server for development whose lease is lost ends with an error, for who started it to start another.
+// TestServerTakenForDead verifies that `workcell dev` ends with an error if its lease is lost.
 func TestServerTakenForDead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "waiting.yaml")
@@ -61,8 +61,8 @@ func TestServerTakenForDead(t *testing.T) {
 	r.until("lost its lease")
 }
 
-// TestServerAwaitsDatabase verifies that an MCP server starts without its database and outlives an outage that is longer than a
-// lease. It is alive all the time, and ready while it reaches the database.
+// TestServerAwaitsDatabase verifies that an MCP server starts without its database and outlives an outage that is
+// longer than a lease. It is alive all the time, and ready while it reaches the database.
 func TestServerAwaitsDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)

@@ -49,16 +49,20 @@ func sharedPasses(err error) bool {
 	return errors.Is(err, postgres.ErrUnreachable) || errors.Is(err, postgres.ErrLeaseLost)
 }
 
-// AwaitLost calls lost if other processes take an owner of the records for dead, or may soon do so. It returns then, or if ctx ends.
-func AwaitLost(ctx context.Context, records Records, owner string, lost func(error)) {
-	var dead <-chan struct{}
+// Lost returns a channel that is closed if other processes take an owner of the records for dead, or may soon do so.
+func Lost(records Records, owner string) <-chan struct{} {
 	if leased, ok := records.(interface {
 		Lost(owner string) <-chan struct{}
 	}); ok {
-		dead = leased.Lost(owner)
+		return leased.Lost(owner)
 	}
+	return nil
+}
+
+// AwaitLost calls lost if an owner of the records is lost. It returns then, or if ctx ends.
+func AwaitLost(ctx context.Context, records Records, owner string, lost func(error)) {
 	select {
-	case <-dead:
+	case <-Lost(records, owner):
 		lost(postgres.ErrLeaseLost)
 	case <-ctx.Done():
 	}

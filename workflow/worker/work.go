@@ -286,8 +286,9 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 }
 
-// release gives up a run that has not ended: its owner may live on, and nobody would try it for as long. An owner that is lost could
-// not leave its sandboxes, and its lease begins again with the server, so it ends first. release waits for the server.
+// release gives up a run that has not ended, because its owner may live on. A lost owner could not leave its sandboxes,
+// and its lease begins again when the server starts. To free them, release ends that owner first. It waits for the
+// server.
 func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan struct{}) (err error) {
 	ctx = context.WithoutCancel(ctx)
 	for again := true; again; again = errors.Is(err, postgres.ErrUnreachable) {

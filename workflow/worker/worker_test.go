@@ -219,8 +219,7 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
-// TestLostOwner verifies that a run whose owner is lost is free at once, and so is the record of a sandbox that the owner could
-// not leave.
+// TestLostOwner verifies that a run and the sandboxes of its owner are free at once if the owner is lost.
 func TestLostOwner(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -233,10 +232,11 @@ func TestLostOwner(t *testing.T) {
 	owner, _ := joined(t, url)
 	lost := make(chan struct{})
 	close(lost)
-	if err := q.Carry(t.Context(), r, owner, lost, func(ctx context.Context, _ workflow.Journal, entries []workflow.Entry) error {
+	wait := func(ctx context.Context, _ workflow.Journal, _ []workflow.Entry) error {
 		<-ctx.Done()
 		return nil
-	}); err != nil {
+	}
+	if err := q.Carry(t.Context(), r, owner, lost, wait); err != nil {
 		t.Error(err)
 	}
 	lives, err := q.Journal().Lives(t.Context(), owner)

@@ -120,7 +120,7 @@ func (s *Server) Kill() {
 	s.run("pg_ctl", "stop", "-s", "-w", "-t", "120", "-m", "immediate", "-D", s.data())
 }
 
-// Pause stops all processes of the server where they are, so that it answers nothing and closes nothing, until resume is called.
+// Pause stops all processes of the server until resume is called. Connections stay open, and nothing is answered.
 func (s *Server) Pause() (resume func()) {
 	s.t.Helper()
 	file, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
