@@ -77,17 +77,19 @@ func check(root string, write bool, list string, stdout io.Writer) ([]string, er
 		return nil, err
 	}
 	today := found.rates()
+	for _, key := range slices.Sorted(maps.Keys(profile)) {
+		fmt.Fprintf(stdout, "%6d %s %s\n", today[key], key, profile[key])
+	}
+	all := map[string]int{}
 	for _, h := range found.hits {
-		kind := "phrases "
+		kind := "phrases"
 		if h.id == long {
-			kind = "long "
+			kind = long
 		}
-		today[kind+path.Dir(h.path)]++
-		today[kind+"in all"]++
+		today[kind+" "+path.Dir(h.path)]++
+		all[kind]++
 	}
-	for _, key := range append(slices.Sorted(maps.Keys(profile)), "phrases in all", "long in all") {
-		fmt.Fprintf(stdout, "%6d %s%s\n", today[key], key, profile[key])
-	}
+	fmt.Fprintf(stdout, "%6d banned phrases\n%6d long lines\n", all["phrases"], all[long])
 	problems := found.problems
 	if n := found.excused + len(commits); n > exceptions {
 		problems = append(problems, fmt.Sprintf("%d exceptions: at most %d are allowed", n, exceptions))
@@ -140,16 +142,10 @@ func literals(re *syntax.Regexp) (best []string) {
 	case syntax.OpCapture, syntax.OpPlus:
 		return literals(re.Sub[0])
 	case syntax.OpConcat:
-		longest := 0 // of the shortest literals
+		shortest := func(found []string) int { return len(slices.MinFunc(found, byLength)) }
 		for _, sub := range re.Sub {
-			shortest := 0
-			for i, s := range literals(sub) {
-				if i == 0 || len(s) < shortest {
-					shortest = len(s)
-				}
-			}
-			if shortest > longest {
-				best, longest = literals(sub), shortest
+			if found := literals(sub); found != nil && (best == nil || shortest(found) > shortest(best)) {
+				best = found
 			}
 		}
 	case syntax.OpAlternate:
@@ -163,6 +159,8 @@ func literals(re *syntax.Regexp) (best []string) {
 	}
 	return best
 }
+
+func byLength(a, b string) int { return len(a) - len(b) }
 
 // search adds the banned phrases of all texts to the hits.
 func (p *prose) search(bans []ban) {
@@ -208,9 +206,7 @@ func writeBudget(file string, counts map[string]int, commits []string) error {
 # To excuse the subject of a published commit, add a line: commit HASH REASON
 `
 	for _, key := range slices.Sorted(maps.Keys(counts)) {
-		if !strings.HasSuffix(key, "in all") {
-			out += fmt.Sprintf("%-48s %6d\n", key, counts[key])
-		}
+		out += fmt.Sprintf("%-48s %6d\n", key, counts[key])
 	}
 	return os.WriteFile(file, []byte(out+strings.Join(append(commits, ""), "\n")), 0o644)
 }
@@ -225,14 +221,14 @@ func compare(today, allowed map[string]int) (problems []string) {
 		m, isRate := profile[key]
 		switch {
 		case isRate && m.worse(now, most):
-			problems = append(problems, fmt.Sprintf("%d %s per 100,000, was %d%s", now, key, most, m))
-		case isRate || dir == "in all" || now == most:
+			problems = append(problems, fmt.Sprintf("%d %s per 100,000, was %d %s", now, key, most, m))
+		case isRate || now == most:
 		case now > most:
-			problems = append(problems, fmt.Sprintf("%s: %d %s, at most %d are allowed: run go run ./hack/words . list %s",
-				dir, now, kind, most, dir))
+			problems = append(problems, fmt.Sprintf(
+				"%s: %d %s, at most %d are allowed (run go run ./hack/words . list %s)", dir, now, kind, most, dir))
 		default:
-			problems = append(problems, fmt.Sprintf("%s: %d %s, but %d are allowed: run go run ./hack/words . write",
-				dir, now, kind, most))
+			problems = append(problems, fmt.Sprintf(
+				"%s: %d %s, but %d are allowed (run go run ./hack/words . write)", dir, now, kind, most))
 		}
 	}
 	return problems

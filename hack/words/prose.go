@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -73,33 +74,30 @@ func read(root fs.FS) (*prose, error) {
 		} else {
 			p.source(src)
 		}
-		kept := p.texts[:before]
-	texts:
-		for _, t := range p.texts[before:] {
-			for line := t.line; line <= t.last; line++ {
-				if p.ok[line] {
-					continue texts
-				}
-			}
-			kept = append(kept, t)
-		}
-		p.texts = kept
+		p.texts = append(p.texts[:before], slices.DeleteFunc(p.texts[before:], p.isExcused)...)
 		return nil
 	})
 }
 
 var excuse = regexp.MustCompile(`<!-- words:ok(.*)-->|^// words:ok(.*)`)
 
+func (p *prose) isExcused(t text) bool {
+	for line := t.line; line <= t.last; line++ {
+		if p.ok[line] {
+			return true
+		}
+	}
+	return false
+}
+
 // excuse notes an exception on a line.
 func (p *prose) excuse(line int, s string) {
-	m := excuse.FindStringSubmatch(s)
-	if m == nil {
-		return
-	}
-	p.ok[line] = true
-	p.excused++
-	if strings.TrimSpace(m[1]+m[2]) == "" {
-		p.problems = append(p.problems, fmt.Sprintf("%s:%d: exception without a reason: use words:ok REASON", p.path, line))
+	if m := excuse.FindStringSubmatch(s); m != nil {
+		p.ok[line] = true
+		p.excused++
+		if strings.TrimSpace(m[1]+m[2]) == "" {
+			p.problems = append(p.problems, fmt.Sprintf("%s:%d: exception without a reason", p.path, line))
+		}
 	}
 }
 
@@ -213,13 +211,7 @@ func init() {
 }
 
 func (m measure) String() string {
-	switch {
-	case m.target == 0:
-		return ""
-	case m.most:
-		return fmt.Sprintf(" (goal: at most %d)", m.target)
-	}
-	return fmt.Sprintf(" (goal: at least %d)", m.target)
+	return fmt.Sprintf("(goal: at %s %d)", map[bool]string{true: "most", false: "least"}[m.most], m.target)
 }
 
 // worse reports whether now misses the goal and is worse than before. It accepts 3 %, because each new text changes
