@@ -20,11 +20,12 @@ func newDevCmd(a *app) *cobra.Command {
 		Use:     "dev PATH…",
 		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
 		Short:   "Serve agents and workflows to the Genkit Developer UI",
-		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
+		Long: `Serve agents and workflows to the Genkit Developer UI until you interrupt the command. PATH is a workflow, an
+agent, or a directory of agents. Start this command with the Genkit CLI:
 
   genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml
 
-Workflows show as flows, agents as prompts, and the tools of a sandbox as tools, to be run by hand. A PATH is a workflow, an agent, or a directory of agents.`,
+The UI shows workflows as flows, agents as prompts, and sandbox tools as tools that you can run.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			workflows, files, err := devFiles(args, a.Agents)
@@ -70,7 +71,7 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 		}
 	}
 	if len(workflows)+len(files) == 0 {
-		return nil, nil, usageError(errors.New("there is nothing to serve"), "name workflows, agents, or directories of agents")
+		return nil, nil, usageError(errors.New("no agents or workflows specified"), "specify workflows, agents, or directories of agents")
 	}
 	return workflows, files, nil
 }
@@ -84,7 +85,7 @@ func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) err
 			return fail(exitInvalid, err, "")
 		}
 	}
-	h.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
+	h.notice("serving %d workflow(s) and %d agent(s); press Ctrl-C to stop", len(workflows), len(h.agents))
 	var lost error
 	state.AwaitLost(ctx, h.records, h.m.Owner(), func(err error) { lost = err })
 	return lost

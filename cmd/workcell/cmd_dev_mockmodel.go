@@ -30,21 +30,21 @@ type mockScript struct {
 func newMockModelCmd(a *app) *cobra.Command {
 	listen, script := "127.0.0.1:0", ""
 	cmd := a.verb(0, &cobra.Command{
-		Use: "mockmodel", Short: "Serve a model that plays a script, for coding agents", Args: cobra.NoArgs,
-		Long: `Serve a model that plays a script, until it is interrupted, in the forms of Anthropic, OpenAI, Gemini and Ollama. The first line
-of output is its address.
+		Use: "mockmodel", Short: "Serve scripted model answers to coding agents", Args: cobra.NoArgs,
+		Long: `Serve scripted model answers over HTTP until you interrupt the command, with the APIs of Anthropic, OpenAI,
+Gemini, and Ollama. The first line of output is the server's address. A script has a list of answers:
 
   answers:
     - tools: [{name: orders_lookup, input: {id: "42"}}]
     - text: The order comes to 12.50.
 
-A conversation gets the answer whose number is that of the tools' results in it.`,
+A conversation gets the first answer, then the next answer after each tool result. The last answer is repeated.`,
 		Example: `  workcell dev mockmodel --script model.yaml &
-  ANTHROPIC_BASE_URL=http://127.0.0.1:8899 ANTHROPIC_API_KEY=none workcell agent run fixer.prompt 'mend the tests'`,
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8899 ANTHROPIC_API_KEY=none workcell agent run fixer.prompt 'fix the tests'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveMockModel(cmd.Context(), listen, script) },
 	})
-	cmd.Flags().StringVar(&listen, "listen", listen, "address to listen on")
-	cmd.Flags().StringVar(&script, "script", "", "`FILE` of answers (default: \"ok\" to everything)")
+	cmd.Flags().StringVar(&listen, "listen", listen, "`ADDRESS` to listen on")
+	cmd.Flags().StringVar(&script, "script", "", "`FILE` with the answers (default: always answer \"ok\")")
 	return cmd
 }
 
@@ -91,7 +91,7 @@ func (s mockScript) answer(_ int, r llmmock.Request) llmmock.Answer {
 		}
 	}
 	if len(answer.Calls) == 0 && answer.Text == "" {
-		answer.Text = "none of the script's tools is offered"
+		answer.Text = "the tools in the script are not available"
 	}
 	return answer
 }

@@ -57,10 +57,12 @@ func newMCPCmd(a *app) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
 	cmd := a.verb(engineFlags|imageFlags|modelFlags|auditFlags, &cobra.Command{
 		Use:   "mcp [flags]",
-		Short: "Serve the sandboxes to MCP clients",
-		Long: `Serve the sandboxes to MCP clients: coding agents, IDEs, chat applications. On stdio one client starts this command
-and talks to it; its end is the end of the server and of its sandboxes. On http many clients may connect; off the
-loopback addresses each of them needs a bearer token.`,
+		Short: "Serve sandboxes to MCP clients",
+		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
+
+With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
+sandboxes. With the http transport, many clients can connect. Each of them needs a bearer token, unless the server
+listens on a loopback address.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +
@@ -81,20 +83,20 @@ loopback addresses each of them needs a bearer token.`,
 	o.http.addTo(cmd)
 	o.policy.addTo(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.agents, "agents", "", "directory of agents (*.prompt) that execute_task can run, and that workflows use")
-	f.StringVar(&o.workflows, "workflows", "", "directory of workflows (*.yaml) that execute_task can run")
-	f.StringSliceVar(&o.coding.agents, "executors", nil, "coding agents that execute_task can run, as claude or claude=anthropic/claude-sonnet-4-5: "+strings.Join(frontmatter.ExecutorAgents(), ", "))
-	f.Float64Var(&o.coding.budget, "budget-usd", 0, "what the model of each task of --executors may cost; 0 for no bound")
+	f.StringVar(&o.agents, "agents", "", "`DIR` with agents (*.prompt) that execute_task and workflows can run")
+	f.StringVar(&o.workflows, "workflows", "", "`DIR` with workflows (*.yaml) that execute_task can run")
+	f.StringSliceVar(&o.coding.agents, "executors", nil, "coding agents that execute_task can run, for example claude or claude=anthropic/claude-sonnet-4-5: "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+	f.Float64Var(&o.coding.budget, "budget-usd", 0, "maximum model cost in USD for each task of --executors; 0 means no limit")
 	f.Var(oneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
-	f.StringVar(&o.image, "image", "", "image of the sandboxes (default that of --runtime)")
-	f.Var(oneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "the language of the sandboxes (default python)")
-	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "what the sandboxes can reach")
-	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that the sandboxes can reach without a network: NAME, *.NAME, NAME:PORT, registry:NAME; may be repeated")
-	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
+	f.StringVar(&o.image, "image", "", "image of the sandboxes (default: the image for --runtime)")
+	f.Var(oneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "language of the sandboxes (default python)")
+	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of the sandboxes")
+	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that sandboxes without network access can reach: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
+	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "maximum number of open sandboxes for all clients; more fail with capacity")
 	a.poolFlag(f)
-	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache of the machine that the sandboxes read, such as pip; may be repeated")
-	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "what becomes of the sandboxes when the server ends (default "+onExitKeep+" for --transport http with a database)")
-	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "idle time after which a sandbox is closed")
+	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache that the sandboxes can read, for example pip (repeatable)")
+	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "action for the sandboxes when the server exits (default "+onExitKeep+" for --transport http with a database)")
+	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "close a sandbox after this idle time")
 	return cmd
 }
 
@@ -210,15 +212,15 @@ func (o *mcpOptions) check(a *app) error {
 	problems := netrule.List{Allow: o.hosts}.Problems()
 	switch {
 	case len(problems) > 0:
-		return usageError(fmt.Errorf("--network-allow: %w", problems[0]), "write it as example.org, *.example.org, example.org:8443 or registry:npm")
+		return usageError(fmt.Errorf("--network-allow: %w", problems[0]), "use example.org, *.example.org, example.org:8443, or registry:npm")
 	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
-		return usageError(errors.New("--network-allow bounds what sandboxes without a network reach"), "leave out --network "+string(backend.NetworkBridge))
+		return usageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
 	case a.maxSandboxes < 1:
-		return usageError(fmt.Errorf("--max-sandboxes %d", a.maxSandboxes), "at least 1")
+		return usageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.maxSandboxes), "must be at least 1")
 	case o.idle < time.Second:
-		return usageError(fmt.Errorf("--idle-timeout %v is shorter than a second", o.idle), "")
+		return usageError(fmt.Errorf("invalid value %v for --idle-timeout", o.idle), "must be at least 1s")
 	case o.transport == transportStdio && o.http.given():
-		return usageError(errors.New("--listen, --token-file and the like belong to --transport http"), "")
+		return usageError(errors.New("--listen, --token-file, and other HTTP flags require --transport http"), "")
 	}
 	return a.checkCaches(o.caches)
 }
@@ -230,7 +232,7 @@ func (o *mcpOptions) serveStdio(ctx context.Context, a *app, srv *mcpserver.Serv
 	if f, ok := out.(*os.File); ok {
 		own, err := takeStdout(f, os.Stderr)
 		if err != nil {
-			return fmt.Errorf("cannot keep standard output clean: %w", err)
+			return fmt.Errorf("cannot redirect standard output: %w", err)
 		}
 		defer own.Close() // the client has hung up, or does not care any more
 		out = own
@@ -253,9 +255,9 @@ func limitFlag(of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, 
 		n, err := strconv.ParseInt(text, 10, 64)
 		switch {
 		case err != nil:
-			return errors.New("not a whole number")
+			return errors.New("must be a whole number")
 		case n < 0:
-			return errors.New("it must be at least 0")
+			return errors.New("must be at least 0")
 		}
 		*of(&p.Limits) = n
 		return nil
@@ -263,37 +265,37 @@ func limitFlag(of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, 
 }
 
 func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.file, "policy", "", "YAML file with the guard policy; the flags below go over it")
+	cmd.Flags().StringVar(&f.file, "policy", "", "YAML `FILE` with the guard policy, which the flags below override")
 	for _, row := range []struct {
 		name, usage string
 		set         func(*mcpserver.Policy, string) error
 	}{
-		{"refuse-command", "refuse commands that begin with these words, as in 'git push'; may be repeated", func(p *mcpserver.Policy, text string) error {
+		{"refuse-command", "refuse commands that start with these words, for example 'git push' (repeatable)", func(p *mcpserver.Policy, text string) error {
 			p.Commands.Refuse = append(p.Commands.Refuse, mcpserver.CommandRule{Pattern: text})
 			return nil
 		}},
-		{"allow-command", "allow only commands that begin with these words; may be repeated", func(p *mcpserver.Policy, text string) error {
+		{"allow-command", "allow only commands that start with these words (repeatable)", func(p *mcpserver.Policy, text string) error {
 			p.Commands.Allow = append(p.Commands.Allow, mcpserver.CommandRule{Pattern: text})
 			return nil
 		}},
-		{"refuse-file", "refuse files whose name matches, as in '*.exe'; may be repeated", func(p *mcpserver.Policy, text string) error {
+		{"refuse-file", "refuse files with matching names, for example '*.exe' (repeatable)", func(p *mcpserver.Policy, text string) error {
 			p.Files.Refuse = append(p.Files.Refuse, text)
 			return nil
 		}},
-		{"allow-file", "allow only files whose name matches; may be repeated", func(p *mcpserver.Policy, text string) error {
+		{"allow-file", "allow only files with matching names (repeatable)", func(p *mcpserver.Policy, text string) error {
 			p.Files.Allow = append(p.Files.Allow, text)
 			return nil
 		}},
-		{"max-file-mb", "largest file through the file tools, 0 is no bound (default 10)",
+		{"max-file-mb", "maximum file size in MiB for the file tools; 0 means no limit (default 10)",
 			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.FileMB })},
-		{"max-workspace-mb", limitUsage("workspace_mb") + ", set aside on the disk where that can be; 0 leaves it to agents and workflows",
+		{"max-workspace-mb", limitUsage("workspace_mb") + ", reserved on disk if possible; 0 uses the limits of agents and workflows",
 			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.WorkspaceMB })},
-		{"max-exec-timeout", "longest command, program or task, as 90s, 0 is no bound (default 5m0s)", func(p *mcpserver.Policy, text string) (err error) {
+		{"max-exec-timeout", "maximum time for a command, program, or task, for example 90s; 0 means no limit (default 5m0s)", func(p *mcpserver.Policy, text string) (err error) {
 			if p.Limits.ExecTimeout, err = time.ParseDuration(text); err != nil {
-				return errors.New("not a time such as 90s or 5m")
+				return errors.New("must be a duration, for example 90s or 5m")
 			}
 			if p.Limits.ExecTimeout < 0 || p.Limits.ExecTimeout%time.Second != 0 {
-				return errors.New("it must be in whole seconds, at least 0")
+				return errors.New("must be in whole seconds, at least 0")
 			}
 			return nil
 		}},
@@ -312,11 +314,11 @@ func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {
 	if f.file != "" {
 		file, err := os.Open(f.file)
 		if err != nil {
-			return p, fail(exitInvalid, err, "--policy names a YAML file")
+			return p, fail(exitInvalid, err, "pass a YAML file with --policy FILE")
 		}
 		defer file.Close() // only read from
 		if p, err = mcpserver.ParsePolicy(file); err != nil {
-			return p, fail(exitInvalid, fmt.Errorf("%s: %w", f.file, err), "docs/mcp.md describes the guard policy")
+			return p, fail(exitInvalid, fmt.Errorf("%s: %w", f.file, err), "see docs/mcp.md for the guard policy")
 		}
 	}
 	for _, set := range f.over {
@@ -347,14 +349,14 @@ type mcpHTTPFlags struct {
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
-	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "address of --transport http")
-	fs.StringVar(&f.tokenFile, "token-file", "", "file with bearer tokens, a line each: NAME TOKEN [EXPIRY as 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, next to localhost and addresses; may be repeated")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "origin of a web page that may use the server, as https://app.example; may be repeated")
-	fs.StringVar(&f.cert, "tls-cert", "", "file with the certificate chain, for HTTPS")
-	fs.StringVar(&f.key, "tls-key", "", "file with the private key, for HTTPS")
-	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "open connections, more wait")
-	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "requests per second of one client")
+	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`ADDRESS` for --transport http")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with bearer tokens, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "host `NAME` that clients may use, in addition to localhost and IP addresses (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "`ORIGIN` of a web page that may use the server, for example https://app.example (repeatable)")
+	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate chain for HTTPS")
+	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the private key for HTTPS")
+	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; more must wait")
+	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum requests per second for each client")
 	f.flags = fs
 	cmd.Flags().AddFlagSet(fs)
 }
@@ -371,7 +373,7 @@ func (f *mcpHTTPFlags) given() bool {
 func (f *mcpHTTPFlags) prepare(a *app) (serve serveFunc, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
-			return nil, nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
+			return nil, nil, usageError(fmt.Errorf("invalid value %d for --%s", n, name), "must be at least 1")
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
@@ -384,7 +386,7 @@ func (f *mcpHTTPFlags) prepare(a *app) (serve serveFunc, end func(), err error) 
 	}
 	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return nil, nil, usageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
-			"pass --token-file, or set "+mcpTokenEnv+", or listen on 127.0.0.1")
+			"pass --token-file, set "+mcpTokenEnv+", or listen on 127.0.0.1")
 	}
 	if opts.TLS, err = f.tls(); err != nil {
 		return nil, nil, err
@@ -447,11 +449,11 @@ func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
 		return nil, nil
 	}
 	if f.cert == "" || f.key == "" {
-		return nil, usageError(errors.New("--tls-cert and --tls-key go together"), "")
+		return nil, usageError(errors.New("--tls-cert and --tls-key must be used together"), "")
 	}
 	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
-		return nil, fail(exitInvalid, err, "--tls-cert and --tls-key name PEM files")
+		return nil, fail(exitInvalid, err, "--tls-cert and --tls-key must be PEM files")
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
@@ -466,11 +468,11 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	}
 	file, err := os.Open(f.tokenFile)
 	if err != nil {
-		return nil, fail(exitInvalid, err, "--token-file names a file with lines of NAME TOKEN")
+		return nil, fail(exitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
 	}
 	defer file.Close() // only read from
 	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
-		return nil, fail(exitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile), "chmod 600 "+f.tokenFile)
+		return nil, fail(exitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile), "run chmod 600 "+f.tokenFile)
 	}
 	var tokens []mcpserver.Token
 	lines := bufio.NewScanner(file)
@@ -481,7 +483,7 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 		}
 		t, err := parseToken(fields)
 		if err != nil {
-			return nil, fail(exitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err), "a line is NAME TOKEN [EXPIRY]")
+			return nil, fail(exitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err), "each line must be NAME TOKEN [EXPIRY]")
 		}
 		tokens = append(tokens, t)
 	}
@@ -489,20 +491,20 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 		return nil, fail(exitInvalid, err, "")
 	}
 	if len(tokens) == 0 {
-		return nil, fail(exitInvalid, fmt.Errorf("%s holds no token", f.tokenFile), "a line is NAME TOKEN [EXPIRY]")
+		return nil, fail(exitInvalid, fmt.Errorf("no tokens in %s", f.tokenFile), "each line must be NAME TOKEN [EXPIRY]")
 	}
 	return tokens, nil
 }
 
 func parseToken(fields []string) (mcpserver.Token, error) {
 	if len(fields) < 2 || len(fields) > 3 {
-		return mcpserver.Token{}, errors.New("not a name and a token")
+		return mcpserver.Token{}, errors.New("expected a name and a token")
 	}
 	t := mcpserver.Token{Name: fields[0], Secret: fields[1]}
 	if len(fields) == 3 {
 		var err error
 		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
-			return mcpserver.Token{}, fmt.Errorf("the expiry %q is not of the form 2027-01-31T00:00:00Z", clip(fields[2], 40))
+			return mcpserver.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", clip(fields[2], 40))
 		}
 	}
 	return t, nil

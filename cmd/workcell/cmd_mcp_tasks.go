@@ -77,7 +77,7 @@ func (a *app) taskRunner(m *session.Manager, agents, workflows string, coding co
 		errs = append(errs, r.addWorkflows(workflows, agents))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fail(exitInvalid, err, "each task needs a name of its own: an agent its file's, a workflow its id; `workcell validate` shows all other problems")
+		return nil, fail(exitInvalid, err, "task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
 	}
 	return r, nil
 }
@@ -85,7 +85,7 @@ func (a *app) taskRunner(m *session.Manager, agents, workflows string, coding co
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		r.notice("warning: left out: %v", p)
+		r.notice("warning: skipped: %v", p)
 	}
 }
 
@@ -102,7 +102,7 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		if first, taken := r.tasks[name]; taken {
-			return fmt.Errorf("%s: the task %s is %s already", path, name, first.Kind)
+			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
 		r.tasks[name] = mcpTask{
 			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
@@ -133,7 +133,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			continue
 		}
 		if first, taken := r.tasks[wf.ID]; taken {
-			errs = append(errs, fmt.Errorf("%s: the task %s is in %s, too", path, wf.ID, first.path))
+			errs = append(errs, fmt.Errorf("%s: task name %s is already used in %s", path, wf.ID, first.path))
 			continue
 		}
 		r.tasks[wf.ID] = mcpTask{
@@ -162,14 +162,14 @@ func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err == nil {
 		return res, nil
 	}
-	r.logger().WarnContext(ctx, "a task failed", "task", req.Name, "error", err)
+	r.logger().WarnContext(ctx, "task failed", "task", req.Name, "error", err)
 	return res, r.paths.error(err)
 }
 
 func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	t, ok := r.tasks[req.Name]
 	if !ok {
-		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "there is no such task", "")
+		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "task not found", "")
 	}
 	shared, err := r.host(ctx, t)
 	if err != nil {
@@ -256,7 +256,7 @@ func (r *taskRunner) forgetRun(run session.Run) {
 func (r *taskRunner) forget(run session.Run) {
 	for _, s := range r.began.with[run] {
 		if err := s.Remove(); err != nil {
-			r.logger().Warn("the copy of a workspace was not removed", "error", err)
+			r.logger().Warn("cannot remove the copy of a workspace", "error", err)
 		}
 	}
 	delete(r.began.with, run)
@@ -272,7 +272,7 @@ func (r *taskRunner) Close() {
 		err = errors.Join(err, os.RemoveAll(r.prompts))
 	}
 	if err != nil {
-		r.logger().Warn("copies of workspaces were not removed", "error", err)
+		r.logger().Warn("cannot remove copies of workspaces", "error", err)
 	}
 }
 
@@ -343,8 +343,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
 	if err != nil {
 		if code, todo := classify(err); code == exitModel {
-			e := toolspec.NewError(toolspec.CodeUnavailable, "the task has no model to run with: "+err.Error(),
-				"Tell the user how to mend it where the server is started: "+todo)
+			e := toolspec.NewError(toolspec.CodeUnavailable, "no model available for the task: "+err.Error(),
+				"Tell the user how to fix this where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -376,7 +376,7 @@ func taskError(err error) error {
 	}
 	var conflict *session.ConflictError
 	if errors.As(err, &conflict) {
-		return toolspec.NewError(code, clip(err.Error(), 2000), "Another task of the session has another kind of sandbox: pass new as session_id.")
+		return toolspec.NewError(code, clip(err.Error(), 2000), "Another task in this session uses a different kind of sandbox: pass new as session_id.")
 	}
 	return toolspec.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
 }

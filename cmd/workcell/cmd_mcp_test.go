@@ -155,7 +155,7 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		t.Errorf("tasks %v", tasks)
 	}
 	for _, want := range []string{"bad.prompt:3:17: ", "wrong.yaml:3:19: ", "wrong.yaml:4:5: "} {
-		if !strings.Contains(stderr.String(), "workcell: warning: left out: "+filepath.Join(dir, want)) {
+		if !strings.Contains(stderr.String(), "workcell: warning: skipped: "+filepath.Join(dir, want)) {
 			t.Errorf("%s is missing in:\n%s", want, stderr.String())
 		}
 	}

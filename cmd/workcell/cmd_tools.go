@@ -38,23 +38,23 @@ func newToolsCmd(a *app) *cobra.Command {
 	o := &toolsOptions{app: a}
 	verb := func(cmd *cobra.Command) *cobra.Command {
 		a.hostToolsFlag(cmd.Flags())
-		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools hold (default: every tool may be called)")
+		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools apply (default: all tools are allowed)")
 		return cmd
 	}
 	as := asPython
 	show := verb(&cobra.Command{
-		Use: "show SERVER.TOOL", Short: "Show what a tool takes and returns", Args: cobra.ExactArgs(1),
+		Use: "show SERVER.TOOL", Short: "Show the input and output of a tool", Args: cobra.ExactArgs(1),
 		Example: "  workcell tools show orders.lookup --as json --host-tools host-tools.yaml",
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
 	})
-	show.Flags().Var(oneOf(&as, asPython, asJSON), "as", "language of the declaration")
+	show.Flags().Var(oneOf(&as, asPython, asJSON), "as", "format of the declaration")
 	return group(&cobra.Command{
-		Use: "tools", Short: "Look at the tools of the host that code in sandboxes may call",
-		Long: `Look at the tools of the host that code in sandboxes may call. The servers are those of the file of --host-tools; what
-an agent may call of them is in host_tools of its file.`,
+		Use: "tools", Short: "Inspect and call host tools",
+		Long: `Inspect and call host tools, which code in sandboxes may call. The file in --host-tools configures their MCP
+servers. In an agent's file, host_tools selects the tools that the agent may call.`,
 	},
 		verb(a.verb(outputFlags, &cobra.Command{
-			Use: "ls [SERVER]", Short: "List the tools and what is decided about them", Args: cobra.MaximumNArgs(1),
+			Use: "ls [SERVER]", Short: "List host tools and their access rules", Args: cobra.MaximumNArgs(1),
 			Example: "  workcell tools ls --host-tools examples/host-tools.yaml --agent examples/agents/order-desk.prompt",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return o.list(cmd.Context(), strings.Join(args, ""))
@@ -62,9 +62,9 @@ an agent may call of them is in host_tools of its file.`,
 		})),
 		show,
 		verb(&cobra.Command{
-			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool as code inside a sandbox would", Args: cobra.RangeArgs(1, 2),
-			Long: `Call a tool as code inside a sandbox would: with the same checks, conditions, limits and questions. The result goes to
-standard output.`,
+			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool as code in a sandbox would", Args: cobra.RangeArgs(1, 2),
+			Long: `Call a tool as code in a sandbox would, with the same checks, conditions, limits, and approvals. The result
+is printed to standard output.`,
 			Example: `  workcell tools call orders.lookup '{"id": "42"}' --host-tools host-tools.yaml`,
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return o.call(cmd.Context(), args[0], strings.Join(args[1:], ""))
@@ -80,7 +80,7 @@ func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn 
 		return err
 	}
 	if r == nil {
-		return usageError(errors.New("no file names the servers of host tools"), "pass --host-tools FILE")
+		return usageError(errors.New("no host tools file specified"), "pass --host-tools FILE")
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	grant := hosttools.Grant{Approver: approver}
@@ -160,7 +160,7 @@ func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
 			return t, nil
 		}
 	}
-	return hosttools.Tool{}, fail(exitNotFound, fmt.Errorf("there is no tool %q", name), "`workcell tools ls` lists them")
+	return hosttools.Tool{}, fail(exitNotFound, fmt.Errorf("tool %q not found", name), "run `workcell tools ls` to list tools")
 }
 
 func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {

@@ -28,32 +28,33 @@ func newWorkerCmd(a *app) *cobra.Command {
 	o := worker.Options{MaxRuns: 4}
 	cmd := a.verb(engineFlags|imageFlags|auditFlags, &cobra.Command{
 		Use:   "worker",
-		Short: "Carry out the runs that are detached, and go on with those whose worker died",
-		Long: `Carry out the runs that ` + "`workcell run --detach`" + ` puts into the queue of the PostgreSQL database of --state, and go on with
-those whose worker died. As many workers as one likes may do that, on one machine or several. A run is carried out by one of
-them at a time, with the flags it was started with, the models' keys in the environment of the worker, and what the worker's
-machine is configured to allow.
+		Short: "Run queued workflows",
+		Long: `Run the workflows that ` + "`workcell run --detach`" + ` added to the queue in the PostgreSQL database
+(--state), and resume runs whose worker died. You can start any number of workers, on one or more hosts. Each run is
+executed by one worker at a time. It uses the flags that it was started with, the model keys in the environment of the
+worker, and the configuration of the worker's host.
 
-The first Ctrl-C or TERM ends it: it takes no more runs, and gives those that it has --grace to end. What has not ended then
-is interrupted, and goes on in another worker, in the same sandboxes if that reaches their engine. A second one exits at once.`,
+On the first Ctrl-C or TERM, the worker takes no more runs and waits up to --grace for its current runs to finish.
+Unfinished runs are interrupted, and another worker resumes them, in the same sandboxes if it can connect to their
+engine. On a second signal, the worker exits immediately.`,
 		Example: "  export WORKCELL_STATE=postgres://workcell@db.example.com/workcell\n" +
 			"  workcell worker --max-runs 8\n" +
 			"  workcell worker --backend docker --grace 5m",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.MaxRuns < 1 || o.MaxRuns > maxWorkerRuns {
-				return usageError(fmt.Errorf("--max-runs %d is out of range", o.MaxRuns), fmt.Sprintf("from 1 to %d", maxWorkerRuns))
+				return usageError(fmt.Errorf("invalid value %d for --max-runs", o.MaxRuns), fmt.Sprintf("must be from 1 to %d", maxWorkerRuns))
 			}
 			if o.Grace < 0 {
-				return usageError(fmt.Errorf("--grace %s is negative", o.Grace), "as in --grace 5m")
+				return usageError(fmt.Errorf("invalid value %s for --grace", o.Grace), "for example --grace 5m")
 			}
 			return a.work(cmd.Context(), o)
 		},
 	})
 	f := cmd.Flags()
-	f.IntVar(&o.MaxRuns, "max-runs", o.MaxRuns, "how many runs at once")
-	f.DurationVar(&o.Grace, "grace", 0, "how long runs may go on when the worker is to end, before they are interrupted")
-	f.BoolVar(&a.TraceContent, "trace-content", false, "export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+	f.IntVar(&o.MaxRuns, "max-runs", o.MaxRuns, "maximum number of concurrent runs")
+	f.DurationVar(&o.Grace, "grace", 0, "how long to wait for running workflows on shutdown")
+	f.BoolVar(&a.TraceContent, "trace-content", false, "include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 	a.hostToolsFlag(f)
 	return cmd
 }
@@ -89,7 +90,7 @@ func (a *app) work(ctx context.Context, o worker.Options) (err error) {
 	w := &runWorker{app: a, q: q, tel: tel, said: map[string]string{}}
 	o.Logger, o.Resume = a.logger(), w.resume
 	w.prune(ctx)
-	a.notice("this worker takes up to %d runs at once", o.MaxRuns)
+	a.notice("worker started, runs up to %d workflows at a time", o.MaxRuns)
 	return q.Work(ctx, o)
 }
 
@@ -109,7 +110,7 @@ func (w *runWorker) prune(ctx context.Context) {
 	}
 	w.pruneRuns(ctx, w.q.Journal())
 	if err := w.q.Prune(ctx); err != nil {
-		w.logger().Warn("files of runs that are forgotten are still in the database", "error", err)
+		w.logger().Warn("cannot remove files of old runs from the database", "error", err)
 	}
 }
 
@@ -129,11 +130,11 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 	w.prune(ctx)
 	log := w.q.NewLog(ctx, r.ID)
 	defer log.Close()
-	w.notice("run %s of %s", r.ID, r.Workflow)
+	w.notice("run %s started: workflow %s", r.ID, r.Workflow)
 	err := w.carry(ctx, r, log)
 	if err != nil && ctx.Err() == nil && w.isNews(r.ID, err.Error()) {
 		_, todo := classify(err)
-		fmt.Fprintf(log, "not carried out by %s, and tried again: %v\n", hostname(), err)
+		fmt.Fprintf(log, "cannot run on %s, will retry: %v\n", hostname(), err)
 		if todo != "" {
 			fmt.Fprintf(log, "hint: %s\n", todo)
 		}
@@ -204,10 +205,10 @@ func (h *host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 		h.showKept(ctx, res.RunID)
 		return nil
 	case errors.Is(res.Unfinished, workflow.ErrInterrupted):
-		h.p.Line("interrupted on %s, to go on elsewhere", hostname())
+		h.p.Line("interrupted on %s; another worker can resume the run", hostname())
 		return h.m.Detach(context.WithoutCancel(ctx))
 	}
-	h.p.Line("%v; it is out of the queue, for workcell runs resume %s and workcell runs cancel %[2]s", res.Unfinished, res.RunID)
+	h.p.Line("%v; removed from the queue; run `workcell runs resume %s` or `workcell runs cancel %[2]s`", res.Unfinished, res.RunID)
 	return errors.Join(q.Leave(context.WithoutCancel(ctx), res.RunID), h.m.Detach(context.WithoutCancel(ctx)))
 }
 

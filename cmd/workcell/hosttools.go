@@ -57,7 +57,7 @@ func startEager(ctx context.Context, c *serverfile.Config, sources []hosttools.S
 func (h *host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
-			return fail(exitInvalid, doc.SandboxProblem("host_tools", "", "no file names the servers of these tools"), "pass --host-tools FILE")
+			return fail(exitInvalid, doc.SandboxProblem("host_tools", "", "no host tools file specified"), "pass --host-tools FILE")
 		}
 	}
 	return nil

@@ -432,7 +432,7 @@ func TestCannotHere(t *testing.T) {
 	there.worker(t)
 	eventually(t, "the log says what is missing", func() bool {
 		log := here.ok(t, "runs", "logs", id)
-		return strings.Contains(log, "not carried out by") && strings.Contains(log, "OPENAI_API_KEY")
+		return strings.Contains(log, "cannot run on") && strings.Contains(log, "OPENAI_API_KEY")
 	})
 	if r := here.show(t, id); r.State != "queued" {
 		t.Errorf("the run is %s", r.State)

@@ -163,7 +163,7 @@ func (m *machine) start(t *testing.T, args ...string) *process {
 func (m *machine) worker(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := m.start(t, append([]string{"worker"}, args...)...)
-	eventually(t, "the worker of "+m.name+" works", func() bool { return strings.Contains(p.text(), "runs at once") })
+	eventually(t, "the worker of "+m.name+" works", func() bool { return strings.Contains(p.text(), "worker started") })
 	return p
 }
 
