@@ -76,10 +76,11 @@ func newDoctorCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:     "doctor",
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
-		Short:   "Check the engines and what they can enforce",
-		Long: `Check which engines answer, what they can enforce and that a sandbox really opens, and say how to mend what is
-missing: for each backend, or for the one that --backend names. Exits with 5 when no sandbox can run on the backend that
-commands would take. It pulls nothing.`,
+		Short:   "Check backends, limits, and images",
+		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox, and
+suggest fixes. The command checks all backends, or only --backend. It does not pull images.
+
+It exits with 5 if the backend that other commands would use cannot run sandboxes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)
@@ -95,8 +96,8 @@ commands would take. It pulls nothing.`,
 			return nil
 		},
 	})
-	cmd.Flags().StringVar(&image, "image", "", "image to open a sandbox from (default the first that is there)")
-	cmd.Flags().BoolVar(&network, "network", false, "test with pods whether a Kubernetes cluster enforces NetworkPolicies")
+	cmd.Flags().StringVar(&image, "image", "", "image for the test sandbox (default: the first available image)")
+	cmd.Flags().BoolVar(&network, "network", false, "create pods to test whether a Kubernetes cluster enforces NetworkPolicies")
 	return cmd
 }
 
@@ -116,7 +117,7 @@ func (a *app) diagnose(ctx context.Context, image string, network bool) (*report
 		drivers = []engines.Engine{d}
 	}
 	if network && !slices.ContainsFunc(drivers, func(d engines.Engine) bool { return d.TryNetwork != nil }) {
-		return nil, usageError(errors.New("--network tests a Kubernetes cluster"), "add --backend kubernetes")
+		return nil, usageError(errors.New("--network requires a Kubernetes cluster"), "add --backend kubernetes")
 	}
 	r.Backends = make([]*engineReport, len(drivers))
 	var looking sync.WaitGroup
@@ -145,7 +146,7 @@ func (r *report) table(w io.Writer) error {
 	for _, e := range r.Backends {
 		title := e.Name
 		if r.Backend == engines.Auto && e.Name == r.Chosen {
-			title += " (what --backend auto takes)"
+			title += " (used by --backend auto)"
 		}
 		fmt.Fprintf(w, "\n%s\n", title)
 		if err := e.table(w); err != nil {
@@ -179,14 +180,14 @@ func (r *report) summary() string {
 	}
 	switch {
 	case r.Usable && !tried:
-		return "the engine is fit; no sandbox was tried"
+		return "the engine is available, but no sandbox was tested"
 	case r.Usable:
-		return "sandboxes can run: " + strings.Join(usable, ", ")
+		return "sandboxes can run on: " + strings.Join(usable, ", ")
 	case len(usable) > 0:
-		return fmt.Sprintf("no sandbox can run with --backend %s; these would do: --backend %s", cmp.Or(r.Chosen, r.Backend),
-			strings.Join(usable, ", --backend "))
+		return fmt.Sprintf("no sandbox can run with --backend %s; use --backend %s", cmp.Or(r.Chosen, r.Backend),
+			strings.Join(usable, " or --backend "))
 	}
-	return "no sandbox can run here"
+	return "no sandbox can run; fix the failed checks above"
 }
 
 // examine runs the checks of one backend in order; each needs the one before it.
@@ -204,13 +205,13 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	switch d.Name {
 	case engines.Docker: // which says itself what filter it has
 	case engines.Kubernetes:
-		r.add("seccomp", verdictOK, "that of the container runtime, on every sandbox", "")
+		r.add("seccomp", verdictOK, "container runtime's filter, for all sandboxes", "")
 	default:
-		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
+		r.add("seccomp", verdictOK, "Workcell's filter, for all sandboxes", "")
 	}
 	if d.Name == engines.Local {
-		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
-			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
+		r.add("isolation", verdictWarn, "less than a container: sandboxes can read and run programs in the host's system directories, "+
+			"and no daemon supervises them", "use docker or containerd for stronger isolation; docs/local.md compares them")
 	}
 	r.enforcement(m.Backend().Capabilities())
 	found := r.images(ctx, m.Backend(), a.loaded, image)
@@ -257,7 +258,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	r.add("engine", verdictOK, strings.TrimSpace(info.Name+" "+info.Version), "")
 	facts := [][2]string{{"api", info.API}}
 	if info.Kernel != "" {
-		facts = append(facts, [2]string{"machine", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel})
+		facts = append(facts, [2]string{"host", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel})
 	}
 	if info.Cgroup != "" {
 		facts = append(facts, [2]string{"cgroup", "version " + info.Cgroup})
@@ -277,40 +278,40 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 // enforcement reports what limits hold on this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
-	workspace := "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
+	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they exceed it"
 	switch c.Workspace {
 	case backend.WorkspaceSized:
-		workspace = "size of /workspace, by a file system of its own, whose space is set aside where the disk can do that"
+		workspace = "size of /workspace, with a separate file system; its space is reserved if the disk supports it"
 	case backend.WorkspaceMemory:
-		workspace = "size of /workspace, which lies in memory"
+		workspace = "size of /workspace, in memory"
 	}
-	root := "root: writable, watched: commands end when the workspace_mb that was asked for, or else 4 GiB, is passed outside of /workspace"
+	root := "root: writable, monitored: commands are killed if files outside /workspace exceed workspace_mb, or 4 GiB by default"
 	if c.RootEnforcement == backend.WorkspaceMemory {
-		root = "root: writable, which lies in memory"
+		root = "root: writable, in memory"
 	}
-	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
+	cgroups := "enable this cgroup controller for the engine; for a rootless engine, set up systemd delegation as root (see its documentation)"
 	if r.Name == engines.Kubernetes {
-		cgroups = "the kubelet's podPidsLimit bounds every pod of a node; agents that ask for limits.pids are refused"
+		cgroups = "the kubelet's podPidsLimit applies to all pods; agents that set limits.pids are refused"
 	}
 	if r.Name == engines.Local {
-		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
+		cgroups = "run as root, or as another user with systemd-run --user --scope workcell … (see docs/local.md)"
 	}
 	for _, l := range []struct {
 		name, what string
 		ok         bool
 		fix        string
 	}{
-		{"memory limit", "memory and swap together", c.Memory, cgroups},
-		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
+		{"memory limit", "memory and swap combined", c.Memory, cgroups},
+		{"cpu limit", "CPU time, in thousandths of a core", c.CPU, cgroups},
 		{"process limit", "processes and threads", c.PIDs, cgroups},
-		{"workspace size", workspace, c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
+		{"workspace size", workspace, c.Workspace != "", "agents that set limits.workspace_mb are refused; remove it"},
 		{"writable root", root, c.WritableRoot, ""},
 		{"stop and start", "files survive a stop", c.Persistent, ""},
 	} {
 		if l.ok {
 			r.add(l.name, verdictOK, "enforced: "+l.what, "")
 		} else {
-			r.add(l.name, verdictWarn, "cannot be enforced; asking for it is an error", l.fix)
+			r.add(l.name, verdictWarn, "cannot be enforced; requests for it fail", l.fix)
 		}
 	}
 	modes := make([]string, len(c.Networks))
@@ -343,9 +344,9 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 		}
 		refs = append(refs, ref)
 	}
-	present, absent := "present", "not present; pulled when first used"
+	present, absent := "present", "not present; pulled on first use"
 	if r.Name == engines.Local {
-		present, absent = "means this machine's own programs", "this machine has no such program"
+		present, absent = "uses the host's programs", "program not found on the host"
 	}
 	first := chosen
 	for _, ref := range refs {
@@ -367,7 +368,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string, error) {
 	checker, ok := b.(backend.ImageChecker)
 	if !ok {
-		return "", fmt.Errorf("whether there is an image %s: %w", ref, backend.ErrUnsupported)
+		return "", fmt.Errorf("cannot check for image %s: %w", ref, backend.ErrUnsupported)
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
@@ -382,7 +383,7 @@ func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string,
 func (r *engineReport) fetch(ref string) string {
 	switch r.Name {
 	case engines.Local:
-		return "install it, as with apt-get install python3 or nodejs"
+		return "install it, for example with apt-get install python3 or nodejs"
 	case engines.Containerd:
 		if full, err := backend.NormalizeImage(ref); err == nil {
 			ref = full
@@ -406,14 +407,14 @@ func (r *engineReport) network(ctx context.Context, d engines.Engine, image stri
 	if conf.Kubernetes().NetworkPolicy == "" {
 		fix = "set kubernetes.network_policy: enforced in workcell.yaml"
 	}
-	r.add(name, verdictOK, "enforced: a sandbox without a network does not reach "+strings.Join(closed, ", "), fix)
+	r.add(name, verdictOK, "enforced: a sandbox without network access cannot reach "+strings.Join(closed, ", "), fix)
 }
 
 // trial opens a sandbox and closes it.
 func (r *engineReport) trial(ctx context.Context, m *session.Manager, image string) {
 	const name = "sandbox"
 	if image == "" {
-		r.add(name, verdictWarn, "not tried: no image is present", "pull one of the images above, or pass --image")
+		r.add(name, verdictWarn, "not tested: no image available", "pull one of the images above, or pass --image")
 		return
 	}
 	r.tried = true
@@ -427,7 +428,7 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: pull})
 	if err != nil {
 		_, hint := classify(err)
-		r.add(name, verdictFail, "does not open: "+sanitize.Line(err.Error()), hint)
+		r.add(name, verdictFail, "cannot be opened: "+sanitize.Line(err.Error()), hint)
 		return
 	}
 	took := time.Since(began).Round(time.Millisecond)
@@ -436,14 +437,14 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	r.snapshots(ctx, s)
 	if r.Name == engines.Local {
 		for _, name := range frontmatter.ExecutorAgents() {
-			r.agentVersion(ctx, s, name, "this machine")
+			r.agentVersion(ctx, s, name, "host")
 		}
 	}
 	if err := s.Close(ctx); err != nil {
-		r.add(name, verdictFail, "does not close: "+sanitize.Line(err.Error()), "")
+		r.add(name, verdictFail, "cannot be closed: "+sanitize.Line(err.Error()), "")
 		return
 	}
-	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
+	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s as %s, with %s",
 		image, took, info.User, strings.Join(info.Programs, ", ")), "")
 }
 
@@ -452,11 +453,11 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	const name = "snapshots"
 	switch _, mechanism, err := s.Snapshots(ctx); {
 	case err != nil:
-		r.add(name, verdictOK, "none: "+sanitize.Line(err.Error()), "")
+		r.add(name, verdictOK, "not available: "+sanitize.Line(err.Error()), "")
 	case mechanism == backend.SnapshotReflink:
-		r.add(name, verdictOK, "reflink: they share blocks with the workspace", "")
+		r.add(name, verdictOK, "reflink: snapshots share blocks with the workspace", "")
 	default:
-		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first one copies the workspace", "for milliseconds, see docs/snapshots.md#a-disk-for-snapshots")
+		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace", "for fast snapshots, see docs/snapshots.md#a-disk-for-snapshots")
 	}
 }
 
@@ -474,10 +475,10 @@ func (r *engineReport) ownKernel(ctx context.Context, m *session.Manager, image 
 	at := slices.IndexFunc(r.Engine.OCIRuntimes, func(have string) bool { return slices.Contains(ownKernels(), have) })
 	switch {
 	case at < 0:
-		r.add(name, verdictOK, "none: sandboxes share the machine's kernel", "for code that must not: gVisor or Kata, see docs/gvisor.md")
+		r.add(name, verdictOK, "none: sandboxes share the host's kernel", "to isolate the kernel, use gVisor or Kata; see docs/gvisor.md")
 		return
 	case image == "":
-		r.add(name, verdictOK, "not tried: --oci-runtime "+r.Engine.OCIRuntimes[at], "")
+		r.add(name, verdictOK, "not tested: --oci-runtime "+r.Engine.OCIRuntimes[at], "")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
@@ -486,9 +487,9 @@ func (r *engineReport) ownKernel(ctx context.Context, m *session.Manager, image 
 	kernel, err := kernelUnder(ctx, m, session.Request{Image: image, Pull: backend.PullNever, OCIRuntime: runtime})
 	switch {
 	case err != nil:
-		r.add(name, verdictWarn, "no sandbox opens with --oci-runtime "+runtime+": "+sanitize.Line(err.Error()), "see docs/gvisor.md; "+kvm())
+		r.add(name, verdictWarn, "cannot open a sandbox with --oci-runtime "+runtime+": "+sanitize.Line(err.Error()), "see docs/gvisor.md; "+kvm())
 	case kernel == r.Engine.Kernel:
-		r.add(name, verdictWarn, "--oci-runtime "+runtime+" runs sandboxes on the machine's kernel, "+sanitize.Line(kernel), "")
+		r.add(name, verdictWarn, "--oci-runtime "+runtime+" runs sandboxes on the host's kernel, "+sanitize.Line(kernel), "")
 	default:
 		r.add(name, verdictOK, fmt.Sprintf("--oci-runtime %s: kernel %s; %s", runtime, sanitize.Line(kernel), kvm()), "")
 	}
@@ -509,10 +510,10 @@ func kernelUnder(ctx context.Context, m *session.Manager, req session.Request) (
 func kvm() string {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
-		return "without KVM here, gVisor's platform is systrap, and Kata does not run"
+		return "KVM is not available: gVisor uses its systrap platform, and Kata cannot run"
 	}
 	f.Close() //nolint:errcheck // nothing was written
-	return "/dev/kvm can be opened here"
+	return "/dev/kvm is available"
 }
 
 // hostTools reports whether a command of the trial sandbox reaches this process, as code that calls tools of the host does.
@@ -523,9 +524,9 @@ func (r *engineReport) hostTools(ctx context.Context, s *session.Session) {
 	case errors.Is(err, backend.ErrUnsupported):
 		r.add(name, verdictWarn, "not supported: "+sanitize.Line(err.Error()), "")
 	case err != nil:
-		r.add(name, verdictWarn, "code inside does not reach them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
+		r.add(name, verdictWarn, "code in sandboxes cannot call them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
 	default:
-		r.add(name, verdictOK, "code inside reaches them, without a network", "")
+		r.add(name, verdictOK, "code in sandboxes can call them, without network access", "")
 	}
 }
 
@@ -552,7 +553,7 @@ func callHostTool(ctx context.Context, s *session.Session) (err error) {
 	at.Grant(ctx, set, &req)
 	res, err := s.Exec(ctx, req)
 	if err == nil && strings.TrimSpace(string(res.Stdout.Bytes())) != "pong" {
-		err = fmt.Errorf("the command %s with %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
+		err = fmt.Errorf("test command %s with exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}
 	return err
 }

@@ -50,9 +50,9 @@ func (r *engineReport) agents(ctx context.Context, m *session.Manager, a *app) {
 		case err != nil:
 			r.add("agent "+name, verdictWarn, sanitize.Line(err.Error()), "")
 		case id == "" && own[name] != "":
-			r.add("agent "+name, verdictWarn, own[name]+" is not present", r.fetch(own[name])+"; "+variable+" names it")
+			r.add("agent "+name, verdictWarn, own[name]+" is not present", r.fetch(own[name])+"; the image is set by "+variable)
 		case id == "":
-			r.add("agent "+name, verdictWarn, ref+" is not present", "make agents, in a copy of Workcell's source; or "+variable+" with an image that has it")
+			r.add("agent "+name, verdictWarn, ref+" is not present", "run make agents in the Workcell source, or set "+variable+" to an image that has it")
 		case own[name] != "":
 			r.agentInside(ctx, m, name, own[name])
 		default:
@@ -67,12 +67,12 @@ func (r *engineReport) agentInside(ctx context.Context, m *session.Manager, name
 	defer cancel()
 	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
 	if err != nil {
-		r.add("agent "+name, verdictWarn, image+" does not open: "+sanitize.Line(err.Error()), "")
+		r.add("agent "+name, verdictWarn, "cannot open "+image+": "+sanitize.Line(err.Error()), "")
 		return
 	}
 	r.agentVersion(ctx, s, name, image)
 	if err := s.Close(ctx); err != nil {
-		r.add("agent "+name, verdictFail, "the sandbox does not close: "+sanitize.Line(err.Error()), "")
+		r.add("agent "+name, verdictFail, "cannot close the sandbox: "+sanitize.Line(err.Error()), "")
 	}
 }
 
@@ -82,11 +82,11 @@ func (r *engineReport) agentVersion(ctx context.Context, s *session.Session, nam
 	got, err := executor.Version(ctx, s, name)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
-		r.add("agent "+name, verdictWarn, where+" has no program "+name, "install it there, version "+tried)
+		r.add("agent "+name, verdictWarn, "program not found: "+name+", "+where, "install version "+tried)
 	case err != nil:
 		r.add("agent "+name, verdictWarn, where+": "+sanitize.Line(err.Error()), "")
 	case got != tried:
-		r.add("agent "+name, verdictWarn, got+", "+where+"; its driver was tried with "+tried, "")
+		r.add("agent "+name, verdictWarn, got+", "+where+"; Workcell was tested with "+tried, "")
 	default:
 		r.add("agent "+name, verdictOK, got+", "+where, "")
 	}

@@ -33,7 +33,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 	return []string{"README.md", "examples/README.md"}, map[string]map[string]step{
 		"README.md": {
 			`go install github.com/workcell-dev/workcell/cmd/workcell@latest`: {why: "it is a release, and not this tree", instead: "make build", says: `^bin/workcell`},
-			`workcell doctor`:                 {says: `(?m)^sandboxes can run: docker`},
+			`workcell doctor`:                 {says: `(?m)^sandboxes can run on: docker`},
 			fix + ` --workspace ./my-project`: {first: "cp -r examples/workflows/projects/buggy-calculator my-project", says: `(?s)all_passed: true.*1 file changed.*, run: workcell runs apply run_`},
 			`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
 			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
