@@ -180,7 +180,7 @@ func (r Record) gone(req Request) error {
 
 // asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the store's
 // database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that are not,
-// which stay as requested. The sandbox of a run, whose files say which network it may have, then has the requested one.
+// which stay as requested. For the sandbox of a run, the requested network is then used, because files name it.
 func (r Record) asWas(req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {

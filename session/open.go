@@ -439,8 +439,8 @@ func guarded(f func() error) (err error) {
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{
-		m: m, id: id, key: key, req: req, made: req.shape().encode(), hosts: req.Egress, owned: true, created: now, state: StateReady,
-		lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove),
+		m: m, id: id, key: key, req: req, made: req.shape().encode(), hosts: req.Egress, owned: true, created: now,
+		state: StateReady, lastUsed: now, idle: req.IdleTimeout, timeout: req.ExecTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove),
 	}
 	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

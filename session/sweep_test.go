@@ -30,7 +30,7 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 	return m
 }
 
-// TestRecordOfAnother: a record cannot give a key the sandbox of another one, whether its process lives or not.
+// TestRecordOfAnother: a record cannot give a key the sandbox of another key, with and without a live owner.
 func TestRecordOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*session.Options{"adopted": shared(), "joined": joining()} {

@@ -114,8 +114,8 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	return s, err
 }
 
-// openAsIs opens a sandbox as it is: an agent may have opened it with wishes of its own. Its record, which others may have
-// written, opens no network to it. So the request names the recorded one if the workflow or one of its agents does.
+// openAsIs opens a sandbox as it is, because an agent may have opened it with other wishes. Others may have written its
+// record. So the request names the recorded network only if the workflow or one of its agents does.
 func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
 	req.Mode = session.OpenAsIs
 	describer, ok := r.agents.(SandboxDescriber)
@@ -131,7 +131,8 @@ func (r *run) openAsIs(ctx context.Context, key session.Key, req session.Request
 			if b, ok := s.body.(*agentBody); ok && info.Key == key {
 				wish, _ := describer.AgentSandbox(b.agent)
 				wish = wish.WithDefaults(r.base)
-				if wish.Egress.Equal(info.Egress) && cmp.Or(wish.Network, backend.NetworkNone) == cmp.Or(info.Network, backend.NetworkNone) {
+				network := cmp.Or(wish.Network, backend.NetworkNone)
+				if wish.Egress.Equal(info.Egress) && network == cmp.Or(info.Network, backend.NetworkNone) {
 					req.Network, req.Egress = wish.Network, wish.Egress
 				}
 			}
