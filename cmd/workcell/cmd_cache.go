@@ -36,7 +36,7 @@ func (a *app) caches() (*cache.Store, error) {
 	}
 	store, err := cache.Open(filepath.Join(string(dir), "caches"), own...)
 	if err != nil {
-		return nil, fail(exitInvalid, err, "see caches in the configuration; `workcell config show --origin` says where it is")
+		return nil, fail(exitInvalid, err, "check caches in the configuration; to find the file, run `workcell config show --origin`")
 	}
 	return store, nil
 }
@@ -49,7 +49,7 @@ func (a *app) checkCaches(names []string) error {
 	}
 	for _, name := range names {
 		if _, err := store.Info(name); errors.Is(err, backend.ErrNotFound) {
-			return usageError(err, "`workcell cache ls` shows them")
+			return usageError(err, "run `workcell cache ls` to list caches")
 		}
 	}
 	return nil
@@ -59,9 +59,10 @@ func newCacheCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "cache",
 		Aliases: []string{"caches"},
-		Short:   "Fill, list and empty the caches that sandboxes read",
-		Long: `Fill, list and empty the caches that sandboxes read: what they would download again and again. A sandbox that asks for one,
-by cache: [pip] in the agent's file or by --cache pip, reads it and cannot write to it; only cache fill does.`,
+		Short:   "Manage the package caches of sandboxes",
+		Long: `Fill, list, and empty caches. A cache is a directory on the host that sandboxes read instead of downloading
+the same packages again. A sandbox uses a cache if its agent's file has cache: [pip] or you pass --cache pip.
+Sandboxes cannot write to caches; only cache fill does.`,
 	}, newCacheLsCmd(a), newCacheFillCmd(a), newCacheRmCmd(a))
 }
 
@@ -69,7 +70,7 @@ func newCacheLsCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List the caches and what they hold",
+		Short:   "List caches",
 		Example: "  workcell cache ls -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -105,17 +106,17 @@ func newCacheFillCmd(a *app) *cobra.Command {
 	o := &cacheFillOptions{}
 	cmd := a.verb(engineFlags|imageFlags, &cobra.Command{
 		Use:   "fill NAME -- COMMAND [ARG…]",
-		Short: "Run a command in a sandbox and keep what it downloads",
-		Long: `Run a command in a sandbox of its own and keep what it downloads, beside what the cache has. It runs with variables by which
-pip, npm or go put it into the cache; others find the directory in CACHE_DIR. Sandboxes that open from then on read it; when
-the command fails, or leaves more than the cache may have, nothing changes.
+		Short: "Run a command and cache its downloads",
+		Long: `Run a command in a temporary sandbox and add the files it downloads to the cache. Environment variables make
+pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
+the files. If the command fails or the cache exceeds its maximum size, the cache is not changed.
 
-Whatever the command leaves there is what all sandboxes get that ask for the cache: have it run nothing that you would not run.`,
+All sandboxes that use the cache get these files, so only run commands that you trust.`,
 		Example: "  workcell cache fill pip -- pip download pandas requests\n  workcell cache fill npm --from . -- npm ci\n" +
 			"  workcell cache fill go --image golang:1 --from . -- go mod download",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || cmd.ArgsLenAtDash() > 1 {
-				return usageError(errors.New("name a cache and a command"), "workcell cache fill NAME -- COMMAND")
+				return usageError(errors.New("cache name and command required"), "workcell cache fill NAME -- COMMAND")
 			}
 			return nil
 		},
@@ -125,12 +126,12 @@ Whatever the command leaves there is what all sandboxes get that ask for the cac
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.Request.Image, "image", "", "image (default that of Python for pip, of Node for npm, of bash for others)")
-	f.StringVar(&o.from, "from", "", "`DIR` of this machine whose files the command finds in its work directory")
-	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that the command reaches, in place of the registry of NAME: NAME, *.NAME, NAME:PORT, registry:NAME; may be repeated")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
-	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("most that the cache may have, in MiB (default %d)", cache.DefaultMaxBytes>>20))
-	f.BoolVar(&o.Fresh, "fresh", false, "forget what the cache had")
+	f.StringVar(&o.Request.Image, "image", "", "image (default: the Python image for pip, Node for npm, or bash)")
+	f.StringVar(&o.from, "from", "", "local `DIR` to copy to the command's working directory")
+	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
+	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
+	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
 	return cmd
 }
 
@@ -150,7 +151,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *app) error {
 		return err
 	}
 	if o.sizeMB < 0 || o.sizeMB > 1<<20 {
-		return usageError(fmt.Errorf("--size-mb %d is out of range", o.sizeMB), "from 1 to 1048576")
+		return usageError(fmt.Errorf("invalid value %d for --size-mb", o.sizeMB), "must be from 1 to 1048576")
 	}
 	variables, err := parseEnv(a.env, o.env)
 	if err != nil {
@@ -180,7 +181,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		a.notice("the cache %s has %d files, %s", in.Name, in.Files, byteSize(in.Bytes))
+		a.notice("cache %s has %d files (%s)", in.Name, in.Files, byteSize(in.Bytes))
 		return nil
 	})
 }
@@ -189,7 +190,7 @@ func newCacheRmCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Empty caches",
-		Long:    "Empty caches. Sandboxes that have one go on with it; sessions gc removes it from the disk a day later.",
+		Long:    "Empty caches. Open sandboxes keep the old contents, which sessions gc deletes from disk after a day.",
 		Example: "  workcell cache rm pip npm",
 		Aliases: []string{"remove", "clear"},
 		Args:    cobra.MinimumNArgs(1),

@@ -33,11 +33,11 @@ func (a *app) config() (*config.Config, error) {
 	}
 	c, err := config.Load(config.Options{Env: a.env, File: a.configFlag, Dir: dir, Flags: a.configFlags(), Backends: a.backends()})
 	if err != nil {
-		return nil, fail(exitInvalid, err, "docs/configuration.md describes the file; `workcell config show --origin` shows what holds")
+		return nil, fail(exitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
 	}
 	mounts, err := c.Mounts()
 	if err != nil {
-		return nil, usageError(err, "--mount /srv/data:/data, or /srv/data:/data:rw for one that programs can write to")
+		return nil, usageError(err, "for example --mount /srv/data:/data, or /srv/data:/data:rw for write access")
 	}
 	if err := a.checkMounts(mounts); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (a *app) checkMounts(list []backend.Mount) error {
 			dir, err := filepath.EvalSymlinks(dir)
 			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
 				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
-				return usageError(fmt.Errorf("mounts: %s has what belongs to Workcell", m.Source), "name a directory of its own for it")
+				return usageError(fmt.Errorf("mounts: %s contains files of Workcell", m.Source), "mount another directory")
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func (a *app) checkImage(doc *frontmatter.Document) error {
 		return err // what has no image of its own is checked where the image is known
 	}
 	if err := c.CheckImage(doc.Sandbox.Image); err != nil {
-		return doc.Problem([]any{"sandbox", "image"}, "use another image, or let whoever looks after the list allow it", "%v", err)
+		return doc.Problem([]any{"sandbox", "image"}, "use another image, or ask the operator to allow this image", "%v", err)
 	}
 	return nil
 }
@@ -143,10 +143,10 @@ func newConfigCmd(a *app) *cobra.Command {
 	origin := false
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:   "show",
-		Short: "Show what is configured",
-		Long: `Show every setting and its value. With --origin also where the value comes from: a flag, a variable of the
-environment, file:line:column, or the default. Flags go before the environment, that before the file, and the file before
-the default.`,
+		Short: "Show all settings",
+		Long: `Show all settings and their values. With --origin, the output includes the origin of each value: a flag, an
+environment variable, file:line:column, or the default. Flags override environment variables, which override the
+configuration file.`,
 		Example: "  workcell config show --origin\n  workcell config show --config workcell.yaml -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
@@ -157,13 +157,13 @@ the default.`,
 			return a.showConfig(c.Values(), origin)
 		},
 	})
-	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
+	cmd.Flags().BoolVar(&origin, "origin", false, "show the origin of each value")
 	return group(&cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration",
-		Long: `Show the configuration: workcell.yaml has defaults for limits, images, the backend, traces and retention, and which
-images may be used. It is the file that --config names, else the one that $WORKCELL_CONFIG names, else
-$XDG_CONFIG_HOME/workcell/workcell.yaml with, over it, workcell.yaml in the working directory, which may only tighten.`,
+		Long: `Show the configuration. A workcell.yaml file sets defaults for limits, images, the backend, traces, and
+retention, and the allowed images. Workcell reads the file in --config or $WORKCELL_CONFIG. If neither is set, it
+reads $XDG_CONFIG_HOME/workcell/workcell.yaml and ./workcell.yaml, which can only make settings stricter.`,
 	}, cmd)
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 func newGuestCmd(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "guest", Short: "The program in every sandbox, for engines that cannot copy it there"}, newGuestImageCmd(a))
+	return group(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"}, newGuestImageCmd(a))
 }
 
 func newGuestImageCmd(a *app) *cobra.Command {
@@ -27,23 +27,24 @@ func newGuestImageCmd(a *app) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "image (--output FILE | --push REFERENCE)",
-		Short: "Write or push the image from which pods get the guest",
-		Long: `Write the image from which the pods of a cluster get the guest, as an archive that docker load, ctr images import
-and kind load take, or push it, for every architecture, to a registry with the docker command's credentials. The image
-belongs to this version of workcell. Prints its reference.`,
+		Short: "Write or push the guest agent image",
+		Long: `Write the guest agent image to an archive for docker load, ctr images import, or kind load, or push it to a
+registry for all architectures, and print its reference. Kubernetes pods get the guest agent from this image.
+
+Pushing uses the credentials of the docker command. The image belongs to this version of Workcell.`,
 		Example: "  workcell guest image --push registry.example.com/workcell/guest\n  workcell guest image --output guest.tar && kind load image-archive guest.tar",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case (output == "") == (push == ""):
-				return usageError(errors.New("either --output or --push"), "for example --output guest.tar")
+				return usageError(errors.New("either --output or --push is required"), "for example --output guest.tar")
 			case push != "":
 				if !strings.ContainsAny(push[strings.LastIndexByte(push, '/')+1:], ":@") {
 					push += ":" + embed.Version()
 				}
 				digest, err := guestimage.Push(cmd.Context(), push)
 				if err != nil {
-					return fail(exitFailed, err, "is the registry right, and does `docker login` know it?")
+					return fail(exitFailed, err, "check the registry name, and log in with `docker login`")
 				}
 				_, err = fmt.Fprintf(a.stdout, "%s@%s\n", push, digest)
 				return err
@@ -51,9 +52,9 @@ belongs to this version of workcell. Prints its reference.`,
 			return a.writeGuestImage(output, ref, arch)
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "", "`FILE` to write the archive to; - is standard output, which then has nothing else")
-	cmd.Flags().StringVar(&push, "push", "", "`REFERENCE` to push to; its tag is the guest's version unless it has one")
-	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE` that the image has in the archive")
+	cmd.Flags().StringVar(&output, "output", "", "`FILE` for the archive; with -, write only the archive to standard output")
+	cmd.Flags().StringVar(&push, "push", "", "`REFERENCE` to push to; the default tag is the guest agent version")
+	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE` of the image in the archive")
 	cmd.Flags().StringVar(&arch, "arch", arch, "architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
 	return cmd
 }

@@ -9,8 +9,8 @@ import (
 )
 
 func newGuestCmd(*app) *cobra.Command {
-	return &cobra.Command{Use: "guest", Short: "Not in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
-		return fail(exitUnavailable, errors.New("this workcell was built without Kubernetes, whose pods need the guest's image (tag no_kubernetes)"),
-			"use a workcell that was built with it")
+	return &cobra.Command{Use: "guest", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
+		return fail(exitUnavailable, errors.New("the guest agent image requires Kubernetes, which this build does not include (tag no_kubernetes)"),
+			"use a build with Kubernetes")
 	}}
 }

@@ -55,7 +55,7 @@ func newVersionCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "version",
 		Example: "  workcell version -o json",
-		Short:   "Print the version of workcell and of its guest",
+		Short:   "Print the versions of Workcell and its guest agent",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{
@@ -75,12 +75,12 @@ func newReaperCmd(a *app) *cobra.Command {
 	owner, engine := "", ""
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:    reaper.Command + " --owner ID",
-		Short:  "Remove what another process leaves, when it has ended",
+		Short:  "Clean up after another process exits",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if owner == "" || a.Backend == "" || !filepath.IsAbs(a.stateDirFlag) {
-				return usageError(errors.New("a reaper needs --owner, --backend and --state-dir"), "workcell starts it by itself")
+				return usageError(errors.New("--owner, --backend, and --state-dir are required"), "Workcell starts this command automatically")
 			}
 			if engine == "" {
 				var err error
@@ -97,8 +97,8 @@ func newReaperCmd(a *app) *cobra.Command {
 			return r.Run(cmd.Context(), owner)
 		},
 	})
-	cmd.Flags().StringVar(&owner, "owner", "", "whose end to wait for")
-	cmd.Flags().StringVar(&engine, "engine", "", "as the records of its sandboxes say")
+	cmd.Flags().StringVar(&owner, "owner", "", "`ID` of the owner to wait for")
+	cmd.Flags().StringVar(&engine, "engine", "", "engine `ID` in the records of its sandboxes")
 	return cmd
 }
 
@@ -106,7 +106,7 @@ func newReaperCmd(a *app) *cobra.Command {
 func newManCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
-		Short:  "Write the manual pages into a directory",
+		Short:  "Write manual pages to a directory",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -135,7 +135,7 @@ func (a *app) poolSpecs(conf *config.Config) (specs []session.PoolSpec) {
 
 // poolFlag adds --pool to a server.
 func (a *app) poolFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.pool, "pool", nil, "`IMAGE=N`: keep N sandboxes of this image ready, so that opening one takes milliseconds; may be repeated")
+	f.StringArrayVar(&a.pool, "pool", nil, "`IMAGE=N`: keep N pooled sandboxes of this image for fast opening (repeatable)")
 }
 
 // guarded returns the store that a manager of this command is to use.
