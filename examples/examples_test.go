@@ -124,7 +124,7 @@ func TestWorkflows(t *testing.T) {
 			if diff := cmp.Diff(output, result["output"]); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
-			if !coding && !strings.Contains(stderr, "no model is asked") {
+			if !coding && !strings.Contains(stderr, "instead of a model") {
 				t.Error("it does not say that the answers are recorded")
 			}
 			// The first fix is not enough: the loop is gone through twice, in one sandbox.

@@ -90,7 +90,7 @@ func (a *asker) line(ctx context.Context) (string, error) {
 
 func (a *asker) approve(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
 	if len(r.Args) > maxShownArgs {
-		return hosttools.Decision{Note: "the arguments are too long to be looked at"}, nil
+		return hosttools.Decision{Note: "the arguments are too long to review"}, nil
 	}
 	select {
 	case a.turn <- struct{}{}:
@@ -124,7 +124,7 @@ func question(r hosttools.ApprovalRequest) string {
 		who = "Code of agent " + r.Caller.Agent
 	}
 	return sanitize.Line(fmt.Sprintf("%s asks to call %s.%s with", who, r.Server, r.Tool)) + "\n  " + sanitize.Line(string(r.Args)) +
-		"\nAllow it? y: yes, N: no, a: this tool for the whole run > "
+		"\nAllow? y: yes, N: no, a: always allow this tool in this run > "
 }
 
-var errInputEnded = errors.New("the terminal's input has ended")
+var errInputEnded = errors.New("terminal input ended")

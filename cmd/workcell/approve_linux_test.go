@@ -71,7 +71,7 @@ Go on.
 		}
 		keys("y\ny\ny\ny\n")
 		for _, answer := range tt.types {
-			upTo("for the whole run > ")
+			upTo("in this run > ")
 			keys(answer + "\n")
 		}
 		upTo(commandIsOver)

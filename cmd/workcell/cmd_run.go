@@ -78,10 +78,10 @@ run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 // runArgs wants one workflow. What else people write there is what `agent run` takes.
 func runArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasSuffix(args[0], agentExt) {
-		return usageError(fmt.Errorf("%s is an agent, not a workflow", args[0]), "`workcell agent run "+args[0]+"` runs it")
+		return usageError(fmt.Errorf("%s is an agent, not a workflow", args[0]), "to run it, use `workcell agent run "+args[0]+"`")
 	}
 	if len(args) > 1 && strings.Contains(args[1], "=") {
-		return usageError(fmt.Errorf("%s is not a workflow", clip(args[1], 60)), "an input of a workflow is written --input "+clip(args[1], 60))
+		return usageError(fmt.Errorf("%s is not a workflow", clip(args[1], 60)), "pass workflow inputs with --input "+clip(args[1], 60))
 	}
 	return cobra.ExactArgs(1)(cmd, args)
 }
@@ -201,7 +201,7 @@ func runError(err error) error {
 	case errors.Is(err, workflow.ErrInvalidInput):
 		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
 	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
-		return fail(exitInvalid, err, "--workspace names the directory to copy")
+		return fail(exitInvalid, err, "pass the directory to copy with --workspace DIR")
 	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)), hint.Of(err) != nil:
 		return err
 	default:
@@ -220,15 +220,15 @@ func (h *host) showKept(ctx context.Context, run string) {
 	}
 	list, err := h.m.List(context.WithoutCancel(ctx))
 	if err != nil {
-		h.p.Line("sandboxes were kept, but cannot be listed: %v", err)
+		h.p.Line("cannot list the kept sandboxes: %v", err)
 		return
 	}
 	for _, s := range list {
 		if s.Run == run {
-			h.p.Line("kept %s (%s)", s.ID, s.Key)
+			h.p.Line("kept sandbox %s (%s)", s.ID, s.Key)
 		}
 	}
-	h.p.Line("remove with: workcell sessions rm %s", run)
+	h.p.Line("to remove them, run: workcell sessions rm %s", run)
 }
 
 // resultTable writes a result for people: the facts, then the output as YAML.
@@ -299,7 +299,7 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 
 func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
 	if !strings.HasSuffix(path, agentExt) {
-		return usageError(fmt.Errorf("%s is not an agent", path), "agents end in "+agentExt+"; workflows are for `workcell run`")
+		return usageError(fmt.Errorf("%s is not an agent", path), "agent files end in "+agentExt+"; to run a workflow, use `workcell run`")
 	}
 	if _, err := os.Stat(path); err != nil {
 		return fail(exitInvalid, err, "")
@@ -323,20 +323,20 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 // leave leaves the sandboxes of a run that have what could not be brought home, and says how to have it.
 func (h *host) leave(ctx context.Context, run session.Run, again string) error {
 	if h.Apply {
-		h.p.Line("--apply: nothing is applied, what the run made was not brought home")
+		h.p.Line("--apply: changes not applied because the results were not collected")
 	}
 	ctx = context.WithoutCancel(ctx)
 	list, err := h.m.List(ctx)
 	if err != nil {
-		h.p.Line("the sandbox of run %s is left with what it made, but cannot be named: %v", run.ID, err)
+		h.p.Line("the results of run %s are still in its sandbox, which cannot be listed: %v", run.ID, err)
 	}
 	for _, s := range list {
 		if s.Run == run.ID {
-			h.p.Line("sandbox %s of run %s is left with what it made; copy files with: workcell sessions cp %s:. DIR", s.ID, run.ID, s.ID)
+			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sessions cp %s:. DIR", s.ID, run.ID, s.ID)
 		}
 	}
 	if again != "" {
-		h.p.Line("once the cause is gone, bring it home with: %s", again)
+		h.p.Line("after you fix the problem, collect the results with: %s", again)
 	}
 	return h.m.Detach(ctx)
 }
@@ -356,7 +356,7 @@ func (h *host) agentWorkspace(ctx context.Context, run string) (began *transfer.
 		return nil, nil, err
 	}
 	if began, err = transfer.NewSnapshot(ctx, transfer.Place{Dir: h.Workspace}, own.Base(run)); err != nil {
-		return nil, nil, fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
+		return nil, nil, fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "pass the directory to copy with --workspace DIR")
 	}
 	h.reportSkipped(ctx, transfer.Place{Dir: h.Workspace})
 	return began, func(stuck bool) error {
@@ -365,7 +365,7 @@ func (h *host) agentWorkspace(ctx context.Context, run string) (began *transfer.
 		}
 		err := kept.TakeBase(run, own)
 		if err == nil {
-			h.p.Line("%s as the run began with it: %s", h.Workspace, kept.Base(run))
+			h.p.Line("original copy of %s: %s", h.Workspace, kept.Base(run))
 		}
 		return err
 	}, nil

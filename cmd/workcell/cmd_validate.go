@@ -64,19 +64,20 @@ func newValidateCmd(a *app) *cobra.Command {
 	cmd := a.verb(outputFlags|agentsFlags, &cobra.Command{
 		Use:     "validate PATH…",
 		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
-		Short:   "Check agents, workflows and scripts",
-		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), skills (SKILL.md), and directories of them. The
-agents of workflows, what they include and their skills are checked, too. All problems of all files are reported, each with file and
-line. Needs no engine and no key. Exits with 3 when there is a problem.
+		Short:   "Check agents, workflows, scripts, and skills",
+		Long: `Check agents (*.prompt), workflows and model scripts (*.yaml, *.yml), skills (SKILL.md), and directories with
+such files. The command also checks the agents of workflows, the files that they include, and their skills. It reports
+all problems with file and line, and exits with 3 if it finds a problem. It needs no container engine and no model
+keys.
 
-What is wrong unless ` + "`workcell run`" + ` is told otherwise, such as a model of an unknown provider, which --model replaces,
-or a workspace: that is not there, which --workspace replaces, is a warning.`,
+Problems that you can fix with flags of ` + "`workcell run`" + ` are warnings. Examples are a model of an unknown
+provider (--model) and a workspace: directory that does not exist (--workspace).`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.validate(cmd.Context(), args, strict)
 		},
 	})
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 for warnings, too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 if there are warnings")
 	a.hostToolsFlag(cmd.Flags())
 	return cmd
 }
@@ -149,8 +150,7 @@ func filesToCheck(args []string) ([]string, error) {
 		}
 	}
 	if len(paths) == 0 {
-		return nil, fail(exitInvalid, errors.New("there is no agent and no workflow to check"),
-			"agents end in .prompt, workflows and scripts in .yaml or .yml")
+		return nil, fail(exitInvalid, errors.New("no agents or workflows found"), "agent files end in .prompt, workflows and scripts in .yaml or .yml")
 	}
 	return paths, nil
 }
@@ -186,7 +186,7 @@ func (c *checker) check(ctx context.Context, path string) {
 	switch {
 	case kind == "":
 		wrong = append(wrong, &frontmatter.Error{
-			File: path, Message: "it is neither an agent nor a workflow", Hint: "agents end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
+			File: path, Message: "not an agent or workflow", Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
 		})
 	case kind == "agent":
 		doc, err := checkAgent(path)
@@ -262,7 +262,7 @@ func modelProblem(doc *frontmatter.Document) error {
 		if needsNoModel(doc.Sandbox) {
 			return nil
 		}
-		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
+		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent has no model")
 	}
 	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
 	if _, err := use.Provider(); err != nil {
@@ -277,7 +277,7 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	err := wf.CheckWorkspace(ctx)
 	var at *frontmatter.Error
 	if errors.As(err, &at) {
-		at.Hint = "it is relative to the workflow's file; run --workspace names another one"
+		at.Hint = "the path is relative to the workflow file; to use another directory, run with --workspace"
 	}
 	return err
 }
@@ -287,7 +287,7 @@ func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || rootAllowed(e) {
 		return nil
 	}
-	at.Message, at.Hint = "root is not allowed in sandboxes", "use another user, or set WORKCELL_ALLOW_ROOT=1 where it runs"
+	at.Message, at.Hint = "root is not allowed in sandboxes", "use another user, or set WORKCELL_ALLOW_ROOT=1 to run it"
 	return at
 }
 

@@ -150,7 +150,7 @@ func (a *app) guarded(store state.Records, place state.Place, backendName string
 			return append(vars, a.databaseVariables(place)...), err
 		},
 		Failed: func(err error) {
-			a.notice("should this process be killed, its sandboxes stay until the next command: no reaper can be started: %v", err)
+			a.notice("cannot start the cleanup process (if this command is killed, its sandboxes stay until the next command): %v", err)
 		},
 	})
 }
@@ -281,7 +281,7 @@ func (a *app) openStore(ctx context.Context, place state.Place, use stateUse) (s
 // withoutRecords warns that a command does without the records: with a full disk, a directory that cannot be written or a
 // damaged file it must still be possible to see and remove sandboxes.
 func (a *app) withoutRecords(err error) {
-	a.notice("going by the sandboxes' labels alone: %v", err)
+	a.notice("sandbox records not available, using labels only: %v", err)
 }
 
 // openJournal opens the journals of runs.
@@ -305,7 +305,7 @@ func (a *app) saveEnv(env map[string]string) func(context.Context, *session.Sess
 // loadEnv returns the environment of a command: what the sandbox was opened with, and own over it.
 func (a *app) loadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
 	if a.records == nil {
-		a.notice("without what `sessions open -e` may have set, which the records hold")
+		a.notice("variables of `sessions open -e` are not available without sandbox records")
 		return own, nil
 	}
 	env, err := a.records.Env(ctx, s.ID())

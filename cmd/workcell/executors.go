@@ -103,7 +103,7 @@ func (h *host) modelUses() (genkit, coding []models.Use, err error) {
 		switch {
 		case use.Model == "" && needsNoModel(doc.Sandbox):
 		case use.Model == "":
-			return nil, nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
+			return nil, nil, fail(exitModel, fmt.Errorf("agent %s has no model", name),
 				"add model: provider/name to "+doc.File+", or pass --model provider/name")
 		case doc.Sandbox != nil && doc.Sandbox.Mode == frontmatter.ModeExecutor:
 			coding = append(coding, use)
@@ -151,7 +151,7 @@ func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 }
 
 // errScriptedCoding: a list of recorded answers cannot play a model that a program asks over HTTP.
-var errScriptedCoding = errors.New("recorded answers are for models that Genkit asks, and coding agents ask theirs over HTTP")
+var errScriptedCoding = errors.New("coding agents call their models over HTTP and cannot use a scripted model")
 
 // codingTasks are the coding agents that `mcp --executors` offers as tasks.
 type codingTasks struct {
@@ -171,7 +171,7 @@ func codingModels() map[string]string {
 func (c codingTasks) write(model string) (dir string, err error) {
 	if len(c.agents) == 0 {
 		if c.budget != 0 {
-			return "", usageError(errors.New("--budget-usd bounds the tasks of --executors"), "name some: --executors claude,codex")
+			return "", usageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")
 		}
 		return "", nil
 	}
@@ -181,7 +181,7 @@ func (c codingTasks) write(model string) (dir string, err error) {
 	for _, text := range c.agents {
 		command, own, _ := strings.Cut(text, "=")
 		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
-			err = usageError(fmt.Errorf("--executors: there is no coding agent %q", command), "they are "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+			err = usageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
 			break
 		}
 		coder := map[string]any{"command": command, "resume": frontmatter.ResumeSession}

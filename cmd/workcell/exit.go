@@ -130,28 +130,28 @@ func classOf(err error) (code int, hint string) {
 	var install *session.InstallError
 	switch {
 	case errors.As(err, &install) && len(install.Refused) > 0:
-		return exitFailed, "hosts that it needs beside the registries stand in setup.network.allow of the file; for those that are not public pass --egress-allow-private"
+		return exitFailed, "add other hosts than the registries to setup.network.allow in the file; for private hosts, pass --egress-allow-private"
 	case errors.As(err, &install):
-		return exitFailed, "see pip_packages, npm_packages and setup of the file; --pip-index and --npm-registry name other registries"
+		return exitFailed, "check pip_packages, npm_packages, and setup in the file; for other registries, pass --pip-index or --npm-registry"
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
-		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` resumes the run with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
+		return exitNotFound, fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs cancel %[1]s`", vanished.Key.Run())
 	case errors.As(err, &vanished):
-		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --mount, --network and --oci-runtime it had, rebuilds it with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
+		return exitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sessions open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sessions rm %[1]s`", vanished.Key.ID)
 	case errors.Is(err, runstore.ErrDamaged):
-		return exitFailed, "`workcell runs cancel RUN` ends the run and removes its sandboxes; other runs are not concerned"
+		return exitFailed, "to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
 	case state.Hint(err) != "":
 		return exitFailed, state.Hint(err)
 	}
 	for _, class := range []cliError{
-		{exitUnavailable, backend.ErrUnavailable, "is the container engine running? `workcell doctor` says what is missing"},
-		{exitFailed, backend.ErrImage, "check the image name, or use a mirror with --map-image FROM=TO"},
-		{exitFailed, backend.ErrUnsupported, "`workcell doctor` says what this engine can enforce"},
-		{exitNoRoom, backend.ErrCapacity, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
-		{exitNoRoom, backend.ErrNoRoom, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"},
-		{exitNoRoom, backend.ErrQuota, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"},
+		{exitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
+		{exitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
+		{exitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
+		{exitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
+		{exitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sessions gc`), or request a smaller workspace"},
+		{exitNoRoom, backend.ErrQuota, "delete files with `workcell sessions rm --file PATH SANDBOX`"},
 		{exitConflict, backend.ErrExists, ""},
 		{exitUsage, backend.ErrInvalid, ""},
-		{exitNotFound, backend.ErrNotFound, "`workcell sessions ls` lists the sandboxes there are"},
+		{exitNotFound, backend.ErrNotFound, "run `workcell sessions ls` to list sandboxes"},
 	} {
 		if errors.Is(err, class.err) {
 			return class.code, class.hint
@@ -167,7 +167,7 @@ func (e signalError) Error() string {
 	if e.sig == syscall.SIGINT {
 		return "interrupted"
 	}
-	return "ended by signal: " + e.sig.String()
+	return "stopped by signal: " + e.sig.String()
 }
 
 // exitCode follows the shells: 128 plus the number of the signal.
@@ -199,7 +199,7 @@ func watchSignals(parent context.Context, stderr io.Writer, exit func(int)) (con
 					exit(signalError{sig}.exitCode())
 					return
 				}
-				fmt.Fprintf(stderr, "workcell: %v, closing down; once more to quit at once\n", signalError{sig})
+				fmt.Fprintf(stderr, "workcell: %v, shutting down; repeat the signal to exit immediately\n", signalError{sig})
 				cancel(signalError{sig})
 			}
 		}

@@ -136,7 +136,7 @@ type unknownChoice struct{ words []string }
 
 func (e *unknownChoice) Error() string {
 	last := len(e.words) - 1
-	return "use " + strings.Join(e.words[:last], ", ") + " or " + e.words[last]
+	return "must be " + strings.Join(e.words[:last], ", ") + " or " + e.words[last]
 }
 
 // flagError returns the error of a command line that cannot be parsed.
@@ -144,7 +144,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	var unknown *unknownChoice
 	if errors.As(err, &bad) && errors.As(err, &unknown) {
-		return usageError(fmt.Errorf("--%s %q is not known", bad.GetFlag().Name, bad.GetValue()), unknown.Error())
+		return usageError(fmt.Errorf("invalid value %q for --%s", bad.GetValue(), bad.GetFlag().Name), unknown.Error())
 	}
 	return usageError(err, renamedFlag(cmd, err, "see `"+cmd.CommandPath()+" --help`"))
 }
@@ -195,7 +195,7 @@ func (f limitFlags) limits() (backend.Limits, error) {
 	for flag, name := range limitFlagNames() {
 		row, value := backend.LimitNamed(name), *f[flag]
 		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
-			return l, usageError(fmt.Errorf("--%s %d is out of range", flag, value), fmt.Sprintf("from %d to %d %s", least, most, row.Unit))
+			return l, usageError(fmt.Errorf("invalid value %d for --%s", value, flag), fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
 		}
 		*row.Of(&l) = value * row.Scale
 	}

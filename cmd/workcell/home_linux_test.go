@@ -40,7 +40,7 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		u.t.Fatalf("%v\n%s", err, stderr)
 	}
-	for _, want := range []string{why, "is left with what it made; copy files with: workcell sessions cp ", "--apply: nothing is applied"} {
+	for _, want := range []string{why, "; to copy them, run: workcell sessions cp ", "--apply: changes not applied"} {
 		if !strings.Contains(stderr, want) {
 			u.t.Errorf("it does not say %q:\n%s", want, stderr)
 		}

@@ -102,14 +102,14 @@ func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	}
 	if path, ok := scriptOf(h.Model); ok {
 		if len(coding) > 0 {
-			return nil, nil, usageError(errScriptedCoding, "workcell dev mockmodel serves a script by HTTP; *_BASE_URL of the provider names its address")
+			return nil, nil, usageError(errScriptedCoding, "serve the script with `workcell dev mockmodel`, and set the provider's *_BASE_URL to its address")
 		}
 		script, err := scripted.Load(path)
 		if err != nil {
 			return nil, nil, fail(exitInvalid, err, "")
 		}
 		h.modelOf = scripted.ModelName
-		h.notice("scripted model: answers are recorded in %s, no model is asked", path)
+		h.notice("scripted model: using recorded answers in %s instead of a model", path)
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil, nil
 	}
@@ -230,7 +230,7 @@ func (h *host) keepTrace(runID string) {
 func (a *app) startAudit(ctx context.Context) (_ context.Context, end func(error) error, err error) {
 	if a.Audit == "" {
 		if a.AuditHash {
-			return ctx, nil, usageError(errors.New("--audit-hash needs --audit FILE"), "")
+			return ctx, nil, usageError(errors.New("--audit-hash requires --audit FILE"), "")
 		}
 		return ctx, func(err error) error { return err }, nil
 	}
@@ -238,12 +238,12 @@ func (a *app) startAudit(ctx context.Context) (_ context.Context, end func(error
 	log, err := audit.Open(a.Audit, audit.Options{Hash: a.AuditHash, OnFailure: cancel})
 	if err != nil {
 		cancel(nil)
-		return ctx, nil, fail(exitFailed, err, "--audit names a file that can be appended to")
+		return ctx, nil, fail(exitFailed, err, "check that you can append to the --audit file")
 	}
 	return audit.NewContext(ctx, log), func(err error) error {
 		cancel(nil)
 		if failed := log.Close(); failed != nil && !errors.Is(err, audit.ErrWrite) {
-			err = errors.Join(err, fail(exitFailed, failed, "nothing was done after what is missing there"))
+			err = errors.Join(err, fail(exitFailed, failed, "Workcell stopped at the first missing record"))
 		}
 		return err
 	}, nil
@@ -302,7 +302,7 @@ func (a *app) hosting(ctx context.Context, tel *otelsetup.Tracing, files map[str
 	defer func() {
 		h.p.Close()
 		if h.traced != "" {
-			a.notice("see what it did: workcell runs trace %s", h.traced)
+			a.notice("to see the trace, run: workcell runs trace %s", h.traced)
 		}
 	}()
 	return fn(ctx, h)

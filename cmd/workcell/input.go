@@ -37,7 +37,7 @@ func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []s
 	}
 	values, err := wf.ParseInput(pairs)
 	if err != nil {
-		return nil, fail(exitInvalid, err, "see the workflow's input:")
+		return nil, fail(exitInvalid, err, "check input: in the workflow")
 	}
 	maps.Copy(input, values)
 	return input, nil
@@ -68,14 +68,14 @@ func parsePairs(pairs []string) (map[string]string, error) {
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
 		if strings.HasPrefix(strings.TrimSpace(p), "{") {
-			return nil, usageError(fmt.Errorf("input %q is not of the form NAME=VALUE", clip(p, 60)),
-				"a whole input is read from a file: --input-file FILE, or --input-file - for standard input")
+			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", clip(p, 60)),
+				"to read all inputs from a file, use --input-file FILE, or --input-file - for standard input")
 		}
 		if !ok || name == "" {
-			return nil, usageError(fmt.Errorf("input %q is not of the form NAME=VALUE", clip(p, 60)), "for example --input repo=acme/shop")
+			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", clip(p, 60)), "for example --input repo=acme/shop")
 		}
 		if _, twice := out[name]; twice {
-			return nil, usageError(fmt.Errorf("input %s is given twice", name), "")
+			return nil, usageError(fmt.Errorf("input %s is specified twice", name), "")
 		}
 		path, special := strings.CutPrefix(value, "@")
 		switch {
@@ -84,7 +84,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		case special:
 			raw, err := readLimited(nil, path)
 			if err != nil {
-				return nil, usageError(fmt.Errorf("input %s: %w", name, err), "@ reads a file; write @@ for a value that begins with @")
+				return nil, usageError(fmt.Errorf("input %s: %w", name, err), "@ reads a file; use @@ for a value that starts with @")
 			}
 			value = string(raw)
 		}
@@ -104,7 +104,7 @@ func (a *app) reportSkipped(ctx context.Context, at transfer.Place) {
 	if rest := len(skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	a.notice("notice: not copied from %s, as links and special files are not: %s%s", at.Dir, strings.Join(names, ", "), more)
+	a.notice("notice: links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
 }
 
 // readInputFile reads a mapping, an empty one without a path.
@@ -118,7 +118,7 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 	}
 	input := map[string]any{}
 	if err := yaml.Unmarshal(raw, &input); err != nil { // JSON is YAML
-		return nil, fail(exitInvalid, fmt.Errorf("input %s: %w", path, err), "the file must hold one JSON or YAML mapping")
+		return nil, fail(exitInvalid, fmt.Errorf("input %s: %w", path, err), "the file must contain one JSON or YAML mapping")
 	}
 	return input, nil
 }
@@ -156,7 +156,7 @@ func agentArgs(stdin io.Reader, agent *tools.Agent, file string, args []string) 
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
 		if err := knownInput(name, fields); err != nil {
 			known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
-			return nil, fail(exitInvalid, err, fmt.Sprintf("the agent has %s; a text that begins with %q is written FIELD=%[2]s…", known, name+"="))
+			return nil, fail(exitInvalid, err, fmt.Sprintf("the inputs are %s; for text that starts with %q, use FIELD=%[2]s…", known, name+"="))
 		}
 	}
 	values, err := agentInput(fields, pairs, text)
@@ -177,7 +177,7 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 		return nil, err
 	}
 	if _, twice := pairs[field]; twice {
-		return nil, usageError(fmt.Errorf("input %s is given twice", field), "put quotes around a value with blanks: "+field+"='…'")
+		return nil, usageError(fmt.Errorf("input %s is specified twice", field), "quote values that contain spaces: "+field+"='…'")
 	}
 	out := map[string]string{field: text}
 	maps.Copy(out, pairs)
@@ -258,13 +258,13 @@ func knownInput(name string, fields map[string]string) error {
 		return nil
 	}
 	if len(fields) == 0 {
-		return fmt.Errorf("%q is not the name of an input", clip(name, 60))
+		return fmt.Errorf("invalid input name %q", clip(name, 60))
 	}
 	known := slices.Sorted(maps.Keys(fields))
 	if near, ok := suggest.Closest(name, known); ok {
-		return fmt.Errorf("there is no input %s, did you mean %s?", clip(name, 60), near)
+		return fmt.Errorf("unknown input %s, did you mean %s?", clip(name, 60), near)
 	}
-	return fmt.Errorf("there is no input %s, known are %s", clip(name, 60), strings.Join(known, ", "))
+	return fmt.Errorf("unknown input %s, available inputs are %s", clip(name, 60), strings.Join(known, ", "))
 }
 
 // textField is the field that a bare text is for.
@@ -278,7 +278,7 @@ func textField(fields map[string]string) (string, error) {
 	if len(names) == 1 {
 		return names[0], nil
 	}
-	return "", usageError(errors.New("the agent has no field for a bare text"), "use NAME=VALUE with "+strings.Join(names, ", "))
+	return "", usageError(errors.New("the agent has no input for plain text"), "use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
 // typedValue reads the value of an input as JSON where its field wants something else than text.
@@ -315,7 +315,7 @@ func agentsFor(workflowPath, dir string) agentFiles {
 // find returns the file of an agent, which may be one that its reader refuses, with the reason.
 func (a agentFiles) find(name string) (string, error) {
 	if strings.ContainsAny(name, `/\`) {
-		return "", fmt.Errorf("%q is not the name of an agent", name)
+		return "", fmt.Errorf("invalid agent name %q", name)
 	}
 	for i, dir := range a.dirs {
 		path := filepath.Join(dir, name+agentExt)
@@ -324,11 +324,11 @@ func (a agentFiles) find(name string) (string, error) {
 			continue
 		}
 		if at, err := os.Lstat(dir); i < a.near && (err != nil || !at.IsDir()) {
-			return "", fmt.Errorf("the directory %s is a link, pass it with --agents to follow it", dir)
+			return "", fmt.Errorf("directory %s is a link; to follow it, pass it with --agents", dir)
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("there is no %s%s in %s", name, agentExt, strings.Join(a.dirs, ", "))
+	return "", fmt.Errorf("%s%s not found in %s", name, agentExt, strings.Join(a.dirs, ", "))
 }
 
 // known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent is

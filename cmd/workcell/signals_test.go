@@ -119,7 +119,7 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 			if n := len(r.sandboxes()); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
 			}
-			if !strings.Contains(r.stderr.String(), "closing down; once more to quit at once") {
+			if !strings.Contains(r.stderr.String(), "shutting down; repeat the signal to exit immediately") {
 				t.Errorf("standard error does not say what goes on:\n%s", r.stderr.String())
 			}
 			var result struct{ Outcome string }
@@ -193,7 +193,7 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	if out, _ := r.run(0, "sessions", "exec", r.runID(), "--", "cat", "state"); out != "waiting\n" {
 		t.Errorf("exec in the kept sandbox: %q", out)
 	}
-	if !strings.Contains(r.stderr.String(), "remove with: workcell sessions rm "+r.runID()) {
+	if !strings.Contains(r.stderr.String(), "to remove them, run: workcell sessions rm "+r.runID()) {
 		t.Errorf("standard error:\n%s", r.stderr.String())
 	}
 	if out, _ := r.run(0, "sessions", "rm", r.runID()); strings.Count(out, "sbx_") != 1 {

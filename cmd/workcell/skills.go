@@ -25,7 +25,7 @@ func (c *checker) skillsOf(doc *frontmatter.Document) error {
 	defer root.Close() // only read from
 	found, err := skill.Find(root.FS(), s.Executor.Skills)
 	if err != nil {
-		return doc.Problem([]any{"sandbox", "executor", "skills"}, "they are relative to the file", "executor.skills: %v", err)
+		return doc.Problem([]any{"sandbox", "executor", "skills"}, "paths are relative to the agent file", "executor.skills: %v", err)
 	}
 	for _, name := range found {
 		path := filepath.Join(dir, filepath.FromSlash(name), skillFile)
