@@ -34,7 +34,7 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	if err := kept.Save("run_aaaaaaaaaab", runfiles.Made{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.forget(t.Context(), j, kept, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "could be 2 runs") {
+	if err := a.forget(t.Context(), j, kept, "run_aaaaaaaa"); err == nil || !strings.Contains(err.Error(), "matches 2 runs") {
 		t.Errorf("forget = %v", err)
 	}
 	if made, err := kept.Open("run_aaaaaaaaaab"); err != nil {

@@ -209,7 +209,7 @@ func testLogsOfLong(t *testing.T, b user, s *session.Session) {
 	if len(stdout) == 0 || len(stdout) >= size || strings.Trim(stdout, "x") != "" {
 		t.Errorf("%d bytes of %d", len(stdout), size)
 	}
-	said, whole, ok := strings.Cut(strings.TrimSpace(stderr), ", see `workcell ")
+	said, whole, ok := strings.Cut(strings.TrimSpace(stderr), "; for all of it, run `workcell ")
 	if said != "workcell: the beginning of the output was discarded" || !ok {
 		t.Fatalf("standard error = %q", stderr)
 	}

@@ -28,9 +28,9 @@ func TestFindSandbox(t *testing.T) {
 		"sbx_aaaabbbb": "sbx_aaaabbbb", "user:box:default": "sbx_aaaabbbb", "box": "sbx_aaaabbbb", "run_onetwo": "sbx_ddddeeeeffff",
 		"sbx_aaaab": "sbx_aaaabbbb", "sbx_gggg": "sbx_gggghhhh", "run_onet": "sbx_ddddeeeeffff",
 		"sbx_ddddeeee": "sbx_aaaacccc", // a name goes before a beginning
-		"sbx_aaaa":     "could be 2", "run_twothree": "could be 2", "run_twot": "could be 2",
-		"sbx_ggg": "no sandbox", "sbx_": "no sandbox", "": "no sandbox", "sbx_gggghhhhi": "no sandbox", "bo": "no sandbox", "user:box": "no sandbox",
-		"0123456789ab": "no sandbox", "SBX_GGGG": "no sandbox",
+		"sbx_aaaa":     "matches 2", "run_twothree": "matches 2", "run_twot": "matches 2",
+		"sbx_ggg": "not found", "sbx_": "not found", "": "not found", "sbx_gggghhhhi": "not found", "bo": "not found", "user:box": "not found",
+		"0123456789ab": "not found", "SBX_GGGG": "not found",
 	} {
 		got, err := findSandbox(list, name)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && got.ID != want {

@@ -239,7 +239,7 @@ func checkCaches(v any) (string, string) {
 	for _, pair := range own {
 		name, variable, _ := strings.Cut(pair, "=")
 		for _, p := range (frontmatter.Sandbox{Cache: []string{name}, Env: map[string]string{variable: ""}}).Problems() {
-			return p.Message, "as in models: HF_HOME"
+			return p.Message, "for example models: HF_HOME"
 		}
 	}
 	return "", ""
