@@ -354,7 +354,7 @@ func TestH3Root(t *testing.T) {
 	b.sh(t, "mkdir /var/fill")
 	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
 	if text := out["stderr"].(string); out["exit_code"] == 0.0 || !watched && !strings.Contains(text, "No space left") ||
-		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside of /workspace")) {
+		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside /workspace")) {
 		t.Errorf("one file: %v", out)
 	}
 	w.user.alive(t)

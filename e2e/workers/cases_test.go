@@ -240,7 +240,7 @@ steps:
   - {id: one, type: exec, command: "echo one >> log"}
   - {id: two, type: exec, command: "echo two >> log; test -e fixed"}
 `))
-	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "it is out of the queue") })
+	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
 	tampered(t, here, id, "host_tools", "/none") // which is nothing to this machine
 	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.code != 1 {
