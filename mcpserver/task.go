@@ -181,7 +181,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 			"session not found", "Pass new as session_id to create a session.")
 	case len(sc.tasks) >= maxTaskSessions:
 		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
+			fmt.Sprintf("session limit reached (%d)", maxTaskSessions),
 			"End one with cleanup_session, or use an existing session.")
 	default:
 		t = &taskSession{run: fresh}
