@@ -107,7 +107,7 @@ func layers() []layer {
 
 		// Durable state: one file, or one database, for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},
-		{dir: "internal/postgres", only: []string{"github.com/jackc/pgx/v5"}},
+		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/pgstore", may: above("backend", "session", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
 		{dir: "workflow/runstore", may: []string{"workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
