@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/session/pgstore"
 )
 
-// replicas are servers that share a database, and a plain load balancer before them: it passes requests on by turns, knows nothing
-// of MCP, and tries the next server when one does not take the connection.
+// replicas are servers that share a database, and a plain load balancer in front of them. It knows nothing of MCP, passes
+// requests to the servers that are ready in turn, and tries the next server if one does not accept the connection.
 type replicas struct {
 	t        *testing.T
 	database string
@@ -64,7 +64,9 @@ func (r *replicas) dial(ctx context.Context, network, _ string) (conn net.Conn, 
 	r.mu.Lock()
 	var addrs []string
 	for i := range r.servers {
-		addrs = append(addrs, r.servers[(r.turn+i)%len(r.servers)].addr)
+		if s := r.servers[(r.turn+i)%len(r.servers)]; s != nil {
+			addrs = append(addrs, s.addr)
+		}
 	}
 	r.turn++
 	r.mu.Unlock()
@@ -116,10 +118,13 @@ func (r *replicas) restart(i int) {
 	r.t.Helper()
 	old := r.servers[i]
 	old.signal(syscall.SIGKILL)
-	s := r.start(old.addr)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.servers[i] = s
+	put := func(s *httpServer) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.servers[i] = s
+	}
+	put(nil) // until it is ready
+	put(r.start(old.addr))
 }
 
 // containers returns what is left on the engine, after a while for what is about to go.

@@ -234,7 +234,7 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 		switch {
 		case err != nil:
 			return err
-		case there.State == session.RecordClosed, there.State == session.RecordLost:
+		case rec.State.Live() && (there.State == session.RecordClosed || there.State == session.RecordLost):
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		// It was inserted between the two statements and is locked now.
