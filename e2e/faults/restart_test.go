@@ -28,8 +28,8 @@ func (e *entries) Append(_ context.Context, entry flows.Entry) error {
 	return nil
 }
 
-// TestRunsOverRestarts restarts an engine in the second of three steps of ten runs. No run may fail: it continues, or it
-// is interrupted and resumes with the files of its first step.
+// TestRunsOverRestarts restarts an engine in the second of three steps of ten runs. No run may fail: it continues, or
+// it is interrupted and resumes with the files of its first step.
 func TestRunsOverRestarts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -83,7 +83,8 @@ steps:
 			ended.Wait()
 			for i, res := range results {
 				log := string(res.Outputs["log"].Content)
-				if res.Outcome != flows.Succeeded || !strings.HasPrefix(log, "one\ntwo\n") || !strings.HasSuffix(log, "two\nthree\n") {
+				whole := strings.HasPrefix(log, "one\ntwo\n") && strings.HasSuffix(log, "two\nthree\n")
+				if res.Outcome != flows.Succeeded || !whole {
 					f.lose(t, "run %d: %s after %d resumes: %v, log %q", i, res.Outcome, resumed[i], res.Error, log)
 				}
 			}

@@ -22,8 +22,8 @@ import (
 	"github.com/workcell-dev/workcell/session/pgstore"
 )
 
-// replicas are servers that share a database, and a plain load balancer in front of them. It knows nothing of MCP, passes
-// requests to the servers that are ready in turn, and tries the next server if one does not accept the connection.
+// replicas are servers that share a database, and a plain load balancer in front of them. It does not know MCP, passes
+// requests to ready servers in turn, and tries the next server if one does not accept the connection.
 type replicas struct {
 	t        *testing.T
 	database string
