@@ -121,7 +121,7 @@ func TestTryNetwork(t *testing.T) {
 		Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp}}}},
 	})
 	if _, err := b.TryNetwork(t.Context(), debianImage); !errors.Is(err, backend.ErrUnsupported) ||
-		!strings.Contains(err.Error(), "reaches a pod by UDP") || strings.Contains(err.Error(), "TCP") {
+		!strings.Contains(err.Error(), "reached a pod by UDP") || strings.Contains(err.Error(), "TCP") {
 		t.Errorf("with UDP open: %v, want ErrUnsupported that names it alone", err)
 	}
 	noPods(t, ns)
