@@ -82,6 +82,8 @@ type putter struct {
 	left  int64 // bytes of a sized file that are still to come
 	sized bool
 	ended bool // the EOF frame was made
+
+	failed bool // r did, which the guest reports as an early end
 }
 
 // next appends the next data frame, and the end behind the last one. It reads to where the frame goes out from.
@@ -123,7 +125,7 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	case err := <-sent:
 		if err != nil {
 			k.abort() // the guest drops what it has
-			if aerr := <-answered; isGuestError(aerr) {
+			if aerr := <-answered; !p.failed && isGuestError(aerr) {
 				return aerr
 			}
 			return err
@@ -154,6 +156,7 @@ func (p *putter) rest(k *call) error {
 		for n := 0; n < batch && !p.ended; n++ {
 			var err error
 			if out, err = p.next(out); err != nil {
+				p.failed = true
 				return err
 			}
 		}
