@@ -118,9 +118,10 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 			continue
 		}
 		there := rec.State == RecordReady
-		if there && !rec.Expires.IsZero() {
-			now := m.now()
-			err := m.store.Touch(ctx, rec.ID, now, now.Add(max(rec.Idle, DefaultReapEvery)))
+		now := m.now()
+		until := now.Add(max(rec.Idle, DefaultReapEvery))
+		if there && !rec.Expires.IsZero() && rec.Expires.Before(until) {
+			err := m.store.Touch(ctx, rec.ID, now, until)
 			if there = !errors.Is(err, backend.ErrNotFound); there && err != nil {
 				return nil, err
 			}

@@ -69,7 +69,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
-	if m.shared && scope.seals() {
+	if scope.seals() {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
 	}
 	return err

@@ -17,7 +17,7 @@ const (
 	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
 	redialLongest  = 5 * time.Second        // and at most
 	awayBefore     = time.Minute            // how long an engine may be away before a command starts
-	awayAfter      = 10 * time.Minute       // and while it runs: the guest then ends it
+	awayAfter      = 10 * time.Minute       // and while it runs
 	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
 	settlePause    = 50 * time.Millisecond  // between tries in that time
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"

@@ -200,8 +200,12 @@ func TestLostRun(t *testing.T) {
 					m = newManager(t, e, opts)
 					m.Reap(t.Context())
 				}
+				before := record(t, opts.Store, s.ID()).Expires
 				if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
 					t.Errorf("Gone = %v, %v", gone, err)
+				}
+				if after := record(t, opts.Store, s.ID()).Expires; after.Before(before) {
+					t.Errorf("to look let it expire at %v, not %v", after, before)
 				}
 				reopen(t, m, runKey, testImage(), s.ID())
 				must(t, m.CloseScope(t.Context(), runKey.Scope()))
