@@ -107,8 +107,14 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		return nil, fmt.Errorf("sandboxes are not available: %w", backend.ErrUnsupported)
 	}
 	key := r.scope().Key(ex.session)
-	if s, err := r.manager.Get(key); err == nil && s.Info().State != session.StateLost {
-		return s, nil
+	if s, err := r.manager.Get(key); err == nil {
+		if s.Info().State != session.StateLost {
+			return s, nil
+		}
+		gone, err := r.manager.Gone(ctx, r.scope().Scope())
+		if err != nil || slices.Contains(gone, key) {
+			return s, err // its calls fail: an empty sandbox in its place would not be noticed
+		}
 	}
 	s, _, err := r.openAsIs(ctx, key, r.sandboxRequest(ex.step.sandbox.name))
 	return s, err

@@ -78,11 +78,11 @@ func (r *run) collect(ctx context.Context) error {
 		return nil
 	}
 	box, err := r.sandbox(ctx)
+	if (box == nil && err == nil || errors.Is(err, backend.ErrLost)) && r.kept() {
+		return nil
+	}
 	if err != nil {
 		return err
-	}
-	if box == nil && r.kept() {
-		return nil
 	}
 	made, err := transfer.Collect(ctx, box, r.wf.outputs, r.workspace)
 	if errors.Is(err, backend.ErrLost) {
@@ -138,10 +138,7 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
-	if box, err = r.reopen(ctx, session.DefaultName); errors.Is(err, backend.ErrLost) {
-		return nil, nil
-	}
-	return box, err
+	return r.reopen(ctx, session.DefaultName)
 }
 
 // keepMade keeps the outputs and the patch below Options.Results.
