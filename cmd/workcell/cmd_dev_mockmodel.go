@@ -39,7 +39,7 @@ Gemini, and Ollama. The first line of output is the server's address. A script h
     - text: The order comes to 12.50.
 
 A conversation gets the first answer, then the next answer after each tool result. The last answer is repeated.`,
-		Example: `  workcell dev mockmodel --script model.yaml &
+		Example: `  workcell dev mockmodel --listen 127.0.0.1:8899 --script model.yaml &
   ANTHROPIC_BASE_URL=http://127.0.0.1:8899 ANTHROPIC_API_KEY=none workcell agent run fixer.prompt 'fix the tests'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveMockModel(cmd.Context(), listen, script) },
 	})

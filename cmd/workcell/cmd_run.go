@@ -46,7 +46,7 @@ func newRunCmd(a *app) *cobra.Command {
 		pairs  []string
 		detach bool
 	)
-	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes instead of the workflow's workspace:", &cobra.Command{
+	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes instead of workspace: in the workflow", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
 		Long: `Run a workflow and print its result. Its agents share the run's sandbox, which is removed when the run ends,

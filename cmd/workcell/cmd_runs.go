@@ -286,7 +286,7 @@ and repeats that step and all later steps. The workflow must have checkpoints: t
 run failed, until you cancel it.
 
 With --detach, the command adds the run and its local files to the queue, and a ` + "`workcell worker`" + ` continues
-it.`,
+it. --detach cannot be used with --from or --fresh-sandbox.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if !detach {

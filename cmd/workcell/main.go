@@ -77,6 +77,8 @@ Environment:
   DOCKER_HOST, DOCKER_* Docker engine, as for the docker command
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd socket, namespace (default workcell), and snapshotter
+  GEMINI_API_KEY, ANTHROPIC_API_KEY, OPENAI_API_KEY
+                       keys of model providers; for others, see docs/cli.md
   OTEL_*               traces and metrics; see docs/telemetry.md
   GENKIT_ENV=dev       connect to the Genkit Developer UI`,
 		SilenceUsage:  true,
