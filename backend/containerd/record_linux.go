@@ -38,7 +38,7 @@ type config struct {
 	Labels   map[string]string `json:"labels,omitempty"`   // the user's own
 	State    string            `json:"state"`              // the state directory that holds the sandbox's files
 	Cgroup   string            `json:"cgroup"`             // its control group
-	Building string            `json:"building,omitempty"` // name of the environment that is to be installed in it
+	Building string            `json:"building,omitempty"` // name of the environment to install
 	// Fork is what the workspace begins as, whoever makes it: the process that made the record may have died before it did.
 	Fork *backend.ForkOf `json:"fork,omitempty"`
 }

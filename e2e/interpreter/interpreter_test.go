@@ -164,7 +164,7 @@ func TestNewHost(t *testing.T) {
 		must(t, err)
 		for _, st := range execs {
 			if !st.Done() && !slices.Contains(ids, st.ExecID) { // the resumption of a run would end it
-				t.Errorf("%s is no interpreter", st.ExecID)
+				t.Errorf("%s does not run an interpreter", st.ExecID)
 			}
 		}
 		(&desk{t, s, interpreter.Python}).want("x", "", "", "1")

@@ -155,7 +155,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 	})
 	b.sh(t, "touch end")
 	if err := <-ended; err != nil || out["status"] != "completed" {
-		t.Errorf("the command under way: %v, %v", out, err)
+		t.Errorf("the running command: %v, %v", out, err)
 	}
 	if got := b.sh(t, "cat f"); got != "kept\n" {
 		t.Errorf("the file holds %q", got)

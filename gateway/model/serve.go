@@ -258,7 +258,7 @@ func (x *exchange) answer(res *http.Response) error {
 	case res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400:
 		return fmt.Errorf("unexpected status %d", res.StatusCode)
 	case res.StatusCode < 300 && mediaType(res) == "text/html":
-		return errors.New("an HTML page instead of an answer") // some clients would ask again for ever
+		return errors.New("an HTML page instead of an answer") // some clients would retry without end
 	case res.Header.Get("Content-Encoding") != "":
 		return errors.New("an answer with a Content-Encoding, which cannot be metered")
 	}
