@@ -184,15 +184,9 @@ func TestCloseIsIdempotent(t *testing.T) {
 	wg.Wait()
 	eventually(t, "a cancelled context does not keep the sandbox", func() bool { return e.count() == 0 })
 	for range 2 {
-		if err := s.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
-			t.Error(err)
-		}
-		if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Close(t.Context()))
+		must(t, m.CloseSession(t.Context(), key, session.CloseOptions{}))
+		must(t, m.CloseScope(t.Context(), key.Scope()))
 	}
 	if e.removes.Load() != 1 {
 		t.Errorf("the engine removed %d times", e.removes.Load())

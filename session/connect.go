@@ -150,18 +150,11 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 			return nil, wrapError("Join", m.driver, rec.ID, err)
 		}
 	}
-	return m.inScope(func(s *Session) bool {
-		// If another process has closed the sandbox, this one may not have noticed yet.
+	list := m.inScope(func(s *Session) bool { return s.key.Scope() == scope && (s.owned || s.joined && !s.wasLost()) })
+	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
 		ready := slices.ContainsFunc(recs, func(rec Record) bool { return rec.ID == s.id })
-		return s.key.Scope() == scope && (s.owned && !s.wasTaken() || s.joined && ready && !s.wasLost())
+		return s.owned && m.isAnothers(s.id) || !s.owned && !ready
 	}), nil
-}
-
-// wasTaken reports whether another process has, or ended, the sandbox of this one.
-func (s *Session) wasTaken() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken
 }
 
 // errOtherEngine: processes that join must reach the same engine.

@@ -63,13 +63,15 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		tries++
 		answer, err := conn.Run(ctx, run)
-		if tries > 1 && isStarted(err) && len(run.Stdin) <= wire.InlineData {
-			answer, err = s.rejoin(ctx, conn, run)
+		if tries > 1 && refusedAs(err, wire.CodeExists) && len(run.Stdin) <= wire.InlineData {
+			if joined, failed := s.rejoin(ctx, conn, run); !refusedAs(failed, wire.CodeNotFound) { // else its start failed
+				return joined, failed
+			}
 		}
 		return answer, err
 	})
 	if err != nil {
-		if tries > 1 && isStarted(err) {
+		if tries > 1 && refusedAs(err, wire.CodeExists) {
 			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
 		}
 		return ExecResult{}, err
@@ -80,10 +82,10 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	return res, nil
 }
 
-// isStarted reports whether the guest refused a command because it has one of that id.
-func isStarted(err error) bool {
+// refusedAs reports whether the guest refused a request with this code: CodeExists if it has a command of that id.
+func refusedAs(err error, code wire.Code) bool {
 	var fromGuest *wire.Error
-	return errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeExists
+	return errors.As(err, &fromGuest) && fromGuest.Code == code
 }
 
 // rejoin waits for a command whose first call lost its connection, as that call would have.

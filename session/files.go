@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -151,8 +150,7 @@ func (s *Session) EditFile(ctx context.Context, name string, limit int64, edit f
 		answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 			return conn.PutFile(ctx, wire.FilePutRequest{Path: name, Size: int64(len(data)), Was: sum[:]}, bytes.NewReader(data))
 		})
-		var fromGuest *wire.Error
-		if errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeChanged {
+		if refusedAs(err, wire.CodeChanged) {
 			continue
 		}
 		if err != nil {

@@ -59,9 +59,8 @@ func TestJoin(t *testing.T) {
 				t.Errorf("a command of another process: %+v, %v", res, err)
 			}
 			first.Die()
-			for _, m := range []*session.Manager{second, third} {
-				m.Reap(t.Context())
-			}
+			second.Reap(t.Context())
+			third.Reap(t.Context())
 			if got := output(t, b, "cat file more"); got != "kept\nmore\n" {
 				t.Errorf("after the death of its process: %q", got)
 			}
@@ -112,21 +111,28 @@ func TestJoinScope(t *testing.T) {
 	a, b := mustOpen(t, first, replicaKey("a")), mustOpen(t, second, replicaKey("b"))
 	other := mustOpen(t, second, session.Key{Namespace: session.NamespaceReplica, ID: "run_2", Name: "default"})
 	scope := a.Key().Scope()
-	for _, m := range []*session.Manager{first, second} {
-		list, err := m.Join(t.Context(), scope)
-		if err != nil || len(list) != 2 || list[0].ID() != a.ID() || list[1].ID() != b.ID() {
-			t.Errorf("Join = %v, %v", list, err)
+	joins := func(want ...*session.Session) {
+		for _, m := range []*session.Manager{first, second} {
+			list, err := m.Join(t.Context(), scope)
+			if err != nil || !slices.EqualFunc(list, want, func(s, want *session.Session) bool { return s.ID() == want.ID() }) {
+				t.Errorf("Join = %v, %v", list, err)
+			}
 		}
 	}
+	joins(a, b)
 	output(t, a, "echo kept > file")
 	leaving := newManager(t, e, opts)
 	reopen(t, leaving, a.Key(), testImage(), a.ID())
 	must(t, leaving.Close(t.Context()))
 	output(t, a, "true")
+	unaware := make(chan struct{}) // for as long as the others must not find out
+	e.setHooks(nil, nil, func(context.Context, string) error { <-unaware; return nil })
 	must(t, newManager(t, e, opts).CloseScope(t.Context(), scope)) // which has joined none of them
 	if e.count() != 1 {
 		t.Errorf("%d sandboxes are left, want that of another scope", e.count())
 	}
+	joins()
+	close(unaware)
 	output(t, other, "true")
 	if _, err := a.Exec(t.Context(), session.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("Exec in a sandbox that another process ended = %v", err)

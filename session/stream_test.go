@@ -14,9 +14,7 @@ func TestStreamStarted(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)
 	s, _, err := m.Open(t.Context(), session.UserKey("stream"), session.Request{Image: "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var id string
 	begun := make(chan struct{})
 	output := onFirst{do: func() { close(begun) }}

@@ -151,15 +151,10 @@ func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan
 				return
 			}
 			req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
-			for isUnknown(conn.Resize(ctx, req)) && pause(ctx, resizePause) {
+			for refusedAs(conn.Resize(ctx, req), wire.CodeNotFound) && pause(ctx, resizePause) {
 			}
 		}
 	}
-}
-
-func isUnknown(err error) bool {
-	var refused *wire.Error
-	return errors.As(err, &refused) && refused.Code == wire.CodeNotFound
 }
 
 // endDetaches reads what is typed. There is no end of it: at a terminal a character stands for that.

@@ -279,3 +279,10 @@ func TestJ7Crowd(t *testing.T) {
 		t.Errorf("left: %v", out)
 	}
 }
+
+// agent is any agent of a workflow.
+type agent func(ctx context.Context) error
+
+func (f agent) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	return workflow.AgentOutput{Text: "done"}, f(ctx)
+}

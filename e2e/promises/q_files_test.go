@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -207,58 +206,4 @@ func capacityFailed(err, want error) bool {
 		}
 	}
 	return false
-}
-
-// TestQ3Recursion: workflows that run ever new workflows, by way of their agents, are refused, and leave no sandbox.
-func TestQ3Recursion(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, w.driver, session.Options{})
-	runs := 0
-	var run func(ctx context.Context) error
-	run = func(ctx context.Context) error {
-		runs++
-		wf := parse(t, fmt.Sprintf("id: w%d\nsandbox: {image: \"IMAGE\"}\nsteps: [{id: x, type: exec, command: 'true'}, {id: y, type: agent, agent: any}]", runs))
-		_, err := workflow.NewEngine(m, agent(run), nil).Run(ctx, wf, nil)
-		return err
-	}
-	if err := run(t.Context()); !errors.Is(err, workflow.ErrRecursion) || runs > 20 {
-		t.Errorf("Run: %v after %d runs", err, runs)
-	}
-	nothingLeft(t, m.Instance())
-}
-
-// agent is any agent of a workflow.
-type agent func(ctx context.Context) error
-
-func (f agent) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
-	return workflow.AgentOutput{Text: "done"}, f(ctx)
-}
-
-// TestQ3LoadTime: what can be known before a run is refused before a run.
-func TestQ3LoadTime(t *testing.T) {
-	t.Parallel()
-	var branches, steps strings.Builder
-	for i := range 1000 {
-		fmt.Fprintf(&branches, "{id: b%d, steps: [{id: s%d, type: set, vars: {x: 1}}]},", i, i)
-		fmt.Fprintf(&steps, "  - {id: s%d, type: set, vars: {x: 1}}\n", i)
-	}
-	for name, src := range map[string]string{ // workflow/testdata/bad has more
-		"too many branches":  "id: w\nsteps: [{id: p, type: parallel, branches: [" + branches.String() + "]}]\n",
-		"too many steps":     "id: w\nsteps:\n" + steps.String(),
-		"too many max_steps": "id: w\nmax_steps: 100000000\nsteps: [{id: a, type: end}]\n",
-		"too much at a time": "id: w\nsteps: [{id: f, type: for_each, items: [1], max_concurrency: 100000, steps: [{id: a, type: end}]}]\n",
-		"too many attempts":  "id: w\nsteps: [{id: a, type: set, vars: {x: 1}, retry: {max_attempts: 1000000}}]\n",
-		"too long":           "id: w\ntimeout: 100000h\nsteps: [{id: a, type: end}]\n",
-		"deep expression":    "id: w\nsteps: [{id: a, type: set, vars: {x: '${ " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + " }'}}]\n",
-		"long expression":    "id: w\nsteps: [{id: a, type: set, vars: {x: '${ 1" + strings.Repeat(" + 1", 30_000) + " }'}}]\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := workflow.Parse("w.yaml", []byte(src), nil)
-			var list frontmatter.Errors
-			if !errors.As(err, &list) || list[0].Line == 0 {
-				t.Errorf("%.300v", err)
-			}
-		})
-	}
 }

@@ -51,11 +51,12 @@ func newTracker(p *Protection) *tracker {
 		t.limit = p.tag
 	}
 	// A random start keeps two guests in one pid namespace from giving the same tags.
+	// There is room for guests within guests.
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails, by its documentation
 	var old unix.Rlimit
 	_ = unix.Prlimit(0, t.limit, nil, &old) // else it allows nothing
-	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>4
+	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>8
 	t.last.Store(t.base)
 	t.works = old.Max >= tagFloor && t.key.limit(0, t.limit, t.base) == nil
 	return t

@@ -155,7 +155,8 @@ func (e *execution) supervise() {
 	if e.term != nil {
 		e.term.Hurry()
 	}
-	e.over(end, state, e.out.Drain(drainTime) || e.leaves(drainTime))
+	leaked := e.out.Drain(drainTime) && e.leaves(0) || e.leaves(drainTime) // another command may hold the output
+	e.over(end, state, leaked)
 }
 
 // leaves reports whether processes of the command run on after its end for longer than d.

@@ -117,10 +117,16 @@ func (r *registry) forgetEnded() {
 	})
 }
 
+// get returns an exec, once it has started if it is about to.
 func (r *registry) get(id string) (*execution, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.byID[id]; e != nil {
+	e, known := r.byID[id]
+	for known && e == nil {
+		r.settled.Wait()
+		e, known = r.byID[id]
+	}
+	if known {
 		return e, nil
 	}
 	return nil, wire.Errorf(wire.CodeNotFound, "exec id not found")
