@@ -45,18 +45,15 @@ func (c *contest) run(ctx context.Context) (err error) {
 		{"throughput", "all cluster", c.measureThroughput},
 		{"guests", "all", c.measureGuests},
 		{"opens", "all cluster", c.measureOpen},
-		{"opens at once", "cluster", c.measureAtOnce},
 		{"small files", "all", c.measureSmallFiles},
 		{"large files", "all", c.measureLargeFiles},
 		{"MCP", "all", c.measureMCP},
 		{"pool", "all pool", c.measurePool},
-		{"growth", "all growth", c.measureGrowth},
 		{"packages", "all packages", c.measureInstalled},
 		{"snapshots", "all snapshots", c.measureSnapshots},
 		{"forwarded ports", "all forward", c.measureForward},
 		{"host tools", "all codemode", c.measureHostTools},
 		{"models", "all codemode", c.measureModel},
-		{"tokens", "all codemode", c.measureTokens},
 		{"state", "state", c.measureState},
 	} {
 		if !slices.Contains(strings.Fields(part.in), only) {

@@ -57,7 +57,7 @@ type options struct {
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	var o options
-	single := []string{"cluster", "codemode", "forward", "growth", "packages", "pool", "snapshots", "state"}
+	single := []string{"cluster", "codemode", "forward", "packages", "pool", "snapshots", "state"}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
 	flags.StringVar(&o.out, "out", "e2e/bench/out/latest.json", "file for the figures")

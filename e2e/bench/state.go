@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/pgstore"
@@ -21,6 +22,9 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
+
+// manyRecords is how many records a store lists.
+const manyRecords = 10_000
 
 // place is one where state is kept: records of sandboxes, and journals of runs.
 type place struct {
@@ -91,7 +95,7 @@ func (c *contest) onPostgres(ctx context.Context) (err error) {
 }
 
 func (c *contest) statePlace(ctx context.Context, p place) error {
-	list, err := listed(ctx, p.store, manyMoreRecords)
+	list, err := listed(ctx, p.store, manyRecords)
 	if err != nil {
 		return err
 	}
@@ -143,4 +147,19 @@ func journaled(ctx context.Context, p place, n int) (s sample, err error) {
 		}
 		return journal.Append(ctx, e)
 	})
+}
+
+// openAll calls open n times, so many at once, and returns the first failure.
+func openAll(ctx context.Context, n, atOnce int, open func() error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for range n {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return open()
+		})
+	}
+	return group.Wait()
 }

@@ -56,10 +56,6 @@ func targets() []target {
 		{"rollback_500m_ms.workcell_local_xfs", "local: rollback there, ms", "rollback_500m_ms.workcell_local_xfs", "", 0, 20},
 		{"fork_500m_added_ms.workcell_local_xfs", "local: fork there, ms on top of an open", "fork_500m_added_ms.workcell_local_xfs", "", 0, 20},
 		{"ratio.snapshot_500m_vs_cp_a.workcell_local_ext4", "local: snapshot of 500 MB that cannot, of cp -a", "snapshot_500m_ms.workcell_local_ext4", "cp_a_500m_ms.workcell_local_ext4", 0, 1.1},
-		{"growth_1000_records_ms.host", "1,000 records listed, ms", "growth_1000_records_ms.host", "", 0, 50},
-		{"ratio.growth_200_exec.workcell_docker", "docker: exec in the last of 200 sandboxes, of the first", "growth_200_last_exec_p50_ms.workcell_docker", "growth_200_first_exec_p50_ms.workcell_docker", 0, 1.2},
-		{"ratio.growth_200_exec.workcell_containerd", "containerd: the same", "growth_200_last_exec_p50_ms.workcell_containerd", "growth_200_first_exec_p50_ms.workcell_containerd", 0, 1.2},
-		{"ratio.growth_200_exec.workcell_local", "local: the same", "growth_200_last_exec_p50_ms.workcell_local", "growth_200_first_exec_p50_ms.workcell_local", 0, 1.2},
 		{"ratio.open_vs_client_go", "kubernetes: open, of create, Running and exec by client-go", "open_p50_ms.workcell_kubernetes", "open_p50_ms.client_go", 0, .5},
 		{"ratio.client_go_exec_vs_ours", "kubernetes: exec, faster than by client-go", "exec_p50_ms.client_go", "exec_p50_ms.workcell_kubernetes", 20, 0},
 		{"ratio.throughput_vs_client_go", "kubernetes: exec with 16 callers, faster than by client-go", "exec_per_s_16.workcell_kubernetes", "exec_per_s_16.client_go", 40, 0},
@@ -88,11 +84,6 @@ func targets() []target {
 		{"ratio.open_installed_docker", "docker: open with packages, of one without", "open_installed_p50_ms.workcell_docker", "open_plain_p50_ms.workcell_docker", 0, 1.1},
 		{"ratio.open_installed_containerd", "containerd: open with packages, of one without", "open_installed_p50_ms.workcell_containerd", "open_plain_p50_ms.workcell_containerd", 0, 1.1},
 		{"ratio.open_installed_local", "local: open with packages, of one without", "open_installed_p50_ms.workcell_local", "open_plain_p50_ms.workcell_local", 0, 1.1},
-		{"tokens_tools_87.index", "script mode: tokens of the index of 87 tools", "tokens_tools_87.index", "", 0, 2000},
-		{"ratio.tokens_tools_87", "script mode: of the tokens of 87 definitions", "tokens_tools_87.script", "tokens_tools_87.definitions", 0, .25},
-		{"ratio.tokens_task_20_vs_in_turns", "script mode: tokens of 20 lookups, of those in 20 turns", "tokens_task_20.script", "tokens_task_20.definitions_in_turns", 0, .25},
-		{"ratio.tokens_task_20_search_vs_at_once", "script mode: tokens of 20 lookups after a search, of those in one turn", "tokens_task_20.script_search", "tokens_task_20.definitions_at_once", 0, .25},
-		{"ratio.tokens_task_20_vs_at_once", "script mode: tokens of 20 lookups, of those in one turn", "tokens_task_20.script", "tokens_task_20.definitions_at_once", 0, .25},
 	}
 }
 
