@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/mcpsource"
@@ -294,46 +292,6 @@ func rudeServer() *mcp.Server {
 		})
 	}
 	add("behave", func(context.Context, *mcp.CallToolRequest) (string, error) { return "well", nil })
-	add("complain", func(context.Context, *mcp.CallToolRequest) (string, error) {
-		fmt.Fprintln(os.Stderr, "the token is", token)
-		return "", fmt.Errorf("cannot log in with %s", token)
-	})
-	add("chat", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
-		for n := range 100 { // of a call that did not ask for it
-			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "none", Progress: float64(n)}); err != nil {
-				return "", err
-			}
-		}
-		return "chatted", nil
-	})
-	add("die", func(context.Context, *mcp.CallToolRequest) (string, error) {
-		self, err := os.FindProcess(os.Getpid())
-		if err != nil {
-			return "", err
-		}
-		return "", self.Kill()
-	})
-	add("hang", func(context.Context, *mcp.CallToolRequest) (string, error) { select {} })
-	add("enlarge", func(context.Context, *mcp.CallToolRequest) (string, error) {
-		// An answer to another call, written here because the library takes long to encode it.
-		_, err := fmt.Fprintf(os.Stdout, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"%s"}]}}`+"\n",
-			strings.Repeat("x", 100<<20))
-		return "", err
-	})
-	add("flood", func(context.Context, *mcp.CallToolRequest) (string, error) {
-		const line = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%s"}}` + "\n"
-		message := fmt.Appendf(nil, line, strings.Repeat("x", 64<<10))
-		for range 1 << 8 { // 16 MiB of messages, then one that does not end
-			if _, err := os.Stdout.Write(message); err != nil {
-				return "", err
-			}
-		}
-		for {
-			if _, err := os.Stdout.Write(message[:64<<10]); err != nil {
-				return "", err
-			}
-		}
-	})
 	add("change", func(context.Context, *mcp.CallToolRequest) (string, error) {
 		s.RemoveTools("behave")
 		add("added", func(context.Context, *mcp.CallToolRequest) (string, error) { return "added", nil })
@@ -348,51 +306,6 @@ func rude(t *testing.T, name, settings string) string {
 	self, err := os.Executable()
 	must(t, err)
 	return fmt.Sprintf("  %s: {command: [%s], env: {%s: \"1\", TOKEN: \"${SECRET}\"}%s}\n", name, self, asServer, settings)
-}
-
-// What a server does wrong is an error of that call with a code: calls of other servers that are under way go on, and so
-// does the server, started again where it has ended. It costs the host little memory, of which tests side by side would
-// have their own: this one runs alone.
-func TestServersThatMisbehave(t *testing.T) {
-	for _, engine := range enginetest.Names() {
-		t.Run(engine, func(t *testing.T) {
-			w := newWatched(t, manager(t, engine),
-				rude(t, "calm", "")+rude(t, "dying", "")+rude(t, "hanging", ", timeout_seconds: 15")+rude(t, "large", "")+rude(t, "flooding", ""),
-				"calm.*", "dying.*", "hanging.*", "large.*", "flooding.*")
-			for _, tt := range []struct{ tool, want string }{
-				{"calm.chat", "chatted"}, {"calm.complain", "tool_failed"}, {"dying.die", "tool_failed"}, {"hanging.hang", "timeout"},
-				{"large.enlarge", ""}, {"flooding.flood", "tool_failed"},
-			} {
-				t.Run(tt.tool, func(t *testing.T) {
-					server, _, _ := strings.Cut(tt.tool, ".")
-					var before, after runtime.MemStats
-					runtime.ReadMemStats(&before)
-					w.in(t).prints(tt.want+"\n{'well'}\nwell\n", fmt.Sprintf(`
-import threading, time
-from workcell import tools, ToolError
-over, others = threading.Event(), set()
-def other():
-    while True:
-        others.add(tools.calm.behave())
-        if over.wait(0.1): return
-t = threading.Thread(target=other); t.start()
-try: print(tools.call(%q, {}))
-except ToolError as e: print(e.code)
-over.set(); t.join()
-print(others)
-print(tools.call(%q, {}))`, tt.tool, server+".behave"))
-					runtime.ReadMemStats(&after)
-					if grown := int64(after.Sys) - int64(before.Sys); grown > 64<<20 {
-						t.Errorf("the memory of the host has grown by %d MiB", grown>>20)
-					}
-				})
-			}
-			w.secretStays()
-			if !strings.Contains(w.log.String(), "the token is [redacted]") {
-				t.Errorf("what the server wrote is not in the log: %s", w.log.String())
-			}
-		})
-	}
 }
 
 // A server that changes its tools changes those of the next run.

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -105,61 +103,6 @@ func TestStolenLease(t *testing.T) {
 		}
 		if u := d.lease.Usage(); u.Requests != int64(asked) {
 			t.Errorf("%+v, and the provider was asked %d times", u, asked)
-		}
-	})
-}
-
-// Code that wants more than it was given, by every way that it has.
-func TestHostileRequests(t *testing.T) {
-	on(t, func(t *testing.T, d *desk) {
-		var got map[string]int
-		d.answers(&got, `
-def raw(text):
-    s = socket.create_connection(host()); s.settimeout(30)
-    s.sendall(text.replace("\n", "\r\n").encode()); line = b""
-    while b"\n" not in line:
-        more = s.recv(4096)
-        if not more: break
-        line += more
-    s.close()
-    return int(line.split()[1]) if line else 0
-def outside(address):
-    try: socket.create_connection(address, timeout=5); return 1
-    except OSError: return 0
-image = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}
-got = {
-    "another model": ask({**BODY, "model": "large"})[0],
-    "two models": ask(b'{"model":"small","model":"large","messages":[]}')[0],
-    "a tool of the provider": ask({**BODY, "tools": [{"type": "web_search_20250305", "name": "web_search"}]})[0],
-    "an image by URL": ask({**BODY, "messages": [{"role": "user", "content": [image]}]})[0],
-    "compressed": ask(BODY, **{"content-encoding": "gzip"})[0],
-    "another API": ask(BODY, "/v1/files")[0],
-    "upwards": raw("GET /anthropic/v1/models/../../v1/organizations HTTP/1.1\nHost: x\nX-Api-Key: %s\n\n" % KEY),
-    "connect": raw("CONNECT 169.254.169.254:80 HTTP/1.1\nHost: 169.254.169.254:80\nX-Api-Key: %s\n\n" % KEY),
-    "absolute": raw("GET http://169.254.169.254/anthropic/v1/models HTTP/1.1\nHost: x\nX-Api-Key: %s\n\n" % KEY),
-    "upgrade": raw("GET /anthropic/v1/models HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: websocket\nX-Api-Key: %s\n\n" % KEY),
-    "two lengths": raw("POST /anthropic/v1/messages HTTP/1.1\nHost: x\nX-Api-Key: %s\nContent-Length: 5\nContent-Length: 50\n\n{}" % KEY),
-    "length and chunks": raw("POST /anthropic/v1/messages HTTP/1.1\nHost: x\nX-Api-Key: %s\nContent-Length: 4\nTransfer-Encoding: chunked\n\n0\n\nGET / HTTP/1.1\n\n" % KEY),
-    "a header in a header": raw("GET /anthropic/v1/models HTTP/1.1\nHost: x\nX-Api-Key: %s\nAnthropic-Beta: a\rX-Api-Key: b\n\n" % KEY),
-    "no HTTP": raw("\x16\x03\x01\x02\n\n"),
-    "the network": outside(("1.1.1.1", 443)),
-    "the metadata server": outside(("169.254.169.254", 80)),
-    "no key": ask(BODY, key="sk-ant-guess")[0],
-    "still": ask(BODY)[0],
-}
-print(json.dumps(got))`)
-		want := map[string]int{
-			"another model": 403, "two models": 400, "a tool of the provider": 200, "an image by URL": 403, "compressed": 415, "another API": 404, "upwards": 404,
-			"connect": 404, "absolute": 404, "upgrade": 404, "two lengths": 400, "length and chunks": 400, "a header in a header": 400, "no HTTP": 400,
-			"the network": 0, "the metadata server": 0, "no key": 401, "still": 200,
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-		for _, r := range d.mock.Requests() {
-			if r.Model != "small" || r.Body["tools"] != nil || strings.Contains(r.Header.Get("Anthropic-Beta"), "X-Api-Key") {
-				t.Errorf("the provider got %+v", r)
-			}
 		}
 	})
 }

@@ -70,25 +70,6 @@ func TestF2Shell(t *testing.T) {
 	allDead(t, b, dir, mark)
 }
 
-// TestF4HeldOutput: a command that left a child behind with its output open is over when it ends itself.
-func TestF4HeldOutput(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		out := b.ok(t, toolspec.ToolExec, obj{"command": "sleep 6000 & echo started; exit 3", "timeout_seconds": 60})
-		if out["status"] != "completed" || out["exit_code"] != 3.0 || out["stdout"] != "started\n" {
-			t.Errorf("%v", out)
-		}
-		var text bytes.Buffer
-		res, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "sleep 6000 & echo started", Timeout: time.Minute}, session.Streams{Stdout: &text})
-		if err != nil || res.Status != session.ExecCompleted || !res.Leaked || text.String() != "started\n" {
-			t.Errorf("streamed: %+v, %v, %q", res, err, text.String())
-		}
-		if _, err := b.s.KillExec(t.Context(), out["exec_id"].(string), ""); err != nil {
-			t.Errorf("ending what was left behind: %v", err)
-		}
-	})
-}
-
 // TestF5Cancel: a caller that goes away takes the command with it, and what the command would have done later.
 func TestF5Cancel(t *testing.T) {
 	t.Parallel()
