@@ -92,7 +92,7 @@ func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		h.waiting(t, workflow(t, impatient)).kill()
-		h.inSandbox(t, "kill $(cat pid)") // a sandbox in which a command runs is not idle
+		h.inSandbox(t, "kill -- -$(cat pid)") // a sandbox in which a process runs is not idle
 		id := h.latest(t).ID
 		h.nothingLeft(t)
 		res := h.run(t, "runs", "resume", id)
@@ -100,7 +100,7 @@ func TestExpiredRun(t *testing.T) {
 			t.Errorf("resume without the sandbox: exit code %d\n%s", res.code, res.stderr)
 		}
 		p := h.start(t, "runs", "resume", id, "--fresh-sandbox")
-		p.await(t, "one", "done", "before")
+		p.await(t, "one", "already completed")
 		h.inSandbox(t, "test -e pid && ! grep one log")
 		p.kill()
 		h.ok(t, "runs", "cancel", id)
