@@ -185,7 +185,7 @@ func (n *network) nothingLeft(t *testing.T) {
 	eventually(t, "nothing is left", func() bool {
 		n.machines[0].ok(t, "sessions", "ls") // which sweeps
 		left = query(t, n.server.URL, `SELECT concat_ws(', ',
-(SELECT 'jobs: ' || count(*) FROM workcell.river_job WHERE state <> 'completed' HAVING count(*) > 0),
+(SELECT 'queued: ' || count(*) FROM workcell.queued HAVING count(*) > 0),
 (SELECT 'sandboxes: ' || count(*) FROM workcell.session WHERE state NOT IN ('closed', 'lost') HAVING count(*) > 0),
 (SELECT 'parcels: ' || count(*) FROM workcell.run_file WHERE name = 'needed' HAVING count(*) > 0))`)
 		out, _ := exec.Command("grep", "--recursive", "--files-with-matches", "--no-messages", "--exclude-dir=workspace", instance, "/var/lib/workcell/local").Output() // it fails when it finds nothing

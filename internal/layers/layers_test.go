@@ -111,7 +111,7 @@ func layers() []layer {
 		{dir: "session/pgstore", may: above("backend", "session", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
 		{dir: "workflow/runstore", may: []string{"workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
-		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/pgstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5", "github.com/riverqueue/river"}},
+		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/pgstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "workflow/runstore", "internal/sqlitefile"), genkit: true},
 		{dir: "workflow/journaltest", may: []string{"backend", "session", "workflow", "workflow/runstore"}, genkit: true},

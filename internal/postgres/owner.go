@@ -35,9 +35,9 @@ CREATE TABLE workcell.owner (
 `}}
 }
 
-// late is true of the row of an owner that is dead. While the server was down nobody could renew anything, so that every
-// lease begins again with it.
-const late = `greatest(renewed, pg_postmaster_start_time()) + lease < clock_timestamp()`
+// Late is the SQL condition for rows of dead owners. No owner can renew its lease while the server is down, so every lease starts
+// again with the server.
+const Late = `greatest(renewed, pg_postmaster_start_time()) + lease < clock_timestamp()`
 
 // Owner is an owner of this process.
 type Owner struct {
@@ -70,7 +70,7 @@ func (db *DB) join(ctx context.Context, lease, every time.Duration) (*Owner, err
 	var asked time.Time
 	if err := own.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
 		asked = time.Now()
-		if _, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE `+late); err != nil {
+		if _, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE `+Late); err != nil {
 			return err
 		}
 		_, err := q.Exec(ctx, `INSERT INTO workcell.owner (id, lease) VALUES ($1, $2)
@@ -157,7 +157,7 @@ func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 	}
 	err = db.Do(ctx, func(ctx context.Context, q Queryer, _ bool) error {
 		var over bool
-		err := q.QueryRow(ctx, `SELECT `+late+` FROM workcell.owner WHERE id = $1`, id).Scan(&over)
+		err := q.QueryRow(ctx, `SELECT `+Late+` FROM workcell.owner WHERE id = $1`, id).Scan(&over)
 		lives = err == nil && !over
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -166,7 +166,7 @@ func (db *DB) Lives(ctx context.Context, id string) (lives bool, err error) {
 			return err
 		}
 		// It may renew its lease at this very moment; whose statement comes first decides, for both.
-		tag, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1 AND `+late, id)
+		tag, err := q.Exec(ctx, `DELETE FROM workcell.owner WHERE id = $1 AND `+Late, id)
 		if err == nil && tag.RowsAffected() == 0 {
 			return q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.owner WHERE id = $1)`, id).Scan(&lives)
 		}
@@ -227,21 +227,3 @@ func (db *DB) Claim(ctx context.Context, name string) (leave func() error, held 
 		return nil
 	}), false, nil
 }
-
-// Lock is Claim for those who wait until nobody else has the lock.
-func (db *DB) Lock(ctx context.Context, name string) (leave func() error, err error) {
-	for {
-		leave, held, err := db.Claim(ctx, name)
-		if err != nil || !held {
-			return leave, err
-		}
-		select {
-		case <-time.After(lockEvery):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// lockEvery is how often Lock tries.
-const lockEvery = 100 * time.Millisecond

@@ -139,9 +139,6 @@ func config(url string) (*pgxpool.Config, error) {
 	return conf, nil
 }
 
-// Pool returns the connections, for a library that brings statements of its own.
-func (db *DB) Pool() *pgxpool.Pool { return db.pool }
-
 // Close closes all connections.
 func (db *DB) Close() { db.pool.Close() }
 

@@ -137,7 +137,9 @@ func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text st
 func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	news := q.logNews(ctx, runID)
+	looks := news(ctx, logLookEvery,
+		func(ctx context.Context, changed func()) error { return q.WatchLog(ctx, runID, changed) },
+		func(ctx context.Context, changed func()) error { return q.journal.Watch(ctx, runID, changed) })
 	var since time.Time // that the run has ended
 	for place, ended := int64(0), false; ; {
 		if r, err = q.journal.Run(ctx, runID); err != nil { // before its log, which has more by then
@@ -160,16 +162,15 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 			}
 		}
 		select {
-		case <-news:
+		case <-looks:
 		case <-ctx.Done():
 			return r, ctx.Err()
 		}
 	}
 }
 
-// logNews returns a channel that holds one when a run and its log are to be looked at: when something is told of them, and every
-// few seconds besides. It works until ctx ends.
-func (q *Queue) logNews(ctx context.Context, runID string) <-chan struct{} {
+// news returns a channel that holds an element after a watch has called changed, and every so often. It works until ctx ends.
+func news(ctx context.Context, every time.Duration, watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
 	news := make(chan struct{}, 1)
 	look := func() {
 		select {
@@ -177,10 +178,10 @@ func (q *Queue) logNews(ctx context.Context, runID string) <-chan struct{} {
 		default: // a look is due already
 		}
 	}
-	for _, watch := range []func(context.Context, string, func()) error{q.WatchLog, q.journal.Watch} {
+	for _, watch := range watches {
 		go func() {
 			for ctx.Err() == nil {
-				_ = watch(ctx, runID, look) // the looks go on without it
+				_ = watch(ctx, look) // the ticks continue without it
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
@@ -189,7 +190,7 @@ func (q *Queue) logNews(ctx context.Context, runID string) <-chan struct{} {
 		}()
 	}
 	go func() {
-		for tick := time.Tick(logLookEvery); ; {
+		for tick := time.Tick(every); ; {
 			select {
 			case <-ctx.Done():
 				return

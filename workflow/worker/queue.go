@@ -1,21 +1,16 @@
 // Package worker carries out runs of workflows in other processes than those that begin them, on any machine that reaches
 // the same PostgreSQL database, and goes on with those whose process died.
 //
-// A [Queue] is the runs that nobody has yet, and what they need: [Queue.Add] puts one in, [Queue.Work] takes them out. Which
-// process should try a run next is what River (https://riverqueue.com) says, whose tables lie beside those of the journals. Which
-// process has a run is what the journal says, as it does for all runs: a run has one owner, and that has a lease. A job of River is
-// no more than the advice to look: whoever follows it finds that the run has ended, that somebody has it, or takes it.
+// A [Queue] holds runs that wait for a worker, and their files: [Queue.Add] adds a run, [Queue.Work] executes runs. A row of the
+// queue only names the worker that should try a run next. The journal decides which process has a run, as for all runs: a run
+// has one owner, and the owner has a lease. A worker that takes a row checks the run first: it may have ended, or have an owner.
 package worker
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
-	"github.com/riverqueue/river/rivermigrate"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres"
@@ -24,10 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// schema holds the tables of River, too.
-const schema = "workcell"
-
-// component is what this package has in the database beside River. Files come before their run, so that they do not refer to it.
+// component describes the tables of this package. Files are added before their run, so they do not refer to it. Version 1 used the
+// River library to choose the worker. Its jobs were copies of rows of queued.
 func component() postgres.Component {
 	return postgres.Component{Name: "queue", Migrations: []string{`
 CREATE TABLE workcell.queued (
@@ -48,6 +41,14 @@ CREATE TABLE workcell.run_log (
 	ended boolean NOT NULL
 );
 CREATE INDEX run_log_run ON workcell.run_log (run, id);
+`, `
+ALTER TABLE workcell.queued ADD COLUMN not_before timestamptz NOT NULL DEFAULT now(), ADD COLUMN worker text NOT NULL DEFAULT '';
+UPDATE workcell.queued SET not_before = r.started FROM workcell.run r WHERE r.id = run AND r.finished IS NULL;
+CREATE INDEX queued_not_before ON workcell.queued (not_before);
+DROP TABLE IF EXISTS workcell.river_job, workcell.river_leader, workcell.river_queue, workcell.river_migration,
+	workcell.river_notification, workcell.river_client_queue, workcell.river_client;
+DROP FUNCTION IF EXISTS workcell.river_job_state_in_bitmask;
+DROP TYPE IF EXISTS workcell.river_job_state;
 `}}
 }
 
@@ -56,23 +57,10 @@ CREATE INDEX run_log_run ON workcell.run_log (run, id);
 type Queue struct {
 	journal *pgjournal.Journal
 	db      *postgres.DB
-	jobs    *river.Client[pgx.Tx] // that only inserts
 }
 
-// runArgs is a job of River: a run that somebody should look at.
-type runArgs struct {
-	Run string `json:"run"`
-}
-
-// Kind names the jobs of this package among those of River.
-func (runArgs) Kind() string { return jobKind }
-
-// InsertOpts makes River keep one job for each run, for as long as it lives.
-func (runArgs) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}
-}
-
-const jobKind = "workcell_run"
+// queueChannel is notified when runs become due.
+const queueChannel = "workcell_queue"
 
 // Open connects to the database of a URL, as in postgres://user@host/database, and brings its tables up to date.
 func Open(ctx context.Context, url string) (*Queue, error) {
@@ -85,53 +73,7 @@ func Open(ctx context.Context, url string) (*Queue, error) {
 		j.Close() //nolint:errcheck // nothing was written by it
 		return nil, err
 	}
-	q := &Queue{journal: j, db: db}
-	if err = q.migrate(ctx); err == nil {
-		q.jobs, err = river.NewClient(riverpgxv5.New(db.Pool()), &river.Config{Schema: schema, Logger: slog.New(slog.DiscardHandler)})
-	}
-	if err != nil {
-		q.Close()
-		return nil, db.Error(err)
-	}
-	return q, nil
-}
-
-// migrate brings River's tables up to date: forwards only, one process after the other. Its steps are transactions of their own,
-// because PostgreSQL wants to have seen a new value of an enumeration before it is used.
-func (q *Queue) migrate(ctx context.Context) error {
-	m, err := rivermigrate.New(riverpgxv5.New(q.db.Pool()), &rivermigrate.Config{Schema: schema, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
-	}
-	if done, err := q.upToDate(ctx, len(m.AllVersions())); done || err != nil {
-		return err
-	}
-	leave, err := q.db.Lock(ctx, "migrate-river")
-	if err != nil {
-		return err
-	}
-	defer leave() //nolint:errcheck // the lock goes with its connection
-	if done, err := q.upToDate(ctx, len(m.AllVersions())); done || err != nil {
-		return err
-	}
-	_, err = m.Migrate(ctx, rivermigrate.DirectionUp, nil)
-	return err
-}
-
-// upToDate reports whether all steps are done; postgres.ErrNewer when there are others.
-func (q *Queue) upToDate(ctx context.Context, known int) (bool, error) {
-	var there bool
-	have := 0
-	err := q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
-		if err := c.QueryRow(ctx, `SELECT to_regclass('workcell.river_migration') IS NOT NULL`).Scan(&there); err != nil || !there {
-			return err
-		}
-		return c.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM workcell.river_migration`).Scan(&have)
-	})
-	if have > known {
-		return false, fmt.Errorf("%w: the job queue has version %d, this program supports %d", postgres.ErrNewer, have, known)
-	}
-	return have == known, err
+	return &Queue{journal: j, db: db}, nil
 }
 
 // Close lets go of the database.
@@ -147,11 +89,7 @@ func (q *Queue) Journal() *pgjournal.Journal { return q.journal }
 // in the journal, and a worker will try it.
 func (q *Queue) Add(ctx context.Context, e workflow.Entry, note string) error {
 	return q.journal.Begin(ctx, e, note, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued VALUES ($1)`, e.RunID); err != nil {
-			return err
-		}
-		_, err := q.jobs.InsertTx(ctx, tx, runArgs{e.RunID}, nil)
-		return err
+		return enqueue(ctx, tx, e.RunID)
 	})
 }
 
@@ -166,20 +104,19 @@ func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued VALUES ($1) ON CONFLICT DO NOTHING`, r.ID); err != nil {
-			return err
-		}
-		// The job of a run that was in the queue before has been done.
-		if _, err := tx.Exec(ctx, `DELETE FROM workcell.river_job WHERE kind = '`+jobKind+`' AND state IN ('completed', 'discarded', 'cancelled')
-AND args @> jsonb_build_object('run', $1::text)`, r.ID); err != nil {
-			return err
-		}
-		_, err = q.jobs.InsertTx(ctx, tx, runArgs{r.ID}, nil)
-		return err
+		return enqueue(ctx, tx, r.ID)
 	})
 }
 
-// Has reports whether a run came from the queue, so that a worker goes on with it when it is interrupted.
+// enqueue makes a run due, and tells the workers.
+func enqueue(ctx context.Context, tx pgx.Tx, runID string) error {
+	if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued (run) VALUES ($1) ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
+		return err
+	}
+	return postgres.Notify(ctx, tx, queueChannel, "")
+}
+
+// Has reports whether a run is in the queue, so that a worker resumes it after an interruption.
 func (q *Queue) Has(ctx context.Context, runID string) (has bool, err error) {
 	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
 		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workcell.queued WHERE run = $1)`, runID).Scan(&has)
@@ -192,10 +129,10 @@ func (q *Queue) Leave(ctx context.Context, runID string) error {
 	return q.exec(ctx, `DELETE FROM workcell.queued WHERE run = $1`, runID)
 }
 
-// Hurry lets a run be tried now that would be tried again later.
+// Hurry makes a run due that waits for its next attempt.
 func (q *Queue) Hurry(ctx context.Context, runID string) error {
-	return q.exec(ctx, `UPDATE workcell.river_job SET state = 'available', scheduled_at = now()
-WHERE kind = '`+jobKind+`' AND state IN ('scheduled', 'retryable') AND args @> jsonb_build_object('run', $1::text)`, runID)
+	return q.exec(ctx, `WITH due AS (UPDATE workcell.queued SET not_before = now() WHERE run = $1 AND not_before > now() RETURNING run)
+SELECT pg_notify('`+queueChannel+`', '') FROM due`, runID)
 }
 
 // exec changes rows.

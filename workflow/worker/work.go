@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres"
@@ -18,8 +20,8 @@ import (
 )
 
 const (
-	rescueEvery = 5 * time.Second  // how often a worker looks for jobs of dead ones
-	againAfter  = 10 * time.Second // how long a run is left that cannot be carried out now
+	pollEvery   = 5 * time.Second  // how often a worker checks the queue if it hears nothing
+	againAfter  = 10 * time.Second // between two attempts to execute a run
 	stopTimeout = 2 * time.Minute  // for what ends with a worker
 )
 
@@ -62,7 +64,7 @@ func (q *Queue) Work(ctx context.Context, o Options) error {
 	}
 }
 
-// workAs works as one owner of the database, whose name River has for this worker: when others find it dead, they take its jobs.
+// workAs works as one owner of the database. Rows of the queue name it, and are free if it is dead.
 func (q *Queue) workAs(ctx context.Context, o Options) error {
 	self, err := q.db.Join(ctx)
 	if err != nil {
@@ -70,148 +72,123 @@ func (q *Queue) workAs(ctx context.Context, o Options) error {
 	}
 	runs, interrupt := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer interrupt(nil)
-	workers := river.NewWorkers()
-	river.AddWorker(workers, &runWorker{q: q, o: o, runs: runs})
-	client, err := river.NewClient(riverpgxv5.New(q.db.Pool()), &river.Config{
-		ID: self.ID, Schema: schema, Logger: o.Logger, Workers: workers, JobTimeout: -1,
-		Queues:                      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: o.MaxRuns}},
-		CompletedJobRetentionPeriod: time.Hour,
-	})
-	if err == nil {
-		err = client.Start(context.WithoutCancel(ctx))
-	}
-	if err != nil {
-		return errors.Join(q.db.Error(err), self.Leave())
-	}
-	err = q.attend(ctx, o, self)
-	return errors.Join(err, end(client, interrupt, o.Grace), self.Leave())
+	w := &runWorker{q: q, o: o, self: self.ID, runs: runs}
+	err = w.attend(ctx, self.Lost())
+	return errors.Join(err, w.end(interrupt), self.Leave())
 }
 
-// attend looks for what dead workers had until ctx ends, or this one is taken for dead.
-func (q *Queue) attend(ctx context.Context, o Options, self *postgres.Owner) error {
-	for tick := time.Tick(rescueEvery); ; {
-		if err := q.rescue(ctx, self.ID); err != nil && ctx.Err() == nil {
-			o.Logger.Warn("cannot find the runs of dead workers", "error", err)
+// runWorker is a worker as one owner.
+type runWorker struct {
+	q    *Queue
+	o    Options
+	self string
+	runs context.Context // ends to interrupt the runs
+	all  sync.WaitGroup  // of the runs
+}
+
+// attend executes runs of the queue until ctx ends or the owner is lost.
+func (w *runWorker) attend(ctx context.Context, lost <-chan struct{}) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	due := news(ctx, pollEvery, func(ctx context.Context, changed func()) error {
+		return w.q.db.Listen(ctx, queueChannel, func(string) { changed() })
+	})
+	busy, done := map[string]bool{}, make(chan string, w.o.MaxRuns)
+	for {
+		if len(busy) < w.o.MaxRuns {
+			ids, err := w.claim(ctx, busy)
+			if err != nil && ctx.Err() == nil {
+				w.o.Logger.Warn("cannot take runs from the queue", "error", err)
+			}
+			for _, id := range ids {
+				busy[id] = true
+				w.all.Go(func() {
+					w.work(id)
+					done <- id
+				})
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-self.Lost():
+		case <-lost:
 			return postgres.ErrLeaseLost
-		case <-tick:
+		case id := <-done:
+			delete(busy, id)
+		case <-due:
 		}
 	}
 }
 
-// end waits for the runs of a worker, and interrupts those that take longer than grace.
-func end(client *river.Client[pgx.Tx], interrupt context.CancelCauseFunc, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), grace+stopTimeout)
-	defer cancel()
-	patience := time.AfterFunc(grace, func() { interrupt(workflow.ErrInterrupted) })
-	defer patience.Stop()
-	if err := client.Stop(ctx); err != nil {
-		return fmt.Errorf("runs of this worker do not finish: %w", err)
-	}
-	return nil
-}
-
-// held is the owner that has a job which is under way.
-const held = `attempted_by[array_upper(attempted_by, 1)]`
-
-// rescue lets the jobs be tried again that dead workers had, and those that wait for longer than any does, as they would for a
-// worker whose clock is ahead; and gives a job to runs of the queue that have none.
-func (q *Queue) rescue(ctx context.Context, self string) error {
-	holders, err := q.holders(ctx)
-	if err != nil {
-		return err
-	}
-	for _, holder := range holders {
-		if holder == self {
-			continue
+// claim takes due runs from the queue, as many as are missing to MaxRuns: those without a worker, and those whose worker is
+// dead. A run of this worker that is not busy was claimed by a call whose answer was lost. The rule of one minute is for a
+// server whose clock was set back: no run waits for that long.
+func (w *runWorker) claim(ctx context.Context, busy map[string]bool) (ids []string, err error) {
+	err = w.q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
+		if _, err := tx.Exec(ctx, `DELETE FROM workcell.owner WHERE `+postgres.Late+` AND id <> $1
+AND id IN (SELECT worker FROM workcell.queued)`, w.self); err != nil {
+			return err
 		}
-		lives, err := q.db.Lives(ctx, holder)
-		if err == nil && !lives {
-			err = q.exec(ctx, `UPDATE workcell.river_job SET state = 'available', scheduled_at = now()
-WHERE state = 'running' AND kind = '`+jobKind+`' AND `+held+` = $1`, holder)
-		}
+		rows, err := tx.Query(ctx, `WITH due AS MATERIALIZED (
+	SELECT run FROM workcell.queued q WHERE (not_before <= now() OR not_before > now() + interval '1 minute') AND run <> ALL($2)
+	AND (worker = $1 OR NOT EXISTS (SELECT FROM workcell.owner WHERE id = q.worker))
+	ORDER BY not_before LIMIT $3 FOR UPDATE SKIP LOCKED)
+UPDATE workcell.queued q SET worker = $1 FROM due WHERE q.run = due.run RETURNING q.run`,
+			w.self, slices.AppendSeq([]string{}, maps.Keys(busy)), w.o.MaxRuns-len(busy))
 		if err != nil {
 			return err
 		}
-	}
-	if err := q.exec(ctx, `UPDATE workcell.river_job SET state = 'available', scheduled_at = now()
-WHERE state IN ('scheduled', 'retryable') AND kind = '`+jobKind+`' AND scheduled_at > now() + interval '1 minute'`); err != nil {
-		return err
-	}
-	return q.requeue(ctx)
-}
-
-// holders returns who has the jobs that are under way.
-func (q *Queue) holders(ctx context.Context) (holders []string, err error) {
-	err = q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
-		rows, err := c.Query(ctx, `SELECT DISTINCT `+held+` FROM workcell.river_job WHERE state = 'running' AND kind = '`+jobKind+`'`)
-		if err != nil {
-			return err
-		}
-		holders, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	return holders, err
+	return ids, err
 }
 
-// requeue gives a job to the runs of the queue that have none: the journal says which there are.
-func (q *Queue) requeue(ctx context.Context) error {
-	var lost []river.InsertManyParams
-	if err := q.db.Do(ctx, func(ctx context.Context, c postgres.Queryer, _ bool) error {
-		lost = nil
-		rows, err := c.Query(ctx, `SELECT q.run FROM workcell.queued q JOIN workcell.run r ON r.id = q.run WHERE r.finished IS NULL
-AND NOT EXISTS (SELECT FROM workcell.river_job j WHERE j.kind = '`+jobKind+`' AND j.args @> jsonb_build_object('run', q.run)
-	AND j.state IN ('available', 'pending', 'running', 'retryable', 'scheduled')) LIMIT 1000`)
-		if err != nil {
-			return err
-		}
-		var id string
-		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
-			lost = append(lost, river.InsertManyParams{Args: runArgs{id}})
-			return nil
-		})
-		return err
-	}); err != nil || lost == nil {
-		return err
-	}
-	_, err := q.jobs.InsertMany(ctx, lost)
-	return q.db.Error(err)
+// giveBack lets any worker try a run again after a time.
+func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration) error {
+	return w.q.exec(ctx, `WITH free AS (
+	UPDATE workcell.queued SET worker = '', not_before = now() + $3::interval WHERE run = $1 AND worker = $2 RETURNING not_before)
+SELECT pg_notify('`+queueChannel+`', '') FROM free WHERE not_before <= now()`, id, w.self, after)
 }
 
-// runWorker does River's jobs.
-type runWorker struct {
-	river.WorkerDefaults[runArgs]
-	q    *Queue
-	o    Options
-	runs context.Context // ends when runs are to be interrupted; not River's, which would cancel them
-}
-
-// NextRetry is for jobs that panicked. All others come back by being snoozed, which never uses them up.
-func (w *runWorker) NextRetry(*river.Job[runArgs]) time.Time { return time.Now().Add(againAfter) }
-
-// Work carries out the run of a job, if it is nobody's. A job is done when its run has ended.
-func (w *runWorker) Work(ctx context.Context, job *river.Job[runArgs]) error {
-	ended, err := w.try(ctx, job.Args.Run)
-	if ended {
-		err = w.q.ended(context.WithoutCancel(ctx), job.Args.Run)
-		ended = err == nil
-	}
-	switch {
-	case ended:
+// end waits for the runs of a worker, and interrupts those that take longer than Grace.
+func (w *runWorker) end(interrupt context.CancelCauseFunc) error {
+	patience := time.AfterFunc(w.o.Grace, func() { interrupt(workflow.ErrInterrupted) })
+	defer patience.Stop()
+	ended := make(chan struct{})
+	go func() {
+		w.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
 		return nil
-	case w.runs.Err() != nil:
-		return river.JobSnooze(0)
-	case err != nil:
-		w.o.Logger.Warn("retrying a run later", "run", job.Args.Run, "error", err)
+	case <-time.After(w.o.Grace + stopTimeout):
+		return errors.New("runs of this worker do not finish")
 	}
-	return river.JobSnooze(againAfter)
 }
 
-// ended tells who follows a run that it has ended, whoever ended it, and deletes what it needed. One that has left the queue keeps it.
+// work tries a run. If the run has not ended then, it stays in the queue.
+func (w *runWorker) work(id string) {
+	ctx, after := context.WithoutCancel(w.runs), againAfter
+	ended, err := w.try(ctx, id)
+	if ended {
+		if err = w.q.ended(ctx, id); err == nil {
+			return
+		}
+	}
+	if w.runs.Err() != nil {
+		after = 0
+	} else if err != nil {
+		w.o.Logger.Warn("retrying a run later", "run", id, "error", err)
+	}
+	if err := w.giveBack(ctx, id, after); err != nil {
+		w.o.Logger.Warn("cannot return a run to the queue", "run", id, "error", err)
+	}
+}
+
+// ended notes the end of a run in its log, deletes its Needed file, and takes it out of the queue. A run that left the queue before
+// its end keeps the file.
 func (q *Queue) ended(ctx context.Context, runID string) error {
 	r, err := q.journal.Run(ctx, runID)
 	if err == nil && r.Finished.IsZero() {
@@ -225,10 +202,19 @@ func (q *Queue) ended(ctx context.Context, runID string) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		err = nil
 	}
-	return errors.Join(err, q.Drop(ctx, runID, Needed))
+	if err := errors.Join(err, q.Drop(ctx, runID, Needed)); err != nil {
+		return err
+	}
+	return q.Leave(ctx, runID)
 }
 
+// try executes a run that has not ended and has no living owner.
 func (w *runWorker) try(ctx context.Context, id string) (ended bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ended, err = false, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
 	r, ended, err := w.look(ctx, id)
 	if ended || err != nil || w.runs.Err() != nil {
 		return ended, err
@@ -237,7 +223,7 @@ func (w *runWorker) try(ctx context.Context, id string) (ended bool, err error) 
 		return false, err
 	}
 	err = w.o.Resume(w.runs, r)
-	_, ended, late := w.look(context.WithoutCancel(ctx), id)
+	_, ended, late := w.look(ctx, id)
 	return ended, errors.Join(err, late)
 }
 

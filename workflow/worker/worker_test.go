@@ -300,15 +300,13 @@ func TestCancelAskedBetween(t *testing.T) {
 	}
 }
 
-// TestLostJob: a run of the queue whose job is lost, or was taken by a worker that is dead, or waits for the time of a clock that is
-// ahead, is carried out.
-func TestLostJob(t *testing.T) {
+// TestLostClaim verifies that a run is executed although a dead worker has its row, or the row waits for the time of a clock that was
+// ahead.
+func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	for what, spoil := range map[string]string{
-		"lost":      `DELETE FROM river_job`,
-		"discarded": `UPDATE river_job SET state = 'discarded', finalized_at = now()`,
-		"taken":     `UPDATE river_job SET state = 'running', attempted_at = now(), attempted_by = '{nobody}'`,
-		"ahead":     `UPDATE river_job SET state = 'scheduled', scheduled_at = now() + interval '1 year'`,
+		"taken": `UPDATE queued SET worker = 'dead'`,
+		"ahead": `UPDATE queued SET not_before = now() + interval '1 year'`,
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -486,8 +484,53 @@ func TestOpenTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	pgtest.Exec(t, url+"&search_path=workcell", `INSERT INTO river_migration (line, version) VALUES ('main', 99)`)
+	pgtest.Exec(t, url, `UPDATE workcell.component SET version = 99 WHERE name = 'queue'`)
 	if _, err := worker.Open(t.Context(), url); err == nil || !strings.Contains(err.Error(), "newer version") {
 		t.Errorf("tables of a newer version: %v", err)
+	}
+}
+
+// TestUpgrade verifies that a worker executes the runs of a database of version 1, deletes what ended runs left, and removes the tables of
+// the old queue.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	old := open(t, url)
+	wf, id := add(t, old)
+	_, ended := add(t, old)
+	if err := errors.Join(old.Put(t.Context(), ended, worker.Needed, strings.NewReader("x")),
+		old.Journal().Finish(t.Context(), ended, workflow.Cancelled, nil)); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, url, `ALTER TABLE workcell.queued DROP COLUMN not_before, DROP COLUMN worker;
+CREATE TYPE workcell.river_job_state AS ENUM ('available', 'running');
+CREATE FUNCTION workcell.river_job_state_in_bitmask(bitmask bit(8), state workcell.river_job_state) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+CREATE TABLE workcell.river_job (id bigserial PRIMARY KEY, state workcell.river_job_state NOT NULL, unique_states bit(8));
+CREATE INDEX ON workcell.river_job (id) WHERE workcell.river_job_state_in_bitmask(unique_states, state);
+CREATE TABLE workcell.river_migration (line text, version bigint);
+UPDATE workcell.component SET version = 1 WHERE name = 'queue'`)
+	q := open(t, url)
+	owner, _ := joined(t, url)
+	work(t, q, worker.Options{Resume: resume(q, wf, owner, func(context.Context) error { return nil })})
+	if r := await(t, q, id); r.Outcome != workflow.Succeeded {
+		t.Errorf("%+v", r)
+	}
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // only read from
+	var left int
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM workcell.queued) + (SELECT count(*) FROM workcell.run_file)
++ (SELECT count(*) FROM pg_class WHERE relnamespace = 'workcell'::regnamespace AND relname LIKE 'river%')`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d rows and tables are left", left)
+		}
 	}
 }
