@@ -231,7 +231,7 @@ func (h *host) showKept(ctx context.Context, run string) {
 	h.p.Line("to remove them, run: workcell sessions rm %s", run)
 }
 
-// resultTable writes a result for people: the facts, then the output as YAML.
+// resultTable writes a result for people: the facts, then the output.
 func resultTable(w io.Writer, res *workflow.Result) error {
 	writeFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID}, [2]string{"workflow", res.Workflow},
 		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", short(res.Duration)})

@@ -590,7 +590,7 @@ func newRunsShowCmd(a *app) *cobra.Command {
 		Use:     "show RUN",
 		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
 		Short:   "Show the steps of a run",
-		Long: `Show the steps of a run from its journal. With -o json or -o yaml, the command prints the journal itself,
+		Long: `Show the steps of a run from its journal. With -o json, the command prints the journal itself,
 including the input and output of each step.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {

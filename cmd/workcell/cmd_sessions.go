@@ -218,9 +218,6 @@ func (a *app) watchSandboxes(ctx context.Context, m *session.Manager, user strin
 			}
 			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)
 		}
-		if a.out == outputYAML {
-			fmt.Fprintln(a.stdout, "---")
-		}
 		err := a.print(out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "%s  %-8s  %s\n", e.Time.Format(time.TimeOnly), e.Type, sanitize.Line(strings.TrimSpace(line)))
 			return err

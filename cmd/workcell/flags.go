@@ -80,7 +80,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 		a.hostToolsFlag(f)
 	}
 	if groups&outputFlags != 0 {
-		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "output format")
+		f.VarP(oneOf(&a.out, outputTable, outputJSON), "output", "o", "output format")
 	}
 	if groups&auditFlags != 0 {
 		f.StringVar(&a.Audit, "audit", "",

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,19 +25,14 @@ type format string
 const (
 	outputTable format = "table"
 	outputJSON  format = "json"
-	outputYAML  format = "yaml"
 )
 
 // print writes v to standard output in the chosen format; table draws it for people.
 func (a *app) print(v any, table func(io.Writer) error) error {
-	switch a.out {
-	case outputJSON:
+	if a.out == outputJSON {
 		return writeJSON(a.stdout, v)
-	case outputYAML:
-		return writeYAML(a.stdout, v)
-	default:
-		return table(a.stdout)
 	}
+	return table(a.stdout)
 }
 
 // printList prints items; for people as a table with a row for each.
@@ -108,6 +102,7 @@ func (p plainWriter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
+// writeJSON writes v as JSON, with escapes for the characters that isUnprintable reports.
 func writeJSON(w io.Writer, v any) error {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -116,74 +111,22 @@ func writeJSON(w io.Writer, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, escapeUnprintable(b.String(), func(r rune) string {
-		if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
-			return fmt.Sprintf(`\u%04x\u%04x`, hi, lo)
+	var out strings.Builder
+	for _, r := range b.String() {
+		if !isUnprintable(r) {
+			out.WriteRune(r)
+			continue
 		}
-		return fmt.Sprintf(`\u%04x`, r)
-	}))
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
 	return err
 }
 
 // isUnprintable reports whether a terminal may act on a character, or not show it.
 func isUnprintable(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
-
-// escapeUnprintable writes what a terminal may act on as escapes. In text that is JSON or YAML it stands inside of quotes.
-func escapeUnprintable(text string, escape func(rune) string) string {
-	if strings.IndexFunc(text, isUnprintable) < 0 {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if isUnprintable(r) {
-			b.WriteString(escape(r))
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// writeYAML writes what writeJSON would, as YAML, with the same names in the same order.
-func writeYAML(w io.Writer, v any) error {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	escape := func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }
-	var node yaml.Node // JSON is YAML, but for control characters; a node keeps the order that a map would lose
-	if err := yaml.Unmarshal([]byte(escapeUnprintable(buf.String(), escape)), &node); err != nil {
-		return err
-	}
-	blockStyle(&node)
-	var b strings.Builder
-	out := yaml.NewEncoder(&b)
-	out.SetIndent(2)
-	if err := errors.Join(out.Encode(&node), out.Close()); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, escapeUnprintable(b.String(), escape))
-	return err
-}
-
-// blockStyle drops JSON's brackets and quotes, except where a string would read as something else without them.
-func blockStyle(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
-		var plain yaml.Node
-		plain.SetString(n.Value)
-		n.Style = plain.Style
-		if strings.ContainsFunc(n.Value, isUnprintable) { // line breaks to YAML, which would not come back, and what is escaped
-			n.Style = yaml.DoubleQuotedStyle
-		}
-	} else {
-		n.Style = 0
-	}
-	for _, c := range n.Content {
-		blockStyle(c)
-	}
-}
 
 // writeTable aligns rows under a header. Cells are made safe for a terminal.
 func writeTable(w io.Writer, header []string, rows [][]string) error {
@@ -211,15 +154,26 @@ func writeFacts(w io.Writer, facts ...[2]string) {
 	}
 }
 
-// writeLines writes plain data for people behind a prefix: text as it is, everything else as YAML, safe for a terminal.
+// writeLines writes a result for people, safe for a terminal: text unchanged, anything else in the style of YAML.
 func writeLines(w io.Writer, prefix string, v any) error {
-	var b strings.Builder
-	if s, ok := v.(string); ok {
-		b.WriteString(s)
-	} else if err := writeYAML(&b, v); err != nil {
-		return err
+	text, ok := v.(string)
+	if !ok {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		var plain any
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.UseNumber() // YAML writes a million as 1e+06 if it is a float64
+		if err := d.Decode(&plain); err != nil {
+			return err
+		}
+		if raw, err = yaml.Marshal(plain); err != nil {
+			return err
+		}
+		text = string(raw)
 	}
-	for line := range strings.Lines(strings.TrimRight(b.String(), "\n") + "\n") {
+	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
 		if _, err := io.WriteString(w, prefix+sanitize.Text(line)); err != nil {
 			return err
 		}

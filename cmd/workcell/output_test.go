@@ -15,42 +15,37 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-type sample struct {
-	Name  string            `json:"name"`
-	Count int               `json:"count"`
-	Tags  []string          `json:"tags"`
-	Map   map[string]string `json:"map"`
-	None  *int              `json:"none"`
-	Skip  string            `json:"skip,omitempty"`
-}
-
-func TestOutputFormats(t *testing.T) {
+// TestOutput verifies that JSON keeps its order and is safe for a terminal, and that a result for people stays readable.
+func TestOutput(t *testing.T) {
 	t.Parallel()
-	v := []sample{{
-		Name: "true", Count: 3, Tags: []string{"a: b", "multi\nline", "<&>", "\u2028"},
-		Map: map[string]string{"k": "007"},
-	}}
-	for format, want := range map[string]string{
-		"yaml": "- name: \"true\"\n  count: 3\n  tags:\n    - 'a: b'\n    - |-\n      multi\n      line\n    - <&>\n    - \"\\L\"\n" +
-			"  map:\n    k: \"007\"\n  none: null\n",
-		"json": "[\n  {\n    \"name\": \"true\",\n    \"count\": 3,\n    \"tags\": [\n      \"a: b\",\n      \"multi\\nline\",\n      \"<&>\",\n" +
-			"      \"\\u2028\"\n    ],\n    \"map\": {\n      \"k\": \"007\"\n    },\n    \"none\": null\n  }\n]\n",
-	} {
-		var b strings.Builder
-		a := newApp(nil, &b, nil)
-		if err := oneOf(&a.out, outputTable, outputJSON, outputYAML).Set(format); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.print(v, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, b.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", format, diff)
-		}
+	var b strings.Builder
+	a := newApp(nil, &b, nil)
+	if err := oneOf(&a.out, outputTable, outputJSON).Set("json"); err != nil {
+		t.Fatal(err)
 	}
-	a := newApp(nil, nil, nil)
-	if err := oneOf(&a.out, outputTable, outputJSON, outputYAML).Set("xml"); err == nil || a.out != outputTable {
-		t.Errorf("Set(xml) = %v, value %q", err, a.out)
+	v := struct {
+		Name string   `json:"name"`
+		Tags []string `json:"tags"`
+		None *int     `json:"none"`
+	}{Name: "true", Tags: []string{"multi\nline", "<&>", "\u2028", "\U000e0041"}}
+	if err := a.print(v, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := "{\n  \"name\": \"true\",\n  \"tags\": [\n    \"multi\\nline\",\n    \"<&>\",\n    \"\\u2028\",\n    \"\\udb40\\udc41\"\n  ],\n  \"none\": null\n}\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("JSON (-want +got):\n%s", diff)
+	}
+	if err := oneOf(&a.out, outputTable, outputJSON).Set("yaml"); err == nil || a.out != outputJSON {
+		t.Errorf("Set(yaml) = %v, value %q", err, a.out)
+	}
+	b.Reset()
+	result := map[string]any{"stdout": "a\nb\n", "total": 1e6, "id": "007", "odd": "\x1b[31m\x7f\u202e"}
+	if err := writeLines(&b, "  ", result); err != nil {
+		t.Fatal(err)
+	}
+	want = "  id: \"007\"\n  odd: \"\\e[31m\\x7F\\u202e\"\n  stdout: |\n      a\n      b\n  total: 1000000\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
 	}
 }
 
