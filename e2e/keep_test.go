@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/e2e/llmmock"
 )
 
 // TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there

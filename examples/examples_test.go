@@ -139,7 +139,11 @@ func TestWorkflows(t *testing.T) {
 // mockModel serves a model that plays a script, until the test ends, and returns its address.
 func mockModel(t *testing.T, script string) string {
 	t.Helper()
-	cmd := exec.Command(command, "dev", "mockmodel", "--script", script)
+	binary := filepath.Join(t.TempDir(), "mockmodel")
+	if out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/e2e/mockmodel").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command(binary, "--script", script)
 	cmd.Dir = ".."
 	out, err := cmd.StdoutPipe()
 	if err != nil {

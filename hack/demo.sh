@@ -83,7 +83,7 @@ main() {
   case ${DEMO:-}/$model in
     cli/scripted/*)
       say "   (a model that plays a script answers; the coding agent, its sandbox and the project are real)"
-      begin mock "$work/workcell" dev mockmodel --script "$script"
+      begin mock "$work/mockmodel" --script "$script"
       await mock "the model" "$work/mock.log"
       GOOGLE_GEMINI_BASE_URL=$(head -n 1 "$work/mock.log")
       export GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY=none
@@ -148,6 +148,7 @@ need_system_python() {
 compile() {
   local flags=(-trimpath -tags "$(demo_tags)" -gcflags "all=-N -l -dwarf=false" -ldflags "-s -w") packages=(./cmd/workcell) standard
   if [ "$backend" != local ]; then packages=(./e2e/images/cmd/mkimages ./cmd/workcell); fi
+  if [ "${DEMO:-}" = cli ]; then packages+=(./e2e/mockmodel); fi
   export CGO_ENABLED=0
   # The standard library needs no module, so that the compiler works while modules are downloaded.
   go build -v "${flags[@]}" archive/tar archive/zip database/sql encoding/gob encoding/xml go/doc html image/png net/http/httputil text/template &

@@ -41,7 +41,6 @@ The UI shows workflows as flows, agents as prompts, and sandbox tools as tools t
 		},
 	})
 	a.poolFlag(cmd.Flags())
-	cmd.AddCommand(newMockModelCmd(a))
 	return cmd
 }
 

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/commandtest"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/e2e/llmmock"
 )
 
 // machine is a state directory with a workflow of one agent, which is a coding agent, and the command that runs it.

@@ -91,7 +91,6 @@ func layers() []layer {
 		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
-		{dir: "internal/llmmock", only: []string{}},
 		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
