@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -37,7 +36,7 @@ const (
 
 type mcpOptions struct {
 	http   mcpHTTPFlags
-	policy mcpPolicyFlags
+	policy string // file
 
 	agents, workflows string // directories of tasks
 	coding            codingTasks
@@ -81,8 +80,8 @@ listens on a loopback address.`,
 		},
 	})
 	o.http.addTo(cmd)
-	o.policy.addTo(cmd)
 	f := cmd.Flags()
+	f.StringVar(&o.policy, "policy", "", "YAML `FILE` with the guard policy")
 	f.StringVar(&o.agents, "agents", "", "`DIR` with agents (*.prompt) that execute_task and workflows can run")
 	f.StringVar(&o.workflows, "workflows", "", "`DIR` with workflows (*.yaml) that execute_task can run")
 	f.StringSliceVar(&o.coding.agents, "executors", nil, "coding agents that execute_task can run, for example claude or claude=anthropic/claude-sonnet-4-5: "+strings.Join(frontmatter.ExecutorAgents(), ", "))
@@ -107,7 +106,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err := o.check(a); err != nil {
 		return err
 	}
-	policy, err := o.policy.read()
+	policy, err := guardPolicy(o.policy)
 	if err != nil {
 		return err
 	}
@@ -243,90 +242,21 @@ func (o *mcpOptions) serveStdio(ctx context.Context, a *app, srv *mcpserver.Serv
 	return context.Cause(ctx)
 }
 
-// mcpPolicyFlags are the flags of the guard policy: a file, and single values over it.
-type mcpPolicyFlags struct {
-	file string
-	over []func(*mcpserver.Policy) error // what the other flags say
-}
-
-// limitFlag returns what sets a limit of the policy to a whole number.
-func limitFlag(of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, string) error {
-	return func(p *mcpserver.Policy, text string) error {
-		n, err := strconv.ParseInt(text, 10, 64)
-		switch {
-		case err != nil:
-			return errors.New("must be a whole number")
-		case n < 0:
-			return errors.New("must be at least 0")
-		}
-		*of(&p.Limits) = n
-		return nil
+// guardPolicy returns the policy in a file; without a file, the default.
+func guardPolicy(path string) (mcpserver.Policy, error) {
+	if path == "" {
+		return mcpserver.DefaultPolicy(), nil
 	}
-}
-
-func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.file, "policy", "", "YAML `FILE` with the guard policy, which the flags below override")
-	for _, row := range []struct {
-		name, usage string
-		set         func(*mcpserver.Policy, string) error
-	}{
-		{"refuse-command", "refuse commands that start with these words, for example 'git push' (repeatable)", func(p *mcpserver.Policy, text string) error {
-			p.Commands.Refuse = append(p.Commands.Refuse, mcpserver.CommandRule{Pattern: text})
-			return nil
-		}},
-		{"allow-command", "allow only commands that start with these words (repeatable)", func(p *mcpserver.Policy, text string) error {
-			p.Commands.Allow = append(p.Commands.Allow, mcpserver.CommandRule{Pattern: text})
-			return nil
-		}},
-		{"refuse-file", "refuse files with matching names, for example '*.exe' (repeatable)", func(p *mcpserver.Policy, text string) error {
-			p.Files.Refuse = append(p.Files.Refuse, text)
-			return nil
-		}},
-		{"allow-file", "allow only files with matching names (repeatable)", func(p *mcpserver.Policy, text string) error {
-			p.Files.Allow = append(p.Files.Allow, text)
-			return nil
-		}},
-		{"max-file-mb", "maximum file size in MiB for the file tools; 0 means no limit (default 10)",
-			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.FileMB })},
-		{"max-workspace-mb", limitUsage("workspace_mb") + ", reserved on disk if possible; 0 uses the limits of agents and workflows",
-			limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.WorkspaceMB })},
-		{"max-exec-timeout", "maximum time for a command, program, or task, for example 90s; 0 means no limit (default 5m0s)", func(p *mcpserver.Policy, text string) (err error) {
-			if p.Limits.ExecTimeout, err = time.ParseDuration(text); err != nil {
-				return errors.New("must be a duration, for example 90s or 5m")
-			}
-			if p.Limits.ExecTimeout < 0 || p.Limits.ExecTimeout%time.Second != 0 {
-				return errors.New("must be in whole seconds, at least 0")
-			}
-			return nil
-		}},
-		{"max-memory-mb", limitUsage("memory_mb"), limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.MemoryMB })},
-		{"max-cpu", limitUsage("cpu_millicores"), limitFlag(func(l *mcpserver.PolicyLimits) *int64 { return &l.CPUMillicores })},
-	} {
-		cmd.Flags().Func(row.name, row.usage, func(text string) error {
-			f.over = append(f.over, func(p *mcpserver.Policy) error { return row.set(p, text) })
-			return row.set(&mcpserver.Policy{}, text)
-		})
+	file, err := os.Open(path)
+	if err != nil {
+		return mcpserver.Policy{}, fail(exitInvalid, err, "pass a YAML file with --policy FILE")
 	}
-}
-
-func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {
-	p := mcpserver.DefaultPolicy()
-	if f.file != "" {
-		file, err := os.Open(f.file)
-		if err != nil {
-			return p, fail(exitInvalid, err, "pass a YAML file with --policy FILE")
-		}
-		defer file.Close() // only read from
-		if p, err = mcpserver.ParsePolicy(file); err != nil {
-			return p, fail(exitInvalid, fmt.Errorf("%s: %w", f.file, err), "see docs/mcp.md for the guard policy")
-		}
+	defer file.Close() // only read from
+	p, err := mcpserver.ParsePolicy(file)
+	if err != nil {
+		err = fail(exitInvalid, fmt.Errorf("%s: %w", path, err), "see docs/mcp.md for the guard policy")
 	}
-	for _, set := range f.over {
-		if err := set(&p); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
+	return p, err
 }
 
 // defaultMCPAddress is where `mcp --transport http` listens.

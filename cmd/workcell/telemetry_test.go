@@ -239,8 +239,12 @@ func TestAudit(t *testing.T) {
 // TestAuditOfMCP: what the guard refuses a client is on record with its rule.
 func TestAuditOfMCP(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "audit.jsonl")
-	callMCP(t, append(testEnviron(t), "WORKCELL_BACKEND=local"), []string{"--audit", file, "--refuse-command", "git push"},
+	dir := t.TempDir()
+	file, policy := filepath.Join(dir, "audit.jsonl"), filepath.Join(dir, "guard.yaml")
+	if err := os.WriteFile(policy, []byte("commands: {refuse: [{pattern: git push}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	callMCP(t, append(testEnviron(t), "WORKCELL_BACKEND=local"), []string{"--audit", file, "--policy", policy},
 		`{"name":"sandbox_exec","arguments":{"command":"git push --force"}}`)
 	raw, err := os.ReadFile(file)
 	if err != nil || bytes.Count(raw, []byte("\n")) != 1 || !bytes.Contains(raw, []byte(`"tool":"sandbox_exec","decision":"refused","rule":"git push"`)) {

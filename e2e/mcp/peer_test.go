@@ -51,7 +51,11 @@ type message struct {
 func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
-	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, "--max-workspace-mb", "128", pythonMap}, args...)...)
+	policy := filepath.Join(t.TempDir(), "guard.yaml")
+	if err := os.WriteFile(policy, []byte("limits: {workspace_mb: 128}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, "--policy", policy, pythonMap}, args...)...)
 	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
 	return cmd, state
 }

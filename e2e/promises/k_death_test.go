@@ -66,7 +66,9 @@ func TestF12Clock(t *testing.T) {
 	clock := clocktest.New(t, bin)
 	gone := leaveIdle(t, bin)
 	h := newHost(t)
-	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-exec-timeout", "1h")))
+	policy := filepath.Join(t.TempDir(), "guard.yaml")
+	must(t, os.WriteFile(policy, []byte("limits: {exec_timeout: 1h}\n"), 0o600))
+	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--policy", policy)))
 	worker := f.ok(t, toolspec.ToolOpen, nil)["sandbox_id"]
 	in := func(tool string, in obj) obj { in["sandbox_id"] = worker; return f.ok(t, tool, in) }
 	background := func(seconds int, line string) any {
