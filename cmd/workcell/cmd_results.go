@@ -1,7 +1,6 @@
 package main
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
@@ -325,23 +324,16 @@ func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 func newRunsGetCmd(a *app) *cobra.Command {
 	force := false
 	cmd := a.verb(0, &cobra.Command{
-		Use:   "get RUN PATH|- [DIR|-]",
+		Use:   "get RUN PATH [DIR|-]",
 		Short: "Copy a run's outputs here or to standard output",
 		Long: `Copy an output of a run, a file or directory, to the current directory or to DIR, under its own name.
-Existing files that differ are not overwritten, unless you pass --force.
+PATH . means all outputs. Existing files that differ are not overwritten, unless you pass --force.
 
-Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form. Use -
-instead of PATH to write all outputs to standard output as a tar archive.`,
+Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form.`,
 		Example: "  workcell runs get run_4k2 report.csv\n  workcell runs get run_4k2 dist /srv/site --force\n" +
-			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 - | tar t",
+			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 . results",
 		Args: cobra.RangeArgs(2, 3),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
-			switch {
-			case args[0] == "-" && isTerminal(a.stdout):
-				return usageError(errors.New("cannot write a tar archive to a terminal"), "for example workcell runs get RUN - | tar x")
-			case args[0] == "-":
-				return a.tarOutputs(made)
-			}
 			at := path.Clean(args[0])
 			list, err := outputsAt(made, at)
 			if err != nil {
@@ -357,7 +349,7 @@ instead of PATH to write all outputs to standard output as a tar archive.`,
 			}
 			file, ok := tree[at]
 			if !ok {
-				return usageError(fmt.Errorf("%s is a directory", at), "to write all outputs as a tar archive, run `workcell runs get RUN -`")
+				return usageError(fmt.Errorf("%s is a directory", at), "specify a destination directory instead of -")
 			}
 			_, err = a.contents().Write(file.Content)
 			return err
@@ -377,31 +369,6 @@ func rooted(tree patch.Tree, at string) patch.Tree {
 		out[name] = e
 	}
 	return out
-}
-
-// tarOutputs writes all outputs to standard output.
-func (a *app) tarOutputs(made *runfiles.Archive) error {
-	list := made.Outputs(".")
-	w := tar.NewWriter(a.stdout)
-	for _, o := range list {
-		tree, err := made.Read([]runfiles.Output{o})
-		if err != nil {
-			return err
-		}
-		e := tree[o.Path]
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: o.Path, Mode: int64(e.Mode.Perm()), Size: int64(len(e.Content))}
-		body := e.Content
-		if e.Mode&fs.ModeSymlink != 0 {
-			h.Typeflag, h.Linkname, h.Size, body = tar.TypeSymlink, string(e.Content), 0, nil
-		}
-		if err = w.WriteHeader(h); err == nil {
-			_, err = w.Write(body)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return w.Close()
 }
 
 // patchOf returns the patch of a run.
