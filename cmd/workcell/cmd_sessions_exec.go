@@ -189,7 +189,7 @@ func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 			a.notice("command killed: limit for files outside the workspace exceeded; delete files there with rm")
 			break
 		}
-		a.notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm --file PATH SANDBOX`")
+		a.notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm SANDBOX:PATH`")
 	case session.ExecKilled:
 		a.notice("command killed by another process")
 	}

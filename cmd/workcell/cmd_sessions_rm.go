@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,13 +17,10 @@ import (
 )
 
 func newSessionsRmCmd(a *app) *cobra.Command {
-	var (
-		all, keep, force bool
-		files            []string
-	)
+	var all, keep, force bool
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
-		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
-		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n  workcell sessions rm --file old.log mybox",
+		Use:     "rm SANDBOX… | SANDBOX:PATH… | --all",
+		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n  workcell sessions rm mybox:old.log",
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
@@ -34,30 +32,29 @@ With --keep-workspace, the files in /workspace are kept for 30 days: sessions ls
 opening its name rebuilds it with its files. To delete them, remove the sandbox again without this flag. The
 workspaces of a run are deleted with the run.
 
-With --file, only a file or directory in the workspace is deleted. This works even if the workspace is full and
-commands cannot run.`,
+SANDBOX:PATH removes a file or directory in the sandbox, but not the sandbox. This works even if the workspace is full
+and commands cannot run.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return errors.New("specify sandboxes to remove, or use --all")
 			}
-			if len(files) > 0 && (len(args) != 1 || keep) {
-				return errors.New("--file requires one sandbox and cannot be used with --keep-workspace")
-			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(files) > 0 {
-				return a.inSandbox(func(ctx context.Context, s *session.Session, _ []string) error {
-					return removeFiles(ctx, s, args[0], files, force)
-				})(cmd, args)
-			}
 			groups, err := a.byBackend(cmd.Context(), stateWanted, args)
 			errs := []error{err}
 			removed := printed[removedSandbox]{a: a}
 			for _, names := range groups {
+				mayName := slices.Clone(names) // a sandbox, whole or before a colon
+				for _, arg := range names {
+					mayName = append(mayName, sandboxNames(arg)...)
+				}
 				errs = append(errs, a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
-					ids, err := sandboxesToRemove(ctx, m, names, all, force)
+					ids, files, err := toRemove(ctx, m, names, all, force)
 					errs := []error{err}
+					for _, f := range files {
+						errs = append(errs, f.remove(ctx, m, force))
+					}
 					for _, id := range ids {
 						if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
 							removed.add(id, removedSandbox{id})
@@ -66,7 +63,7 @@ commands cannot run.`,
 						}
 					}
 					return errors.Join(errs...)
-				}, names...))
+				}, mayName...))
 			}
 			return errors.Join(append(errs, removed.end())...)
 		},
@@ -74,26 +71,8 @@ commands cannot run.`,
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "remove all sandboxes of this user")
 	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sessions open --name")
-	f.StringArrayVar(&files, "file", nil, "delete `PATH` in the workspace instead of the sandbox (repeatable)")
 	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
 	return cmd
-}
-
-// removeFiles deletes files and directories of a sandbox. One that cannot be deleted does not keep the others.
-func removeFiles(ctx context.Context, s *session.Session, name string, files []string, ignoreAbsent bool) error {
-	var errs []error
-	for _, file := range files {
-		_, err := s.RemoveFile(ctx, file, true)
-		switch {
-		case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
-		case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
-			errs = append(errs, fail(exitFailed, fmt.Errorf("file %s not found in the sandbox", file),
-				fmt.Sprintf("to list the files, run `workcell sessions exec %s -- ls -a`", name)))
-		default:
-			errs = append(errs, fmt.Errorf("%s: %w", file, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // removedSandbox is a sandbox in the output of `sessions rm`.
@@ -101,14 +80,31 @@ type removedSandbox struct {
 	ID string `json:"id"`
 }
 
-// sandboxesToRemove resolves names; an unknown one does not keep the others from being removed. A run's id names all of
-// its sandboxes.
-func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, all, ignoreAbsent bool) ([]string, error) {
+// sandboxFile is a SANDBOX:PATH argument of rm.
+type sandboxFile struct{ id, sandbox, path string }
+
+func (f sandboxFile) remove(ctx context.Context, m *session.Manager, ignoreAbsent bool) error {
+	s, err := m.Connect(ctx, f.id)
+	if err != nil {
+		return err
+	}
+	_, err = s.RemoveFile(ctx, f.path, true)
+	switch {
+	case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
+		return nil
+	case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
+		return fail(exitFailed, fmt.Errorf("file %s not found in the sandbox", f.path),
+			fmt.Sprintf("to list the files, run `workcell sessions exec %s -- ls -a`", f.sandbox))
+	}
+	return fmt.Errorf("%s: %w", f.path, err)
+}
+
+// toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its sandboxes.
+func toRemove(ctx context.Context, m *session.Manager, args []string, all, ignoreAbsent bool) (ids []string, files []sandboxFile, err error) {
 	list, err := m.List(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var ids []string
 	add := func(list ...session.Info) {
 		for _, s := range list {
 			if !slices.Contains(ids, s.ID) {
@@ -117,13 +113,19 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 		}
 	}
 	var errs []error
-	for _, name := range names {
-		if found := namedSandboxes(list, name); oneRun(found) {
+	for _, arg := range args {
+		if found := namedSandboxes(list, arg); oneRun(found) {
 			add(found...)
 			continue
 		}
-		s, err := findSandbox(list, name)
+		s, err := findSandbox(list, arg) // keys have colons, too
+		isFile, path := inSandbox(arg) && errors.Is(err, backend.ErrNotFound), ""
+		if isFile {
+			s, path, err = splitSandboxPath(list, arg)
+		}
 		switch {
+		case err == nil && isFile:
+			files = append(files, sandboxFile{s.ID, strings.TrimSuffix(arg, ":"+path), path})
 		case err == nil:
 			add(s)
 		case !ignoreAbsent || !errors.Is(err, backend.ErrNotFound):
@@ -133,7 +135,7 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 	if all {
 		add(list...)
 	}
-	return ids, errors.Join(errs...)
+	return ids, files, errors.Join(errs...)
 }
 
 // oneRun reports whether sandboxes are all of the same run.

@@ -148,7 +148,7 @@ func classOf(err error) (code int, hint string) {
 		{exitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
 		{exitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
 		{exitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sessions gc`), or request a smaller workspace"},
-		{exitNoRoom, backend.ErrQuota, "delete files with `workcell sessions rm --file PATH SANDBOX`"},
+		{exitNoRoom, backend.ErrQuota, "delete files with `workcell sessions rm SANDBOX:PATH`"},
 		{exitConflict, backend.ErrExists, ""},
 		{exitUsage, backend.ErrInvalid, ""},
 		{exitNotFound, backend.ErrNotFound, "run `workcell sessions ls` to list sandboxes"},
