@@ -4,18 +4,15 @@ package guestimage
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"path"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
@@ -113,28 +110,4 @@ func Write(w io.Writer, ref, arch string) error {
 		return err
 	}
 	return tarball.Write(tag, img, w)
-}
-
-// Push puts the image, for every architecture that has a guest, into a registry, and returns its digest. The credentials are
-// those of the docker command.
-func Push(ctx context.Context, ref string) (digest string, err error) {
-	to, err := name.ParseReference(ref)
-	if err != nil {
-		return "", err
-	}
-	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, arch := range embed.Arches() {
-		img, err := Image(arch)
-		if err != nil {
-			return "", err
-		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
-		})
-	}
-	hash, err := index.Digest()
-	if err != nil {
-		return "", err
-	}
-	return hash.String(), remote.WriteIndex(to, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 }

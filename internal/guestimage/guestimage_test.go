@@ -5,14 +5,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -75,39 +72,5 @@ func TestWrite(t *testing.T) {
 	}
 	for name := range want {
 		t.Errorf("%s is missing", name)
-	}
-}
-
-// TestPush: a registry has the image for each architecture that has a guest.
-func TestPush(t *testing.T) {
-	t.Parallel()
-	srv := httptest.NewServer(registry.New())
-	t.Cleanup(srv.Close)
-	ref := strings.TrimPrefix(srv.URL, "http://") + "/acme/guest:1"
-	digest, err := guestimage.Push(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := name.ParseReference(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	index, err := remote.Index(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := index.Digest(); err != nil || got.String() != digest {
-		t.Errorf("digest %s, want %s (%v)", got, digest, err)
-	}
-	var arches []string
-	for _, d := range m.Manifests {
-		arches = append(arches, d.Platform.Architecture)
-	}
-	if strings.Join(arches, " ") != strings.Join(embed.Arches(), " ") {
-		t.Errorf("images for %v, want %v", arches, embed.Arches())
 	}
 }
