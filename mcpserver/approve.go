@@ -13,9 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// maxShownArgs is how much of a call's arguments a question shows. What is longer is not approved unseen.
-const maxShownArgs = 4000
-
 // noQuestionsSince is the revision of the protocol from which on a server cannot ask while it works on a request: a question ends the
 // request, which the client makes again with the answer.
 const noQuestionsSince = "2026-07-28"
@@ -40,8 +37,8 @@ func (j *job) approver(ctx context.Context, req *mcp.CallToolRequest) func(conte
 	by := hosttools.ApproverFromContext(ctx)
 	if can {
 		by = hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
-			if len(r.Args) > maxShownArgs {
-				return tooLong(), nil
+			if refused, ok := r.TooLong(); ok {
+				return refused, nil
 			}
 			if j.handed.Load() {
 				ctx = sessionContext{ctx}
@@ -62,10 +59,6 @@ type sessionContext struct{ context.Context }
 
 // Value returns nil.
 func (sessionContext) Value(any) any { return nil }
-
-func tooLong() hosttools.Decision {
-	return hosttools.Decision{Note: "the arguments are too long to review"}
-}
 
 // approvalSchema is that of an answer: accepting a form that was not looked at approves nothing.
 const approvalSchema = `{"type":"object","properties":{"allow":{"type":"boolean","title":"Allow this call","default":false}},"required":["allow"]}`

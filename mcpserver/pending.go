@@ -157,8 +157,8 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 		}
 		round, asked := interrupt.Round[*job]{Job: j}, mcp.InputRequestMap{}
 		for ; q != nil; q = j.Another() {
-			if len(q.Args) > maxShownArgs {
-				q.Answer(tooLong())
+			if refused, ok := q.TooLong(); ok {
+				q.Answer(refused)
 				continue
 			}
 			round.Questions, asked[q.ID] = append(round.Questions, q), question(q.ApprovalRequest)

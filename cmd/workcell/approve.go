@@ -17,9 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// maxShownArgs is how much of a call's arguments a question shows. What is longer is not approved unseen.
-const maxShownArgs = 4000
-
 // terminalApprover returns who is asked about calls of host tools: the one at the terminal. Nil when there is none.
 func (h *host) terminalApprover() hosttools.ApproverFunc {
 	for _, stream := range []any{h.stdin, h.stderr} {
@@ -89,8 +86,8 @@ func (a *asker) line(ctx context.Context) (string, error) {
 }
 
 func (a *asker) approve(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
-	if len(r.Args) > maxShownArgs {
-		return hosttools.Decision{Note: "the arguments are too long to review"}, nil
+	if refused, ok := r.TooLong(); ok {
+		return refused, nil
 	}
 	select {
 	case a.turn <- struct{}{}:

@@ -32,6 +32,14 @@ type ApprovalRequest struct {
 	Why          string // the rule that asks
 }
 
+// maxReviewedArgs is how many bytes of arguments a person can review.
+const maxReviewedArgs = 4000
+
+// TooLong reports whether a person cannot review the arguments, with the decision that then refuses the call.
+func (r ApprovalRequest) TooLong() (Decision, bool) {
+	return Decision{Note: "the arguments are too long to review"}, len(r.Args) > maxReviewedArgs
+}
+
 // Decision is an answer. It is about the arguments of the request alone, unless For says otherwise.
 type Decision struct {
 	Allow bool
