@@ -533,3 +533,10 @@ func (s *Session) statuses(ctx context.Context, op string, question func(*client
 	}
 	return list, nil
 }
+
+// Signals returns the names of Linux signals in the order of their numbers, from SIGHUP, which is 1.
+func Signals() []string {
+	return strings.Fields(`SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE
+		SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF
+		SIGWINCH SIGIO SIGPWR SIGSYS`)
+}

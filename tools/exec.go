@@ -189,9 +189,9 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillO
 // wherever this program runs.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
-	names := signalNames()
+	names := session.Signals()
 	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(names) {
-		return "SIG" + names[n-1]
+		return names[n-1]
 	}
 	return text
 }

@@ -163,24 +163,11 @@ func exitCode(status session.ExecState, code int, signal string) *int {
 		return nil
 	}
 	if signal != "" {
-		if code = 128 + signalNumber(signal); code == 128 {
+		n := slices.Index(session.Signals(), signal)
+		if n < 0 {
 			return nil
 		}
+		code = 129 + n
 	}
 	return &code
-}
-
-// signalNames returns the names of the signals of Linux, which every sandbox runs, from 1.
-func signalNames() []string {
-	return strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
-		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
-}
-
-// signalNumber returns the number of a signal; 0 for an unknown one.
-func signalNumber(name string) int {
-	short, ok := strings.CutPrefix(name, "SIG")
-	if !ok {
-		return 0
-	}
-	return slices.Index(signalNames(), short) + 1
 }

@@ -194,7 +194,7 @@ func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 		a.notice("command killed by another process")
 	}
 	if res.Signal != "" {
-		return exitWith(exitSignalBase + signalNumber(res.Signal))
+		return exitWith(exitSignalBase + 1 + slices.Index(session.Signals(), res.Signal))
 	}
 	if res.ExitCode != 0 {
 		return exitWith(res.ExitCode)
@@ -223,14 +223,6 @@ func execError(err error) error {
 		hint = ""
 	}
 	return fail(code, err, hint)
-}
-
-// signalNumber returns the number that Linux has for a signal's name, 0 for an unknown one. The command ran on Linux
-// whatever this process runs on.
-func signalNumber(name string) int {
-	names := strings.Fields(`HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP
-		TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS`)
-	return slices.Index(names, strings.TrimPrefix(name, "SIG")) + 1
 }
 
 // defaultTerm is what the command is told of the terminal when this process does not know it.
