@@ -13,6 +13,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/docker/go-units"
 	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
 
@@ -206,15 +207,4 @@ func age(d time.Duration) string {
 }
 
 // byteSize writes a number of bytes for people.
-func byteSize(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	div, exp := int64(unit), 0
-	for m := n / unit; m >= unit; m /= unit {
-		div *= unit
-		exp++
-	}
-	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
-}
+func byteSize(n int64) string { return units.BytesSize(float64(n)) }
