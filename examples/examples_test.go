@@ -140,7 +140,8 @@ func TestWorkflows(t *testing.T) {
 func mockModel(t *testing.T, script string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "mockmodel")
-	if out, err := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/e2e/mockmodel").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/e2e/mockmodel")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command(binary, "--script", script)

@@ -19,8 +19,9 @@ import (
 func newSessionsRmCmd(a *app) *cobra.Command {
 	var all, keep, force bool
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
-		Use:     "rm SANDBOX… | SANDBOX:PATH… | --all",
-		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n  workcell sessions rm mybox:old.log",
+		Use: "rm SANDBOX… | SANDBOX:PATH… | --all",
+		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n" +
+			"  workcell sessions rm mybox:old.log",
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
@@ -99,8 +100,11 @@ func (f sandboxFile) remove(ctx context.Context, m *session.Manager, ignoreAbsen
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its sandboxes.
-func toRemove(ctx context.Context, m *session.Manager, args []string, all, ignoreAbsent bool) (ids []string, files []sandboxFile, err error) {
+// toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its
+// sandboxes.
+func toRemove(
+	ctx context.Context, m *session.Manager, args []string, all, ignoreAbsent bool,
+) (ids []string, files []sandboxFile, err error) {
 	list, err := m.List(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -102,7 +102,8 @@ func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	}
 	if path, ok := scriptOf(h.Model); ok {
 		if len(coding) > 0 {
-			return nil, nil, usageError(errScriptedCoding, "for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/executors.md")
+			return nil, nil, usageError(errScriptedCoding,
+				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/executors.md")
 		}
 		script, err := scripted.Load(path)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestOutput verifies that JSON keeps its order and is safe for a terminal, and that a result for people stays readable.
+// TestOutput verifies that JSON keeps its order and is safe for a terminal, and that a result is readable.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -31,7 +31,8 @@ func TestOutput(t *testing.T) {
 	if err := a.print(v, nil); err != nil {
 		t.Fatal(err)
 	}
-	want := "{\n  \"name\": \"true\",\n  \"tags\": [\n    \"multi\\nline\",\n    \"<&>\",\n    \"\\u2028\",\n    \"\\udb40\\udc41\"\n  ],\n  \"none\": null\n}\n"
+	want := "{\n  \"name\": \"true\",\n  \"tags\": [\n    \"multi\\nline\",\n    \"<&>\",\n" +
+		"    \"\\u2028\",\n    \"\\udb40\\udc41\"\n  ],\n  \"none\": null\n}\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
 	}

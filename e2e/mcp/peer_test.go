@@ -55,7 +55,8 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	if err := os.WriteFile(policy, []byte("limits: {workspace_mb: 128}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, "--policy", policy, pythonMap}, args...)...)
+	args = append([]string{"mcp", "--state-dir", state, "--policy", policy, pythonMap}, args...)
+	cmd = exec.Command(os.Getenv(binaryEnv), args...)
 	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
 	return cmd, state
 }

@@ -1,5 +1,6 @@
-// Command mockmodel serves scripted model answers over HTTP, with the APIs of Anthropic, OpenAI, Gemini, and Ollama, until it
-// is interrupted. The first line of output is the server's address. A script has a list of answers, in JSON or YAML:
+// Command mockmodel serves scripted model answers over HTTP, with the APIs of Anthropic, OpenAI, Gemini, and Ollama,
+// until it is interrupted. The first line of output is the server's address. A script has a list of answers, in JSON
+// or YAML:
 //
 //	answers:
 //	  - tools: [{name: orders_lookup, input: {id: "42"}}]
