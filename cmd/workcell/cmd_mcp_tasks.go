@@ -1,24 +1,20 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
@@ -39,7 +35,6 @@ type taskRunner struct {
 	*app
 	manager *session.Manager
 	tasks   map[string]mcpTask
-	paths   hostPaths
 	prompts string // directory of the coding agents' files; empty without any
 
 	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
@@ -62,7 +57,7 @@ type mcpTask struct {
 // taskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
 // Models are not looked for yet: running a task whose key is missing returns that error.
 func (a *app) taskRunner(m *session.Manager, agents, workflows string, coding codingTasks) (*taskRunner, error) {
-	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, paths: newHostPaths(agents, workflows), hosts: map[string]*host{}}
+	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, hosts: map[string]*host{}}
 	var errs []error
 	var err error
 	if r.prompts, err = coding.write(a.Model); err != nil {
@@ -159,11 +154,11 @@ func (r *taskRunner) list() []mcpserver.Task {
 // Run runs a task in the run of ctx.
 func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	res, err := r.run(ctx, req)
-	if err == nil {
-		return res, nil
+	if err != nil {
+		r.logger().WarnContext(ctx, "task failed", "task", req.Name, "error", err)
+		err = taskError(err)
 	}
-	r.logger().WarnContext(ctx, "task failed", "task", req.Name, "error", err)
-	return res, r.paths.error(err)
+	return res, err
 }
 
 func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
@@ -191,14 +186,14 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	agent := own.agents[t.Name]
 	input, err := agentInput(inputFields(agent.InputSchema()), req.Fields, req.Text)
 	if err == nil {
-		err = agent.CheckInput(input)
+		err = errors.Unwrap(agent.CheckInput(input)) // without the path of the agent's file
 	}
 	if err != nil {
 		return mcpserver.TaskResult{}, inputError(err)
 	}
 	res, err := own.run(ctx, t.Name, input)
 	if err != nil {
-		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model, CostUSD: taskCost(res)}, taskError(err)
+		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model, CostUSD: taskCost(res)}, err
 	}
 	out := mcpserver.TaskResult{
 		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls, CostUSD: taskCost(res),
@@ -209,7 +204,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		made, err := transfer.Collect(ctx, box, want, nil)
 		if out.Outputs = taskOutputs(box, made.Outputs); err != nil {
 			out.Outcome = string(workflow.Failed)
-			return out, taskError(err)
+			return out, err
 		}
 	}
 	return out, nil
@@ -306,7 +301,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	run, _ := session.RunFromContext(ctx)
 	own, err := r.snapshots(h.m.Owner())
 	if err != nil {
-		return mcpserver.TaskResult{}, taskError(err)
+		return mcpserver.TaskResult{}, err
 	}
 	engine := workflow.NewEngine(h.m, h, &workflow.Options{
 		Within: &run, Results: string(own), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
@@ -318,7 +313,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	})
 	res, err := engine.Run(ctx, wf, input)
 	if res == nil {
-		return mcpserver.TaskResult{}, taskError(err)
+		return mcpserver.TaskResult{}, err
 	}
 	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
 	if text, ok := res.Output.(string); ok {
@@ -327,10 +322,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	if box := transfer.Shared(r.manager, run); box != nil {
 		out.Outputs = taskOutputs(box, res.Outputs)
 	}
-	if err != nil {
-		return out, taskError(err)
-	}
-	return out, nil
+	return out, err
 }
 
 // host returns the Genkit instance for a task, made when the task is run for the first time.
@@ -342,9 +334,12 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	}
 	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
 	if err != nil {
-		if code, todo := classify(err); code == exitModel {
-			e := toolspec.NewError(toolspec.CodeUnavailable, "no model available for the task: "+err.Error(),
-				"Tell the user how to fix this where the server is started: "+todo)
+		if code, _ := classify(err); code == exitModel {
+			message, todo := "no model is available for the task", "pass --model provider/name"
+			if h := hint.Of(err); h != nil { // its text names the model and variables, but no files
+				message, todo = message+": "+h.Error(), h.Hint
+			}
+			e := toolspec.NewError(toolspec.CodeUnavailable, message, "Tell the user how to fix this where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -362,23 +357,32 @@ func inputError(err error) error {
 	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), "")
 }
 
-// taskError returns the failure of why a task failed, in the words of the operator's own agents, workflows and model.
+// taskError returns the class of a failure for the client. The text of the error, which may contain host paths, is logged.
 func taskError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	var told *toolspec.Error
+	if errors.As(err, &told) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	if errors.Is(err, workflow.ErrInvalidInput) {
 		return inputError(err)
 	}
-	code := toolspec.ErrorOf(err).Code
+	told = toolspec.ErrorOf(err)
+	if errors.As(err, new(*session.ConflictError)) {
+		return told.WithRemediation("Another task in this session uses a different kind of sandbox: pass new as session_id.")
+	}
 	if errors.Is(err, executor.ErrBudget) {
-		return toolspec.NewError(toolspec.CodeQuota, clip(err.Error(), 2000), "Report to the user that the task's budget is used up.")
+		return toolspec.NewError(toolspec.CodeQuota, "the task's budget is used up", "Report this to the user.")
 	}
-	var conflict *session.ConflictError
-	if errors.As(err, &conflict) {
-		return toolspec.NewError(code, clip(err.Error(), 2000), "Another task in this session uses a different kind of sandbox: pass new as session_id.")
+	message := "the task failed"
+	var failed *workflow.Error
+	switch {
+	case !errors.As(err, &failed):
+	case failed.Code == "failed": // the message of a fail step, which its author wrote for callers
+		message = clip(failed.Message, 2000)
+	case failed.Step != "":
+		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
 	}
-	return toolspec.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
+	return toolspec.NewError(told.Code, message, "Correct the input, or report the failure to the user. The server's log contains the reason.")
 }
 
 // jsonText returns a value as JSON, empty for none.
@@ -391,55 +395,4 @@ func jsonText(v any) string {
 		return "" // plain data can be encoded; anything else has no JSON form
 	}
 	return string(raw)
-}
-
-// hostPaths keeps where files of this machine lie from clients: errors name agents, workflows and what they are to copy.
-type hostPaths struct {
-	roots []string // absolute, longest first
-}
-
-// newHostPaths knows the directories that errors are most likely to name, so that they are found with blanks in them too.
-func newHostPaths(dirs ...string) hostPaths {
-	if home, err := os.UserHomeDir(); err == nil {
-		dirs = append(dirs, home)
-	}
-	var h hostPaths
-	for _, dir := range dirs {
-		abs, err := filepath.Abs(dir)
-		if dir != "" && err == nil && abs != filepath.Dir(abs) { // all paths begin with the root
-			h.roots = append(h.roots, abs)
-		}
-	}
-	slices.SortFunc(h.roots, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	return h
-}
-
-// absolutePath matches an absolute path and what stands before it, not the host of a URL.
-var absolutePath = regexp.MustCompile("(^|[\\s\"'`(\\[{<=:,;|])((?:[A-Za-z]:)?[/\\\\][^\\s\"'`)\\]}>,;:|]+)")
-
-// hide leaves the last name of every path that is not of a sandbox's work directory.
-func (h hostPaths) hide(text string) string {
-	for _, root := range h.roots {
-		text = strings.ReplaceAll(text, root+string(filepath.Separator), "/~/") // without what ends a path below
-	}
-	return absolutePath.ReplaceAllStringFunc(text, func(found string) string {
-		m := absolutePath.FindStringSubmatch(found)
-		before, name := m[1], m[2]
-		url := strings.HasPrefix(name, "//") && !strings.HasPrefix(name, "///")
-		if url || name == backend.Workdir || strings.HasPrefix(name, backend.Workdir+"/") {
-			return found
-		}
-		return before + "…/" + path.Base(strings.ReplaceAll(name, `\`, "/"))
-	})
-}
-
-// error returns err as a client may see it.
-func (h hostPaths) error(err error) error {
-	var told *toolspec.Error
-	if !errors.As(err, &told) {
-		return err // package mcpserver shows only its class
-	}
-	hidden := *told
-	hidden.Message, hidden.Remediation = h.hide(told.Message), h.hide(told.Remediation)
-	return &hidden
 }

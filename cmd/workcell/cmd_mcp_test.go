@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/environ"
-	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 // TestTakeStdout: after it, what is written to the old file, by this process or a child that inherits it, goes elsewhere,
@@ -168,30 +171,22 @@ func TestMCPUsage(t *testing.T) {
 	}
 }
 
-func TestHostPaths(t *testing.T) {
+// TestTaskError verifies that clients see the class of a failure and no path of the server.
+func TestTaskError(t *testing.T) {
 	t.Parallel()
-	odd := filepath.Join(t.TempDir(), "my agents")
-	h := newHostPaths(odd, "")
-	for text, want := range map[string]string{
-		"nothing": "nothing",
-		"open /srv/secret/plan.yaml: no such file":     "open …/plan.yaml: no such file",
-		`"/srv/secret/a.prompt":7:3: bad`:              `"…/a.prompt":7:3: bad`,
-		odd + "/fixer.prompt:4: bad":                   "…/fixer.prompt:4: bad",
-		"/srv/a/x.yaml:1: (/srv/b/y.yaml), [/srv/z/q]": "…/x.yaml:1: (…/y.yaml), […/q]",
-		`open C:\Users\me\a.prompt: denied`:            `open …/a.prompt: denied`,
-		"file:///srv/secret/x":                         "file:…/x",
-		"post https://api.example/v1/chat: 500":        "post https://api.example/v1/chat: 500",
-		"cat /workspace/d/x.txt: no such file":         "cat /workspace/d/x.txt: no such file",
-		"and/or 1/2":                                   "and/or 1/2",
+	secret := errors.New("open /srv/secret/plan.yaml: no such file")
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"unknown":   {secret, "internal: the task failed"},
+		"class":     {fmt.Errorf("%w: %w", backend.ErrNoRoom, secret), "quota_exceeded: the task failed"},
+		"step":      {&workflow.Error{Step: "fix", Where: "/srv/secret/a.yaml:1:2", Code: "expression", Message: secret.Error()}, "internal: step fix failed: expression"},
+		"fail step": {&workflow.Error{Step: "stop", Code: "failed", Message: "nothing to do"}, "internal: nothing to do"},
+		"budget":    {fmt.Errorf("%w: %w", executor.ErrBudget, secret), "quota_exceeded: the task's budget is used up"},
 	} {
-		if got := h.hide(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
+		if got := taskError(tc.err); got.Error() != tc.want {
+			t.Errorf("%s: %v, want %s", name, got, tc.want)
 		}
-	}
-	told := toolspec.NewError(toolspec.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
-	got := h.error(told)
-	var fail *toolspec.Error
-	if !errors.As(got, &fail) || strings.Contains(fail.Message+fail.Remediation, "secret") || !strings.Contains(told.Message, "secret") {
-		t.Errorf("%+v of %+v", fail, told)
 	}
 }
