@@ -36,7 +36,7 @@ func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
 		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
 			return fail(exitExecProduct, err, dockerHint)
 		}
-		return fail(exitExecProduct, err, renamedFlag(cmd, err, "put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x"))
+		return fail(exitExecProduct, err, "put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
 	})
 }
 

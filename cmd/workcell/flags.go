@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -146,19 +145,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &bad) && errors.As(err, &unknown) {
 		return usageError(fmt.Errorf("invalid value %q for --%s", bad.GetValue(), bad.GetFlag().Name), unknown.Error())
 	}
-	return usageError(err, renamedFlag(cmd, err, "see `"+cmd.CommandPath()+" --help`"))
-}
-
-// renamedFlag returns what to use in place of a flag whose word is an old one, else the hint of another error.
-func renamedFlag(cmd *cobra.Command, err error, other string) string {
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-	if unknown := new(pflag.NotExistError); errors.As(err, &unknown) {
-		if now, ok := suggest.Renamed(unknown.GetSpecifiedName(), known); ok {
-			return "use --" + now
-		}
-	}
-	return other
+	return usageError(err, "see `"+cmd.CommandPath()+" --help`")
 }
 
 // limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not given.

@@ -3,17 +3,13 @@ package suggest
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
 // Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
 // false when none is close enough to be worth naming: about a third of the word may differ, or one may be the other
-// cut short. Ties go to the earlier known word. The known word that took the place of an old one is the closest to that.
+// cut short. Ties go to the earlier known word.
 func Closest(word string, known []string) (string, bool) {
-	if now, ok := Renamed(word, known); ok {
-		return now, true
-	}
 	folded := fold(word)
 	if folded == "" || len(folded) > 64 {
 		return "", false
@@ -38,27 +34,6 @@ func Hint(word string, known []string) string {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return "available: " + strings.Join(known, ", ")
-}
-
-// Renamed returns which of the known words took the place of word, which had several meanings or another unit once; false
-// when none did.
-func Renamed(word string, known []string) (now string, ok bool) {
-	for _, row := range []struct{ old, now string }{
-		{"runtime", "oci_runtime"}, // the language keeps the word
-		{"timeout", "idle_timeout"},
-		{"timeout", "exec_timeout"}, // of one command; a step has a timeout
-		{"timeout_seconds", "idle_timeout"},
-		{"timeout_seconds", "timeout"},
-		{"exec_timeout_seconds", "exec_timeout"},
-		{"execution_seconds", "exec_timeout"},
-		{"max_execution", "max_exec_timeout"},
-	} {
-		at := slices.IndexFunc(known, func(k string) bool { return fold(k) == fold(row.now) })
-		if at >= 0 && strings.ReplaceAll(word, "-", "_") == row.old {
-			return known[at], true
-		}
-	}
-	return "", false
 }
 
 // limit returns how far another word may be from one of this length.

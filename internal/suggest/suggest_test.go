@@ -35,25 +35,3 @@ func TestClosest(t *testing.T) {
 		}
 	}
 }
-
-func TestRenamed(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		word  string
-		known []string
-		want  string
-	}{
-		{"runtime", []string{"image", "oci-runtime"}, "oci-runtime"},
-		{"timeout", []string{"exec-timeout"}, "exec-timeout"},
-		{"timeout", []string{"exec-timeout", "idle-timeout"}, "idle-timeout"},
-		{"timeout_seconds", []string{"exec_timeout", "idle_timeout"}, "idle_timeout"},
-		{"timeout_seconds", []string{"id", "timeout"}, "timeout"},
-		{"exec_timeout_seconds", []string{"exec_timeout", "idle_timeout"}, "exec_timeout"},
-		{"runtime", []string{"image"}, ""},
-		{"time", []string{"idle_timeout"}, ""},
-	} {
-		if got, ok := suggest.Renamed(tt.word, tt.known); got != tt.want || ok != (tt.want != "") {
-			t.Errorf("Renamed(%q, %q) = %q, %v; want %q", tt.word, tt.known, got, ok, tt.want)
-		}
-	}
-}
