@@ -60,7 +60,7 @@ func TestCheckAgent(t *testing.T) {
 		},
 		"types that are right": {
 			head: "input: {schema: {a: string, \"b?\": \"any, what\", \"c(array, list)\": {d: integer}, \"e?(enum)\": [x, y], (*): Known, f: Known}}\n" +
-				"output: {format: csv, schema: {type: object, properties: {a: {type: string}, b: {$ref: \"#/$defs/x\"}}, $defs: {x: {type: string}}}}",
+				"output: {format: csv, schema: {type: object, properties: {a: {type: string}, b: {type: string}}}}",
 		},
 		"a schema of the program": {head: "input: {schema: Known}\noutput: {schema: \"Known, described\"}"},
 		"text has no schema":      {head: "output: {format: text, schema: {a: strin}}"},
@@ -85,8 +85,8 @@ func TestCheckAgent(t *testing.T) {
 		"references": {
 			head: "input: {schema: {type: object, properties: {a: {$ref: \"http://127.0.0.1:1/x\"}}}}\noutput: {format: text, schema: {type: object, properties: {a: {$id: x}}}}",
 			want: []string{
-				"a.prompt:2:17: input.schema: $ref http://127.0.0.1:1/x: only # and #/$defs/name are supported",
-				"a.prompt:3:32: output.schema: $id is not supported",
+				"a.prompt:2:17: input.schema: $ref is not supported, write the definition out",
+				"a.prompt:3:32: output.schema: $id is not supported, write the definition out",
 			},
 		},
 		"input that is no mapping": {

@@ -64,14 +64,10 @@ func TestLoadPromptErrors(t *testing.T) {
 			"bad.prompt:3:32: config must not contain httpOptions",
 		},
 		// Genkit's validator would open, fetch or follow these without end.
-		"address": schema("input",
-			`a: {$ref: "http://127.0.0.1:1/x"}`, "input.schema: $ref http://127.0.0.1:1/x: only # and #/$defs/name are supported"),
-		"file":     schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref file:///dev/zero: only"),
-		"base":     schema("input", `a: {$id: "http://127.0.0.1:1/x", $ref: "y"}`, "input.schema: $ref y: only"),
-		"other id": schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
-		"loop":     schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref # refers to itself"),
-		"two paths": schema("output",
-			`a: {}}, $defs: {a/not: {}, a: {not: {$ref: "#/$defs/a/not"}}`, "output.schema: $ref #/$defs/a/not: only"),
+		"address": schema("input", `a: {$ref: "http://127.0.0.1:1/x"}`, "input.schema: $ref is not supported, write the definition out"),
+		"file":    schema("output", `a: {items: {$ref: "file:///dev/zero"}}`, "output.schema: $ref is not supported"),
+		"base":    schema("input", `a: {$id: "http://127.0.0.1:1/x"}`, "input.schema: $id is not supported"),
+		"loop":    schema("input", `a: {}}, allOf: [{$ref: "#"}], $defs: {b: {}`, "input.schema: $ref is not supported"),
 	} {
 		_, err := tools.LoadPrompt(r.g, "bad.prompt", []byte(tt.src))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
