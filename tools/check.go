@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,20 +16,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Known are the names that agents' files may use beside those of Genkit and of this package, because the program
-// registers them.
-type Known struct {
-	Tools      []string
-	Middleware []string
-	Formats    []string
-	Schemas    []string
-}
-
 // CheckAgent reads an agent's file and checks what would keep it from running whatever its model and its input are:
-// CheckPrompt, what it includes, and that there is everything it names: tools, middleware, an output format and types.
-// Nil known is none of the program's own. All problems come at once, as frontmatter.Errors; some may be in partials. The
-// document comes along with them when the file could be read at all.
-func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
+// CheckPrompt, what it includes, and whether the tools, middleware, and output format that it names exist in a program
+// without its own. All problems come at once, as frontmatter.Errors; some may be in partials. The document comes along
+// with them when the file could be read at all.
+func CheckAgent(file string) (*frontmatter.Document, error) {
 	src, err := frontmatter.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -41,9 +31,6 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 	}
 	c := agentCheck{doc: doc}
 	errors.As(err, &c.errs)
-	if known != nil {
-		c.known = *known
-	}
 	c.names()
 	source := string(src)
 	if len(c.errs) == 0 { // what Genkit gets
@@ -88,9 +75,8 @@ func CheckPartial(file string) error {
 }
 
 type agentCheck struct {
-	doc   *frontmatter.Document
-	known Known
-	errs  frontmatter.Errors
+	doc  *frontmatter.Document
+	errs frontmatter.Errors
 }
 
 func (c *agentCheck) fail(path []any, hint, format string, args ...any) {
@@ -100,27 +86,19 @@ func (c *agentCheck) fail(path []any, hint, format string, args ...any) {
 // names checks tools: and use:, which Genkit looks up when the agent runs.
 func (c *agentCheck) names() {
 	for i, name := range c.doc.Meta.Tools {
-		switch {
-		case slices.Contains(c.known.Tools, name):
-		case strings.HasPrefix(name, "sandbox_"):
+		if strings.HasPrefix(name, "sandbox_") {
 			c.fail([]any{"tools", i}, "remove it; sandbox: adds the sandbox tools", "tool %q must not be listed", sanitize.Clip(name))
-		default:
-			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; sandbox: adds tools that run code"), "unknown tool %q", sanitize.Clip(name))
+		} else {
+			c.fail([]any{"tools", i}, "remove it; sandbox: adds tools that run code", "unknown tool %q", sanitize.Clip(name))
 		}
 	}
 	for _, name := range c.doc.Meta.Use {
-		if !slices.Contains(c.known.Middleware, name) {
-			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: unknown middleware %q", sanitize.Clip(name))
+		hint := ""
+		if near, ok := suggest.Closest(name, []string{frontmatter.Middleware}); ok {
+			hint = fmt.Sprintf("did you mean %q?", near)
 		}
+		c.fail([]any{"use"}, hint, "use: unknown middleware %q", sanitize.Clip(name))
 	}
-}
-
-// hintOf returns the known name that is nearest, else the other hint.
-func hintOf(name string, known []string, otherwise string) string {
-	if near, ok := suggest.Closest(name, known); ok {
-		return fmt.Sprintf("did you mean %q?", near)
-	}
-	return otherwise
 }
 
 // contract checks what the file declares of its input and its answer.
@@ -130,29 +108,23 @@ func (c *agentCheck) contract(source string) error {
 		return err
 	}
 	format := parsed.Output.Format
-	if format != "" && !slices.Contains(formats(c.known), format) {
-		c.fail([]any{"output", "format"}, suggest.Hint(format, formats(c.known)),
-			"unknown output format %q", sanitize.Clip(format))
+	var formats []string
+	for _, f := range ai.DEFAULT_FORMATS {
+		formats = append(formats, f.Name())
 	}
-	input := schemaCheck{agentCheck: c, path: []any{"input", "schema"}}
-	if name, ok := parsed.Input.Schema.(string); ok && slices.Contains(dotprompt.JSONSchemaScalarTypes, first(name)) {
-		c.fail(input.path, "as in schema: {task: string}", "input must be a mapping of names to values, not %s", sanitize.Clip(name))
+	if format != "" && !slices.Contains(formats, format) {
+		c.fail([]any{"output", "format"}, suggest.Hint(format, formats), "unknown output format %q", sanitize.Clip(format))
+	}
+	text, _ := parsed.Input.Schema.(string)
+	if name, _, _ := strings.Cut(text, ","); slices.Contains(dotprompt.JSONSchemaScalarTypes, strings.TrimSpace(name)) {
+		c.fail([]any{"input", "schema"}, "as in schema: {task: string}", "input must be a mapping of names to values, not %s", sanitize.Clip(text))
 	} else {
-		input.schema(parsed.Input.Schema)
+		c.schema(parsed.Input.Schema, "input", "schema")
 	}
 	if format != ai.OutputFormatText { // which looks at no schema
-		(&schemaCheck{agentCheck: c, path: []any{"output", "schema"}}).schema(parsed.Output.Schema)
+		c.schema(parsed.Output.Schema, "output", "schema")
 	}
 	return nil
-}
-
-// formats lists the names of output formats.
-func formats(known Known) []string {
-	var names []string
-	for _, f := range ai.DEFAULT_FORMATS {
-		names = append(names, f.Name())
-	}
-	return append(names, known.Formats...)
 }
 
 // partials checks what the agent's template includes.
@@ -198,31 +170,20 @@ func (c *agentCheck) included(found partials, t template) {
 	}
 }
 
-// schemaCheck checks a schema, in the short form of dotprompt or as JSON Schema.
-type schemaCheck struct {
-	*agentCheck
-	path  []any
-	named bool // it names schemas of the program
-}
-
-func (c *schemaCheck) schema(v any) {
+// schema checks a schema, in the short form of dotprompt or as JSON Schema.
+func (c *agentCheck) schema(v any, path ...any) {
 	if v == nil {
 		return
 	}
-	before := len(c.errs)
 	_, err := picoschema(v)
 	if err == nil {
 		return
 	}
+	hint := ""
 	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) {
-		c.fail(c.path, "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
-			"Genkit cannot read the JSON Schema")
-		return
+		hint = "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types"
 	}
-	c.short(v, c.path)
-	if len(c.errs) == before && !c.named {
-		c.fail(c.path, "", "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
-	}
+	c.fail(path, hint, "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
 }
 
 // likeJSONSchema reports whether a schema is meant to be JSON Schema, not the short form.
@@ -244,54 +205,4 @@ func picoschema(v any) (m map[string]any, err error) {
 		return nil, err
 	}
 	return m, json.Unmarshal(b, &m)
-}
-
-// short checks a schema in the short form.
-func (c *schemaCheck) short(v any, path []any) {
-	switch v := v.(type) {
-	case string:
-		name := first(v)
-		switch {
-		case slices.Contains(dotprompt.JSONSchemaScalarTypes, name):
-		case slices.Contains(c.known.Schemas, name):
-			c.named = true
-		default:
-			known := append(slices.Clone(dotprompt.JSONSchemaScalarTypes), c.known.Schemas...)
-			c.fail(path, suggest.Hint(name, known), "unknown type %q", sanitize.Clip(name))
-		}
-	case map[string]any:
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			c.field(key, v[key], append(slices.Clone(path), key))
-		}
-	default:
-		c.fail(path, "write the name of a type, as in string", "the type of %v must be text or a mapping", path[len(path)-1])
-	}
-}
-
-// field checks one field of the short form, "name(kind, description)".
-func (c *schemaCheck) field(key string, v any, path []any) {
-	_, paren, ok := strings.Cut(key, "(")
-	if !ok || key == dotprompt.WildcardPropertyName {
-		c.short(v, path)
-		return
-	}
-	switch kind := first(strings.TrimSuffix(paren, ")")); kind {
-	case "array", "object":
-		c.short(v, path)
-	case "enum":
-		if _, ok := v.([]any); !ok {
-			c.fail(path, "as in [red, green]", "%s: the values of an enum must be a list", sanitize.Clip(key))
-		}
-	default:
-		c.fail(path, suggest.Hint(kind, []string{"array", "object", "enum"}), "%s: unknown kind %q", sanitize.Clip(key), sanitize.Clip(kind))
-	}
-}
-
-// first is what stands before the description in the short form.
-func first(s string) string {
-	name, _, described := strings.Cut(s, ",")
-	if described {
-		return strings.TrimSpace(name)
-	}
-	return s
 }

@@ -254,7 +254,7 @@ func (c *checker) add(f checkedFile, wrong, warned []error) {
 
 // checkAgent reads an agent's file and checks what can be known without a model. Nothing but the sandbox is registered
 // with Genkit here.
-func checkAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path, nil) }
+func checkAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path) }
 
 // modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
 func modelProblem(doc *frontmatter.Document) error {
