@@ -92,7 +92,7 @@ func (a *app) byBackend(ctx context.Context, use stateUse, sandboxes []string) (
 	}
 	var backends []string
 	for _, name := range sandboxes {
-		on, err := a.backendOf(ctx, store, conf.Backend(), []string{name})
+		on, err := a.backendOf(ctx, store, conf.Backend, []string{name})
 		if err != nil {
 			return nil, err
 		}

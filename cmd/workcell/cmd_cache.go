@@ -30,7 +30,7 @@ func (a *app) caches() (*cache.Store, error) {
 		return nil, err
 	}
 	var own []cache.Volume
-	configured := conf.Caches()
+	configured := conf.Caches
 	for _, name := range slices.Sorted(maps.Keys(configured)) {
 		own = append(own, cache.Own(name, configured[name]))
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// config returns what the flags, the environment and the configuration files say. They are read once, before anything
+// config returns the configuration by flags, environment, and configuration file. They are read once, before anything
 // runs concurrently.
 func (a *app) config() (*config.Config, error) {
 	if a.loaded != nil {
@@ -27,11 +27,7 @@ func (a *app) config() (*config.Config, error) {
 	if _, err := backend.NewImagePolicy(a.AllowImage...); err != nil {
 		return nil, usageError(err, "see --allow-image in --help")
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return nil, err
-	}
-	c, err := config.Load(config.Options{Env: a.env, File: a.configFlag, Dir: dir, Flags: a.configFlags(), Backends: a.backends()})
+	c, err := config.Load(config.Options{Env: a.env, File: a.configFlag, Flags: a.configFlags(), Backends: a.backends()})
 	if err != nil {
 		return nil, fail(exitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
 	}
@@ -43,7 +39,7 @@ func (a *app) config() (*config.Config, error) {
 		return nil, err
 	}
 	if a.Defaults == nil { // else they are those that a run began with
-		a.Defaults = &session.Defaults{Limits: c.Limits(), ExecTimeout: c.ExecTimeout(), OCIRuntime: c.OCIRuntime(), Images: c.Images(), Mounts: mounts}
+		a.Defaults = &session.Defaults{Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts}
 	}
 	a.loaded = c
 	return c, nil
@@ -76,28 +72,16 @@ func (a *app) checkMounts(list []backend.Mount) error {
 }
 
 // configFlags returns the values of the flags that are settings, too.
-func (a *app) configFlags() map[string]any {
-	flags := map[string]any{}
+func (a *app) configFlags() map[string][]string {
+	flags := map[string][]string{"allow-image": a.AllowImage, "map-image": a.MapImage, "mount": a.mounts, "pool": a.pool}
 	if a.Backend != "" {
-		flags["backend"] = a.Backend
+		flags["backend"] = []string{a.Backend}
 	}
 	if a.ociRuntime != "" {
-		flags["oci-runtime"] = a.ociRuntime
-	}
-	if len(a.AllowImage) > 0 {
-		flags["allow-image"] = a.AllowImage
-	}
-	if len(a.MapImage) > 0 {
-		flags["map-image"] = a.MapImage
-	}
-	if len(a.mounts) > 0 {
-		flags["mount"] = a.mounts
-	}
-	if len(a.pool) > 0 {
-		flags["pool"] = a.pool
+		flags["oci-runtime"] = []string{a.ociRuntime}
 	}
 	if a.TraceContent {
-		flags["trace-content"] = true
+		flags["trace-content"] = []string{"true"}
 	}
 	return flags
 }
@@ -117,9 +101,9 @@ func (a *app) resumeWith(flags runFlags) { a.runFlags, a.loaded = flags, nil }
 // configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not: whatever
 // exports is set up by them alone.
 func (a *app) configureTelemetry(c *config.Config) error {
-	a.TraceContent = c.TraceContent()
+	a.TraceContent = c.TraceContent
 	var errs []error
-	for name, value := range c.Variables() {
+	for name, value := range c.Variables {
 		if a.env.Get(name) == "" {
 			errs = append(errs, os.Setenv(name, value))
 		}
@@ -145,7 +129,7 @@ func newConfigCmd(a *app) *cobra.Command {
 		Use:   "show",
 		Short: "Show all settings",
 		Long: `Show all settings and their values. With --origin, the output includes the origin of each value: a flag, an
-environment variable, file:line:column, or the default. Flags override environment variables, which override the
+environment variable, the configuration file, or the default. Flags override environment variables, which override the
 configuration file.`,
 		Example: "  workcell config show --origin\n  workcell config show --config workcell.yaml -o json",
 		Args:    cobra.NoArgs,
@@ -163,7 +147,7 @@ configuration file.`,
 		Short: "Show the configuration",
 		Long: `Show the configuration. A workcell.yaml file sets defaults for limits, images, the backend, traces, and
 retention, and the allowed images. Workcell reads the file in --config or $WORKCELL_CONFIG. If neither is set, it
-reads $XDG_CONFIG_HOME/workcell/workcell.yaml and ./workcell.yaml, which can only make settings stricter.`,
+reads $XDG_CONFIG_HOME/workcell/workcell.yaml.`,
 	}, cmd)
 }
 

@@ -107,7 +107,7 @@ func (a *app) diagnose(ctx context.Context, image string, network bool) (*report
 	if err != nil {
 		return nil, err
 	}
-	r := &report{Backend: c.Backend(), Version: buildVersion(), Guest: embed.Version()}
+	r := &report{Backend: c.Backend, Version: buildVersion(), Guest: embed.Version()}
 	drivers := a.engines().All()
 	if r.Backend != engines.Auto {
 		d, err := a.engines().Named(r.Backend)
@@ -404,7 +404,7 @@ func (r *engineReport) network(ctx context.Context, d engines.Engine, image stri
 		return
 	}
 	fix := ""
-	if conf.Kubernetes().NetworkPolicy == "" {
+	if conf.Kubernetes.NetworkPolicy == "" {
 		fix = "set kubernetes.network_policy: enforced in workcell.yaml"
 	}
 	r.add(name, verdictOK, "enforced: a sandbox without network access cannot reach "+strings.Join(closed, ", "), fix)

@@ -73,7 +73,7 @@ listens on a loopback address.`,
 				return err
 			}
 			if !cmd.Flags().Changed("idle-timeout") {
-				o.idle = cmp.Or(c.IdleTimeout(), o.idle)
+				o.idle = cmp.Or(c.IdleTimeout, o.idle)
 			}
 			o.exitGiven = cmd.Flags().Changed("on-exit")
 			return o.run(cmd.Context(), a)

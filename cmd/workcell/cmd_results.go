@@ -71,7 +71,7 @@ func (a *app) pruneRuns(ctx context.Context, j runstore.Store) {
 		a.logger().Warn("cannot remove old runs", "error", err)
 		return
 	}
-	old := time.Now().Add(-conf.KeepRuns())
+	old := time.Now().Add(-conf.KeepRuns)
 	_, err = j.Prune(ctx, old)
 	kept, dirErr := a.runFiles()
 	if err = errors.Join(err, dirErr); err == nil {

@@ -187,7 +187,7 @@ func (a *app) place(wf *workflow.Workflow) transfer.Place {
 // retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
 func (h *host) retention() time.Duration {
 	if h.Keep {
-		return h.loaded.KeepSandboxes()
+		return h.loaded.KeepSandboxes
 	}
 	return 0
 }

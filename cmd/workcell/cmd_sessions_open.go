@@ -101,7 +101,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	}
 	a.Defaults.IdlePolicy = session.IdleStop
 	var named []string
-	if o.name != "" && conf.Backend() == engines.Auto {
+	if o.name != "" && conf.Backend == engines.Auto {
 		named = []string{key.String()} // auto makes no second sandbox of a name
 	}
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {

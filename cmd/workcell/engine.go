@@ -28,7 +28,7 @@ import (
 func (a *app) engines() engines.Set {
 	s := engines.Set{Env: a.env, Machine: a.machine(), Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
 	if conf, err := a.config(); err == nil { // else the command fails for it anyway
-		s.Cluster = engines.Cluster(conf.Kubernetes())
+		s.Cluster = engines.Cluster(conf.Kubernetes)
 	}
 	return s
 }
@@ -53,12 +53,12 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 	if err != nil {
 		return nil, nil, err
 	}
-	name = cmp.Or(name, conf.Backend())
+	name = cmp.Or(name, conf.Backend)
 	opts := &session.Options{
 		Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes, Join: a.join,
-		Images: imagePolicy{conf}, Defaults: *a.Defaults, IdleTimeout: conf.IdleTimeout(),
+		Images: imagePolicy{conf}, Defaults: *a.Defaults, IdleTimeout: conf.IdleTimeout,
 	}
-	mapping, err := engines.ParseImageMap(conf.MapImages())
+	mapping, err := engines.ParseImageMap(conf.MapImages)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,7 +125,7 @@ func (a *app) poolSpecs(conf *config.Config) (specs []session.PoolSpec) {
 	if a.poolOf == nil {
 		return nil
 	}
-	for image, n := range conf.Pool() {
+	for image, n := range conf.Pool {
 		req := *a.poolOf
 		req.Image = image
 		specs = append(specs, session.PoolSpec{Request: req, Size: n})

@@ -95,7 +95,7 @@ Environment:
 	root.PersistentFlags().StringVar(&a.stateFlag, "state", "",
 		"`URL` of a PostgreSQL database for records and journals (default $WORKCELL_STATE, or a file in --state-dir)")
 	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
-		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml and ./workcell.yaml)")
+		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml)")
 	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),

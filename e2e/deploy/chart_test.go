@@ -160,14 +160,14 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := c.Kubernetes()
+	k := c.Kubernetes
 	if k.Namespace != "boxes" || k.NetworkPolicy != "enforced" || k.GuestImage != "example.com/guest:1" {
 		t.Errorf("kubernetes: %+v", k)
 	}
-	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool()); diff != "" {
+	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool); diff != "" {
 		t.Errorf("pool (-want +got):\n%s", diff)
 	}
-	if got := c.Variables()["OTEL_EXPORTER_OTLP_ENDPOINT"]; got != "http://collector:4318" {
+	if got := c.Variables["OTEL_EXPORTER_OTLP_ENDPOINT"]; got != "http://collector:4318" {
 		t.Errorf("traces go to %q", got)
 	}
 }

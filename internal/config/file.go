@@ -23,64 +23,35 @@ var removed = map[string]string{
 	keyKubernetes + "trust_network_policy": "use kubernetes.network_policy: enforced, see docs/kubernetes.md#networks",
 }
 
-// file is a file that was read. The nil file sets nothing.
-type file struct {
-	shown   string // its path in messages
-	entries map[string]entry
-}
-
-// entry is a value and where it stands.
-type entry struct {
-	value        any
-	line, column int
-}
-
-func (f *file) get(key string) (entry, bool) {
-	if f == nil {
-		return entry{}, false
-	}
-	e, ok := f.entries[key]
-	return e, ok
-}
-
-// place returns file:line:column.
-func (f *file) place(e entry) string { return fmt.Sprintf("%s:%d:%d", f.shown, e.line, e.column) }
-
-// read reads the file at path, which messages call shown.
-func read(table []setting, path, shown string) (*file, error) {
+// read reads the file at path into the settings. The error has every problem with its place.
+func read(table []*setting, path string) error {
 	src, err := yamlnode.ReadFile(path, maxBytes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return parse(table, shown, src)
+	return parse(table, path, src)
 }
 
-// reader collects what a file sets and what is wrong with it.
+// reader reads a file into settings.
 type reader struct {
-	*file
-	table    []setting
+	shown    string // path of the file in messages
+	table    []*setting
 	problems []*yamlnode.Problem
 }
 
-// parse reads the text of a file. The error is every problem with its place.
-func parse(table []setting, shown string, src []byte) (*file, error) {
-	r := &reader{file: &file{shown: shown, entries: map[string]entry{}}, table: table}
+// parse reads the text of a file.
+func parse(table []*setting, shown string, src []byte) error {
+	r := &reader{shown: shown, table: table}
 	r.document(src)
-	if len(r.problems) == 0 {
-		return r.file, nil
-	}
 	slices.SortStableFunc(r.problems, func(a, b *yamlnode.Problem) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
 	errs := make([]error, len(r.problems))
 	for i, p := range r.problems {
 		p.File = shown
 		errs[i] = p
 	}
-	return nil, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func (r *reader) document(src []byte) {
@@ -117,7 +88,7 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 	}
 	for key, value := range yamlnode.Pairs(n) {
 		path := prefix + key.Value
-		at := slices.IndexFunc(r.table, func(s setting) bool { return s.key == path })
+		at := slices.IndexFunc(r.table, func(s *setting) bool { return s.key == path })
 		switch {
 		case at < 0 && len(below(r.table, path+".")) > 0 && !strings.Contains(key.Value, "."):
 			r.mapping(value, path+".")
@@ -132,86 +103,65 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 }
 
 // set reads the value of a setting.
-func (r *reader) set(s setting, n *yaml.Node) {
-	value, want := decode(s, n)
-	if value == nil {
+func (r *reader) set(s *setting, n *yaml.Node) {
+	want, ok := s.decode(n)
+	if !ok {
 		hint := ""
-		if _, isTime := s.fallback.(time.Duration); isTime {
+		if _, isTime := s.to.(*time.Duration); isTime {
 			_, hint, _ = yamlnode.Duration(n)
 		}
 		r.fail(n, hint, "%s must be %s, it is %s", s.key, want, yamlnode.Kind(n))
 		return
 	}
 	if s.check != nil {
-		if problem, hint := s.check(value); problem != "" {
+		if problem, hint := s.check(); problem != "" {
 			r.fail(n, hint, "%s", problem)
 			return
 		}
 	}
-	r.entries[s.key] = entry{value, n.Line, n.Column}
+	s.node, s.origin = n, r.shown
 }
 
-// decode returns the value of n in the type of a setting; nil when it is none, and what it would have to be.
-func decode(s setting, n *yaml.Node) (value any, want string) {
-	text, isText := scalar(n, "!!str")
-	switch s.fallback.(type) {
-	case string:
-		want = "text"
-		if isText && text != "" {
-			return text, want
-		}
-	case bool:
-		var b bool
-		want = "true or false"
-		if _, ok := scalar(n, "!!bool"); ok && n.Decode(&b) == nil {
-			return b, want
-		}
-	case int64:
-		var i int64
-		want = "a whole number"
-		if _, ok := scalar(n, "!!int"); ok && n.Decode(&i) == nil {
-			return i, want
-		}
-	case time.Duration:
-		want = "a time such as 36h or 90m"
-		if d, err := time.ParseDuration(text); isText && err == nil {
-			return d, want
-		}
-	case []string:
-		want = "a list of text"
-		if n.Kind != yaml.SequenceNode {
-			return nil, want
-		}
-		list := []string{}
+// decode sets the value to that of n. It reports false if n has another type than want.
+func (s *setting) decode(n *yaml.Node) (want string, ok bool) {
+	switch to := s.to.(type) {
+	case *string:
+		*to, ok = scalar(n, "!!str")
+		return "text", ok && *to != ""
+	case *bool:
+		_, ok = scalar(n, "!!bool")
+		return "true or false", ok && n.Decode(to) == nil
+	case *int64:
+		_, ok = scalar(n, "!!int")
+		return "a whole number", ok && n.Decode(to) == nil
+	case *time.Duration:
+		text, isText := scalar(n, "!!str")
+		d, err := time.ParseDuration(text)
+		*to = d
+		return "a time such as 36h or 90m", isText && err == nil
+	case *[]string:
+		want, ok, *to = "a list of text", n.Kind == yaml.SequenceNode, []string{}
 		for item := range yamlnode.Items(n) {
-			text, ok := scalar(item, "!!str")
-			if !ok || text == "" {
-				return nil, want
-			}
-			list = append(list, text)
+			text, isText := scalar(item, "!!str")
+			ok, *to = ok && isText && text != "", append(*to, text)
 		}
-		return list, want
-	case pairs:
-		want = "a mapping of text to text"
+	case *pairs:
 		tag := "!!str"
-		if s.counts {
+		if want = "a mapping of text to text"; s.counts {
 			want, tag = "a mapping of text to whole numbers", "!!int"
 		}
-		if n.Kind != yaml.MappingNode {
-			return nil, want
+		ok, *to = n.Kind == yaml.MappingNode, pairs{}
+		if !ok {
+			return want, false
 		}
-		list := pairs{}
 		for key, item := range yamlnode.Pairs(n) {
 			from, okFrom := scalar(key, "!!str")
-			to, okTo := scalar(item, tag)
-			if !okFrom || !okTo || from == "" || to == "" || strings.Contains(from, "=") {
-				return nil, want
-			}
-			list = append(list, from+"="+to)
+			value, okTo := scalar(item, tag)
+			ok = ok && okFrom && okTo && from != "" && value != "" && !strings.Contains(from, "=")
+			*to = append(*to, from+"="+value)
 		}
-		return list, want
 	}
-	return nil, want
+	return want, ok
 }
 
 // scalar returns the text of a value with a tag.

@@ -38,180 +38,145 @@ const (
 // maxRetention bounds how long something is kept.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
-// setting is a row of the table of settings.
-type setting struct {
-	key      string
-	fallback any    // the default; its type is the setting's: string, int64, bool, time.Duration, []string or pairs
-	flag     string // of the command line; empty for none
-	variable string // of the environment; empty for none
-	what     string // for people
-	counts   bool   // pairs whose second is a whole number
-	check    func(value any) (problem, hint string)
-	// project returns why a file in the working directory may not set value; under is what holds without it. Nil refuses
-	// every value.
-	project func(c *Config, value any, under Value) string
-}
-
-// pairs is a mapping as FROM=TO, in the order of the file.
-type pairs []string
-
 // settings returns the table of settings, in the order in which they are shown.
-func settings(backends []string) []setting {
-	list := []setting{{
-		key: keyBackend, fallback: "auto", flag: "backend", variable: "WORKCELL_BACKEND", what: "backend that runs sandboxes",
-		check: func(v any) (string, string) {
-			if name := v.(string); !slices.Contains(backends, name) {
-				return fmt.Sprintf("unknown backend %q", name), suggest.Hint(name, backends)
-			}
-			return "", ""
-		},
-	}}
-	for _, r := range frontmatter.Runtimes() {
-		list = append(list, setting{
-			key: keyImages + string(r), fallback: frontmatter.DefaultImage(r), what: "image of sandboxes for " + string(r) + " that set none",
-			check: checkImage, project: allowedByOperator,
-		})
-	}
-	list = append(list,
-		setting{key: keyAllowImages, fallback: []string(nil), flag: "allow-image", what: "patterns of allowed images; default: all",
-			check:   checkPatterns,
-			project: func(*Config, any, Value) string { return "" }}, // another list beside the operator's: it can only refuse more
-		setting{key: keyMapImages, fallback: pairs(nil), flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
-			what: "images to use instead of others", check: checkPairs},
-		setting{key: keyPool, fallback: pairs(nil), flag: "pool", counts: true, what: "number of sandboxes that servers create in advance, by image", check: checkCounts},
-		setting{key: keyMounts, fallback: []string(nil), flag: "mount", what: "host directories to mount in sandboxes", check: checkMounts},
-		setting{key: keyCaches, fallback: pairs(nil), what: "custom caches, by name, with the environment variable of each", check: checkCaches},
-		setting{key: keyOCIRuntime, fallback: "", flag: "oci-runtime", what: "OCI runtime of sandboxes; empty: the engine's default"},
-	)
-	list = append(list, limitSettings()...)
-	list = append(list,
-		setting{key: keyKubernetes + "context", fallback: "", variable: "WORKCELL_KUBE_CONTEXT", what: "context of the kubeconfig; empty: the current context"},
-		setting{key: keyKubernetes + "namespace", fallback: "", variable: "WORKCELL_KUBE_NAMESPACE", what: "namespace of sandboxes; empty: the context's"},
-		setting{key: keyKubernetes + "guest_image", fallback: "", variable: "WORKCELL_KUBE_GUEST_IMAGE",
-			what: "image with the guest agent for pods (workcell guest image); empty: each image has it", check: checkImage},
-		setting{key: keyKubernetes + "storage_class", fallback: "", variable: "WORKCELL_KUBE_STORAGE_CLASS",
-			what: "storage class of workspaces; empty: files are lost when a sandbox stops"},
-		setting{key: keyKubernetes + "runtime_classes", fallback: []string(nil), what: "RuntimeClasses that can be used as OCI runtimes"},
-		setting{key: keyKubernetes + "network_policy", fallback: "", variable: "WORKCELL_KUBE_NETWORK_POLICY",
-			what: "enforced: the cluster enforces NetworkPolicies; without it no sandbox is created",
-			check: func(v any) (string, string) {
-				if v != "enforced" {
-					return fmt.Sprintf("unknown network policy %q", v),
-						"run `workcell doctor --backend kubernetes --network`, then set enforced"
-				}
-				return "", ""
-			}},
-	)
-	positive := func(v any) (string, string) {
-		if d := v.(time.Duration); d <= 0 || d > maxRetention {
-			return fmt.Sprintf("%v is out of range", d), "from 1s to " + maxRetention.String()
+func (c *Config) settings(backends []string) []*setting {
+	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", check: func() (string, string) {
+		if !slices.Contains(backends, c.Backend) {
+			return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
 		}
 		return "", ""
+	}}}
+	for _, r := range frontmatter.Runtimes() {
+		image := new(string)
+		list = append(list, &setting{key: keyImages + string(r), to: image, fallback: frontmatter.DefaultImage(r), check: func() (string, string) {
+			c.Images[string(r)] = *image
+			return checkImage(*image)
+		}})
 	}
-	return append(list,
-		setting{key: keyTelemetry + "endpoint", fallback: "", variable: "OTEL_EXPORTER_OTLP_ENDPOINT", what: "address to send traces to; empty: none", check: checkURL},
-		setting{key: keyTelemetry + "protocol", fallback: "http/protobuf", variable: "OTEL_EXPORTER_OTLP_PROTOCOL", what: "http/protobuf or grpc",
-			check: func(v any) (string, string) {
-				if p := v.(string); p != "grpc" && p != "http/protobuf" {
-					return fmt.Sprintf("unknown protocol %q", p), "available: http/protobuf, grpc"
-				}
-				return "", ""
-			}},
-		setting{key: keyTelemetry + "service_name", fallback: "workcell", variable: "OTEL_SERVICE_NAME", what: "service name in traces"},
-		setting{key: keyContent, fallback: false, flag: "trace-content", what: "whether traces contain prompts, answers, and other content"},
-		setting{key: keyRetentionRuns, fallback: 30 * 24 * time.Hour, what: "how long the journals of finished runs are kept", check: positive},
-		setting{key: keyRetentionKept, fallback: 7 * 24 * time.Hour, what: "how long the sandboxes of --keep are kept", check: positive},
-	)
-}
-
-// limitSettings returns the rows of backend.LimitTable and the two times that files call limits.
-func limitSettings() []setting {
-	var list []setting
-	for _, row := range backend.LimitTable() {
-		least, most := row.Bounds()
-		list = append(list, setting{
-			key: keyLimits + row.Name, fallback: row.Default / row.Scale, what: row.What, project: lower,
-			check: func(v any) (string, string) {
-				if n := v.(int64); n < least || n > most {
-					return fmt.Sprintf("%s%s is %d, it must be %d to %d", keyLimits, row.Name, n, least, most), ""
-				}
-				return "", ""
-			},
-		})
-	}
-	for _, t := range []struct {
-		key, what string
-		fallback  time.Duration
-		limits    func(frontmatter.Duration) frontmatter.Limits
-	}{
-		{keyIdleTimeout, "idle time after which a sandbox is closed", 15 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{IdleTimeout: d} }},
-		{keyExecTimeout, "default time limit of a command", 2 * time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }},
-	} {
-		list = append(list, setting{key: t.key, fallback: t.fallback, what: t.what, project: lower, check: func(v any) (string, string) {
-			d := v.(time.Duration)
-			if d == 0 {
-				return t.key + " is 0", "remove it to use the default"
-			}
-			for _, p := range (frontmatter.Sandbox{Limits: t.limits(frontmatter.Duration(d))}).Problems() {
-				return p.Message, p.Hint
+	mapped, caches := (*pairs)(&c.MapImages), new(pairs)
+	list = append(list,
+		&setting{key: keyAllowImages, to: &c.allowImages, flag: "allow-image", check: func() (string, string) {
+			if _, err := backend.NewImagePolicy(c.allowImages...); err != nil {
+				return err.Error(), "for example python:3.*, ghcr.io/acme/**"
 			}
 			return "", ""
-		}})
+		}},
+		&setting{key: keyMapImages, to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP", check: func() (string, string) {
+			for _, pair := range *mapped {
+				from, to, _ := strings.Cut(pair, "=")
+				for _, image := range []string{from, to} {
+					if problem, hint := checkImage(image); problem != "" {
+						return problem, hint
+					}
+				}
+			}
+			return "", ""
+		}},
+		&setting{key: keyPool, to: &c.pool, flag: "pool", counts: true, check: c.countPool},
+		&setting{key: keyMounts, to: &c.mounts, flag: "mount", check: func() (string, string) { // a driver checks where they may lead
+			if _, err := c.Mounts(); err != nil {
+				return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
+			}
+			return "", ""
+		}},
+		&setting{key: keyCaches, to: caches, check: func() (string, string) {
+			for _, pair := range *caches {
+				name, variable, _ := strings.Cut(pair, "=")
+				c.Caches[name] = variable
+				for _, p := range (frontmatter.Sandbox{Cache: []string{name}, Env: map[string]string{variable: ""}}).Problems() {
+					return p.Message, "for example models: HF_HOME"
+				}
+			}
+			return "", ""
+		}},
+		&setting{key: keyOCIRuntime, to: &c.OCIRuntime, flag: "oci-runtime"},
+	)
+	list = append(list, c.limitSettings()...)
+	k := &c.Kubernetes
+	list = append(list,
+		&setting{key: keyKubernetes + "context", to: &k.Context, variable: "WORKCELL_KUBE_CONTEXT"},
+		&setting{key: keyKubernetes + "namespace", to: &k.Namespace, variable: "WORKCELL_KUBE_NAMESPACE"},
+		&setting{key: keyKubernetes + "guest_image", to: &k.GuestImage, variable: "WORKCELL_KUBE_GUEST_IMAGE",
+			check: func() (string, string) { return checkImage(k.GuestImage) }},
+		&setting{key: keyKubernetes + "storage_class", to: &k.StorageClass, variable: "WORKCELL_KUBE_STORAGE_CLASS"},
+		&setting{key: keyKubernetes + "runtime_classes", to: &k.RuntimeClasses},
+		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY", check: func() (string, string) {
+			if k.NetworkPolicy != "enforced" {
+				return fmt.Sprintf("unknown network policy %q", k.NetworkPolicy), "run `workcell doctor --backend kubernetes --network`, then set enforced"
+			}
+			return "", ""
+		}},
+	)
+	retention := func(key string, to *time.Duration) *setting {
+		return &setting{key: key, to: to, check: func() (string, string) {
+			if *to <= 0 || *to > maxRetention {
+				return fmt.Sprintf("%v is out of range", *to), "from 1s to " + maxRetention.String()
+			}
+			return "", ""
+		}}
+	}
+	list = append(list,
+		c.telemetry("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", checkURL),
+		c.telemetry("protocol", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", func(p string) (string, string) {
+			if p != "grpc" && p != "http/protobuf" {
+				return fmt.Sprintf("unknown protocol %q", p), "available: http/protobuf, grpc"
+			}
+			return "", ""
+		}),
+		c.telemetry("service_name", "OTEL_SERVICE_NAME", "workcell", func(string) (string, string) { return "", "" }),
+		&setting{key: keyContent, to: &c.TraceContent, flag: "trace-content"},
+		retention(keyRetentionRuns, &c.KeepRuns),
+		retention(keyRetentionKept, &c.KeepSandboxes),
+	)
+	for _, s := range list {
+		s.origin = Default
 	}
 	return list
 }
 
-// lower lets a file in the working directory only ask for less. A default of zero is no bound.
-func lower(_ *Config, value any, under Value) string {
-	lowered := true
-	switch was := under.Value.(type) {
-	case int64:
-		lowered = was == 0 || value.(int64) <= was
-	case time.Duration:
-		lowered = value.(time.Duration) <= was
-	}
-	if !lowered {
-		return fmt.Sprintf("may only be lowered here, from %v (%s)", under.Value, under.Origin)
-	}
-	return ""
+// telemetry returns a setting that is a variable of OpenTelemetry.
+func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
+	value := new(string)
+	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, check: func() (string, string) {
+		c.Variables[variable] = *value
+		return check(*value)
+	}}
 }
 
-// allowedByOperator lets a file in the working directory choose among the images of the operator's list.
-func allowedByOperator(c *Config, value any, _ Value) string {
-	lists := c.Allowed()
-	if len(lists) == 0 {
-		return "may only be set here if the operator sets allow_images"
-	}
-	for _, l := range lists {
-		if l.policy.Check(value.(string)) != nil {
-			return fmt.Sprintf("may only be an image that %s allows (%s)", keyAllowImages, l.Origin)
-		}
-	}
-	return ""
-}
-
-func checkImage(v any) (string, string) {
-	if _, err := backend.NormalizeImage(v.(string)); err != nil {
-		return err.Error(), "for example registry.example.com/python:3.11"
-	}
-	return "", ""
-}
-
-func checkPatterns(v any) (string, string) {
-	if _, err := backend.NewImagePolicy(v.([]string)...); err != nil {
-		return err.Error(), "for example python:3.*, ghcr.io/acme/**"
-	}
-	return "", ""
-}
-
-func checkPairs(v any) (string, string) {
-	for _, pair := range v.(pairs) {
-		from, to, _ := strings.Cut(pair, "=")
-		for _, image := range []string{from, to} {
-			if problem, hint := checkImage(image); problem != "" {
-				return problem, hint
+// limitSettings returns the rows of backend.LimitTable and the two times that files call limits.
+func (c *Config) limitSettings() []*setting {
+	var list []*setting
+	for _, row := range backend.LimitTable() {
+		least, most := row.Bounds()
+		n := new(int64)
+		list = append(list, &setting{key: keyLimits + row.Name, to: n, fallback: row.Default / row.Scale, check: func() (string, string) {
+			if *n < least || *n > most {
+				return fmt.Sprintf("%s%s is %d, it must be %d to %d", keyLimits, row.Name, *n, least, most), ""
 			}
-		}
+			*row.Of(&c.Limits) = *n * row.Scale
+			return "", ""
+		}})
+	}
+	timeout := func(key string, to *time.Duration, fallback time.Duration, limits func(frontmatter.Duration) frontmatter.Limits) *setting {
+		return &setting{key: key, to: to, fallback: fallback, check: func() (string, string) {
+			if *to == 0 {
+				return key + " is 0", "remove it to use the default"
+			}
+			for _, p := range (frontmatter.Sandbox{Limits: limits(frontmatter.Duration(*to))}).Problems() {
+				return p.Message, p.Hint
+			}
+			return "", ""
+		}}
+	}
+	return append(list,
+		timeout(keyIdleTimeout, &c.IdleTimeout, 15*time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{IdleTimeout: d} }),
+		timeout(keyExecTimeout, &c.ExecTimeout, 2*time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }),
+	)
+}
+
+func checkImage(image string) (problem, hint string) {
+	if _, err := backend.NormalizeImage(image); err != nil {
+		return err.Error(), "for example registry.example.com/python:3.11"
 	}
 	return "", ""
 }
@@ -219,38 +184,19 @@ func checkPairs(v any) (string, string) {
 // maxPool is how many sandboxes of an image can be kept ready.
 const maxPool = 1000
 
-func checkCounts(v any) (string, string) {
-	counts, _ := v.(pairs)
-	for _, pair := range counts {
+// countPool sets Pool. Later counts override earlier ones, and zero removes an image.
+func (c *Config) countPool() (problem, hint string) {
+	for _, pair := range c.pool {
 		image, n, _ := strings.Cut(pair, "=")
 		if problem, hint := checkImage(image); problem != "" {
 			return problem, hint
 		}
-		if count, err := strconv.Atoi(n); err != nil || count < 0 || count > maxPool {
+		count, err := strconv.Atoi(n)
+		if err != nil || count < 0 || count > maxPool {
 			return fmt.Sprintf("%s=%s is out of range", image, n), fmt.Sprintf("from 0 to %d sandboxes of an image, as %s=4", maxPool, image)
 		}
-	}
-	return "", ""
-}
-
-// checkCaches refuses what is no mapping of names to variables, by the rules of a package that it does not know.
-func checkCaches(v any) (string, string) {
-	own, _ := v.(pairs)
-	for _, pair := range own {
-		name, variable, _ := strings.Cut(pair, "=")
-		for _, p := range (frontmatter.Sandbox{Cache: []string{name}, Env: map[string]string{variable: ""}}).Problems() {
-			return p.Message, "for example models: HF_HOME"
-		}
-	}
-	return "", ""
-}
-
-// checkMounts refuses what is no list of mounts; where they may lead a driver says.
-func checkMounts(v any) (string, string) {
-	list, _ := v.([]string)
-	for _, text := range list {
-		if _, err := parseMount(text); err != nil {
-			return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
+		if c.Pool[image] = count; count == 0 {
+			delete(c.Pool, image)
 		}
 	}
 	return "", ""
@@ -274,8 +220,8 @@ func parseMount(text string) (m backend.Mount, err error) {
 	return m, nil
 }
 
-func checkURL(v any) (string, string) {
-	u, err := url.Parse(v.(string))
+func checkURL(text string) (problem, hint string) {
+	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return "the endpoint is not an http or https URL", "for example http://localhost:4318" // not quoted: it may hold a password
 	}
@@ -283,7 +229,7 @@ func checkURL(v any) (string, string) {
 }
 
 // below returns the names of the keys directly below prefix, which is empty or ends in a dot.
-func below(table []setting, prefix string) []string {
+func below(table []*setting, prefix string) []string {
 	names := map[string]bool{}
 	for _, s := range table {
 		if rest, ok := strings.CutPrefix(s.key, prefix); ok {
