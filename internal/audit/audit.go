@@ -1,5 +1,5 @@
 // Package audit writes what was decided and run to a file: one line of JSON for each tool call, sandbox, command and its
-// end. The file is appended to and never shortened; when it is large it is renamed, and nobody deletes the old ones.
+// end. The file is only appended to; logrotate or a similar program rotates it.
 //
 // A record that cannot be written is an error of what it is about: a command is not started, a tool not run. So nothing is
 // done that is not on record, but for the end of what was under way.
@@ -12,16 +12,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 )
-
-// maxFile is the size in bytes at which the file is renamed.
-const maxFile = 64 << 20
 
 // Events of records.
 const (
@@ -30,7 +25,6 @@ const (
 	EventCommand = "command" // a command is about to be started
 	EventExit    = "exit"    // a command ended, or was left running
 	EventEgress  = "egress"  // a connection to a host is about to be made, or may not be
-	EventTorn    = "torn"    // the line before was not written to its end
 )
 
 // Decisions.
@@ -65,9 +59,7 @@ type Record struct {
 
 // Log is an audit file. It is safe for concurrent use; several processes may have one file.
 type Log struct {
-	path string
-	o    Options
-	max  int64
+	o Options
 
 	mu   sync.Mutex // guards file and err
 	file *os.File
@@ -83,85 +75,13 @@ type Options struct {
 // ErrWrite: a record could not be written.
 var ErrWrite = errors.New("cannot write the audit file")
 
-// Open opens the file at path for appending; one that is not there is made, for its owner alone to read. A link is followed
-// now, and not again: what is written later is written to the place that the caller meant.
+// Open opens the file at path for appending. If it does not exist, Open creates it with mode 0600.
 func Open(path string, o Options) (*Log, error) {
-	if real, err := filepath.EvalSymlinks(path); err == nil { // else it is not there yet, or no file: a pipe
-		path = real
-	}
-	l := &Log{path: path, o: o, max: maxFile}
-	if err := l.open(); err != nil {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
 		return nil, err
 	}
-	if err := l.mend(); err != nil {
-		return nil, errors.Join(err, l.file.Close())
-	}
-	return l, nil
-}
-
-func (l *Log) open() (err error) {
-	l.file, err = os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	return err
-}
-
-// reopen opens the file that is to follow one that was renamed. A link, which somebody put there meanwhile, is an error.
-func (l *Log) reopen() error {
-	if there, err := os.Lstat(l.path); err == nil && !there.Mode().IsRegular() {
-		return fmt.Errorf("%s is no longer a file", l.path)
-	}
-	if err := l.open(); err != nil {
-		return err
-	}
-	here, err := l.file.Stat()
-	if err != nil {
-		return err
-	}
-	there, err := os.Lstat(l.path)
-	if errors.Is(err, fs.ErrNotExist) { // another process has renamed this one, too
-		return nil
-	}
-	if err == nil && !os.SameFile(here, there) && !there.Mode().IsRegular() {
-		err = fmt.Errorf("%s is now a link", l.path)
-	}
-	return err
-}
-
-// settle is longer than another process takes to write a line.
-const settle = 20 * time.Millisecond
-
-// mend ends a line that was not written to its end, by a process that died, or found the disk full, and says so.
-func (l *Log) mend() error {
-	at := l.torn()
-	if at == 0 {
-		return nil
-	}
-	time.Sleep(settle)
-	if l.torn() != at {
-		return nil
-	}
-	line, err := json.Marshal(Record{Time: time.Now().UTC(), Event: EventTorn})
-	if err == nil {
-		_, err = l.file.WriteString("\n" + string(line) + "\n")
-	}
-	return err
-}
-
-// torn returns the size of the file when it ends within a line, else 0.
-func (l *Log) torn() int64 {
-	f, err := os.Open(l.path)
-	if err != nil {
-		return 0 // one that may be written and not read
-	}
-	defer f.Close() // only read from
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
-		return 0
-	}
-	last := make([]byte, 1)
-	if _, err := f.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
-		return 0
-	}
-	return info.Size()
+	return &Log{o: o, file: file}, nil
 }
 
 // Close ends the log. The error is the first failure of all that was written.
@@ -194,8 +114,8 @@ func (l *Log) Write(r Record) error {
 	if l.err != nil {
 		return l.err
 	}
-	if err == nil {
-		err = l.rotate()
+	if err == nil && l.file == nil {
+		err = os.ErrClosed
 	}
 	if err == nil { // in one call, so that lines of several processes do not mix
 		_, err = l.file.Write(append(line, '\n'))
@@ -207,33 +127,6 @@ func (l *Log) Write(r Record) error {
 		}
 	}
 	return l.err
-}
-
-// rotate makes sure that there is a file with room at path: somebody else may have renamed it. l.mu is held.
-func (l *Log) rotate() error {
-	if l.file == nil {
-		return os.ErrClosed
-	}
-	here, err := l.file.Stat()
-	if err != nil {
-		return err
-	}
-	there, err := os.Stat(l.path)
-	same := err == nil && os.SameFile(here, there)
-	if same && (here.Size() < l.max || !here.Mode().IsRegular()) {
-		return nil
-	}
-	if err := errors.Join(l.file.Sync(), l.file.Close()); err != nil {
-		return err
-	}
-	if same {
-		// The time and the process make the name one that is not there yet.
-		old := fmt.Sprintf("%s.%s-%d", l.path, time.Now().UTC().Format("20060102T150405.000000000Z"), os.Getpid())
-		if err := os.Rename(l.path, old); err != nil && !errors.Is(err, fs.ErrNotExist) { // another process was faster
-			return err
-		}
-	}
-	return l.reopen()
 }
 
 type (
