@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -215,12 +213,10 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	}
 	r.enforcement(m.Backend().Capabilities())
 	found := r.images(ctx, m.Backend(), a.loaded, image)
-	r.agents(ctx, m, a)
 	if network && d.TryNetwork != nil {
 		r.network(ctx, d, found, a.loaded)
 	}
 	r.trial(ctx, m, found)
-	r.ownKernel(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }
 
@@ -327,7 +323,8 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 
 // images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
-	if _, ok := b.(backend.ImageChecker); !ok {
+	checker, ok := b.(backend.ImageChecker)
+	if !ok {
 		return chosen
 	}
 	if r.Name == engines.Kubernetes { // images are its nodes'
@@ -350,7 +347,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 	}
 	first := chosen
 	for _, ref := range refs {
-		id, err := imageID(ctx, b, ref)
+		id, err := imageID(ctx, checker, ref)
 		switch {
 		case err != nil:
 			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
@@ -365,11 +362,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 }
 
 // imageID returns the id of an image, empty when it is not there.
-func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string, error) {
-	checker, ok := b.(backend.ImageChecker)
-	if !ok {
-		return "", fmt.Errorf("cannot check for image %s: %w", ref, backend.ErrUnsupported)
-	}
+func imageID(ctx context.Context, checker backend.ImageChecker, ref string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	id, err := checker.ImageID(ctx, ref)
@@ -433,13 +426,7 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	info := s.Info()
-	r.hostTools(ctx, s)
 	r.snapshots(ctx, s)
-	if r.Name == engines.Local {
-		for _, name := range frontmatter.ExecutorAgents() {
-			r.agentVersion(ctx, s, name, "host")
-		}
-	}
 	if err := s.Close(ctx); err != nil {
 		r.add(name, verdictFail, "cannot be closed: "+sanitize.Line(err.Error()), "")
 		return
@@ -459,101 +446,4 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	default:
 		r.add(name, verdictOK, "copy: the file system cannot share blocks, so the first snapshot copies the workspace", "for fast snapshots, see docs/snapshots.md#a-disk-for-snapshots")
 	}
-}
-
-// ownKernels returns the names under which OCI runtimes are usually configured that give a sandbox a kernel of its own.
-func ownKernels() []string {
-	return []string{"runsc", "kata", "kata-runtime", "io.containerd.runsc.v1", "io.containerd.kata.v2"}
-}
-
-// ownKernel reports whether sandboxes can have a kernel of their own, which a sandbox shows.
-func (r *engineReport) ownKernel(ctx context.Context, m *session.Manager, image string) {
-	const name = "own kernel"
-	if r.Engine == nil || r.Name == engines.Local {
-		return
-	}
-	at := slices.IndexFunc(r.Engine.OCIRuntimes, func(have string) bool { return slices.Contains(ownKernels(), have) })
-	switch {
-	case at < 0:
-		r.add(name, verdictOK, "none: sandboxes share the host's kernel", "to isolate the kernel, use gVisor or Kata; see docs/gvisor.md")
-		return
-	case image == "":
-		r.add(name, verdictOK, "not tested: --oci-runtime "+r.Engine.OCIRuntimes[at], "")
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
-	defer cancel()
-	runtime := r.Engine.OCIRuntimes[at]
-	kernel, err := kernelUnder(ctx, m, session.Request{Image: image, Pull: backend.PullNever, OCIRuntime: runtime})
-	switch {
-	case err != nil:
-		r.add(name, verdictWarn, "cannot open a sandbox with --oci-runtime "+runtime+": "+sanitize.Line(err.Error()), "see docs/gvisor.md; "+kvm())
-	case kernel == r.Engine.Kernel:
-		r.add(name, verdictWarn, "--oci-runtime "+runtime+" runs sandboxes on the host's kernel, "+sanitize.Line(kernel), "")
-	default:
-		r.add(name, verdictOK, fmt.Sprintf("--oci-runtime %s: kernel %s; %s", runtime, sanitize.Line(kernel), kvm()), "")
-	}
-}
-
-// kernelUnder returns the kernel that a sandbox sees.
-func kernelUnder(ctx context.Context, m *session.Manager, req session.Request) (kernel string, err error) {
-	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), req)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, s.Close(context.WithoutCancel(ctx))) }()
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"cat", "/proc/sys/kernel/osrelease"}})
-	return strings.TrimSpace(string(res.Stdout.Bytes())), err
-}
-
-// kvm says whether this machine can run virtual machines, which gVisor's platform kvm and Kata need.
-func kvm() string {
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return "KVM is not available: gVisor uses its systrap platform, and Kata cannot run"
-	}
-	f.Close() //nolint:errcheck // nothing was written
-	return "/dev/kvm is available"
-}
-
-// hostTools reports whether a command of the trial sandbox reaches this process, as code that calls tools of the host does.
-func (r *engineReport) hostTools(ctx context.Context, s *session.Session) {
-	const name = "host tools"
-	err := callHostTool(ctx, s)
-	switch {
-	case errors.Is(err, backend.ErrUnsupported):
-		r.add(name, verdictWarn, "not supported: "+sanitize.Line(err.Error()), "")
-	case err != nil:
-		r.add(name, verdictWarn, "code in sandboxes cannot call them: "+sanitize.Line(err.Error()), "agents with host_tools will not work on this engine")
-	default:
-		r.add(name, verdictOK, "code in sandboxes can call them, without network access", "")
-	}
-}
-
-func callHostTool(ctx context.Context, s *session.Session) (err error) {
-	registry, err := hosttools.New(nil, hosttools.Static("doctor", hosttools.Tool{
-		Definition: hosttools.Definition{Name: "ping", ReadOnly: true},
-		Handle: func(context.Context, hosttools.Call) (hosttools.Result, error) {
-			return hosttools.Result{Text: "pong"}, nil
-		},
-	}))
-	if err != nil {
-		return err
-	}
-	set, err := registry.Set(ctx, hosttools.Grant{Rules: hosttools.Rules{Allow: []hosttools.Rule{{Tool: "doctor.ping"}}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, set.Close(ctx)) }()
-	at, err := hosttools.Attach(ctx, s)
-	if err != nil {
-		return err
-	}
-	req := session.ExecRequest{Argv: []string{"tools", "call", "doctor.ping"}}
-	at.Grant(ctx, set, &req)
-	res, err := s.Exec(ctx, req)
-	if err == nil && strings.TrimSpace(string(res.Stdout.Bytes())) != "pong" {
-		err = fmt.Errorf("test command %s with exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
-	}
-	return err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,15 +12,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/agents"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/models"
-	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // executorImages returns the images of coding agents that the environment names.
@@ -33,63 +26,6 @@ func (a *app) executorImages() map[string]string {
 		}
 	}
 	return images
-}
-
-// agents reports which coding agents have their images on an engine, in which version.
-func (r *engineReport) agents(ctx context.Context, m *session.Manager, a *app) {
-	if r.Name == engines.Local { // without images: the trial sandbox is asked
-		return
-	}
-	own := a.executorImages()
-	for _, name := range frontmatter.ExecutorAgents() {
-		agent := agents.Of(name, nil, "")
-		ref := agent.Image
-		variable := "WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(name)
-		id, err := imageID(ctx, m.Backend(), cmp.Or(own[name], ref))
-		switch {
-		case err != nil:
-			r.add("agent "+name, verdictWarn, sanitize.Line(err.Error()), "")
-		case id == "" && own[name] != "":
-			r.add("agent "+name, verdictWarn, own[name]+" is not present", r.fetch(own[name])+"; the image is set by "+variable)
-		case id == "":
-			r.add("agent "+name, verdictWarn, ref+" is not present", "run make agents in the Workcell source, or set "+variable+" to an image that has it")
-		case own[name] != "":
-			r.agentInside(ctx, m, name, own[name])
-		default:
-			r.add("agent "+name, verdictOK, agent.Version+", "+ref, "")
-		}
-	}
-}
-
-// agentInside reports which version of a coding agent an image of the operator's has.
-func (r *engineReport) agentInside(ctx context.Context, m *session.Manager, name, image string) {
-	ctx, cancel := context.WithTimeout(ctx, 12*doctorTimeout)
-	defer cancel()
-	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
-	if err != nil {
-		r.add("agent "+name, verdictWarn, "cannot open "+image+": "+sanitize.Line(err.Error()), "")
-		return
-	}
-	r.agentVersion(ctx, s, name, image)
-	if err := s.Close(ctx); err != nil {
-		r.add("agent "+name, verdictFail, "cannot close the sandbox: "+sanitize.Line(err.Error()), "")
-	}
-}
-
-// agentVersion asks a coding agent in a sandbox for its version.
-func (r *engineReport) agentVersion(ctx context.Context, s *session.Session, name, where string) {
-	tried := agents.Of(name, nil, "").Version
-	got, err := executor.Version(ctx, s, name)
-	switch {
-	case errors.Is(err, backend.ErrNotFound):
-		r.add("agent "+name, verdictWarn, "program not found: "+name+", "+where, "install version "+tried)
-	case err != nil:
-		r.add("agent "+name, verdictWarn, where+": "+sanitize.Line(err.Error()), "")
-	case got != tried:
-		r.add("agent "+name, verdictWarn, got+", "+where+"; Workcell was tested with "+tried, "")
-	default:
-		r.add("agent "+name, verdictOK, got+", "+where, "")
-	}
 }
 
 // modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model proxy.
