@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -34,15 +33,9 @@ func (a *app) backendOf(ctx context.Context, store state.Records, fallback strin
 	if err != nil {
 		return "", err
 	}
-	isHere := a.isHere(ctx)
 	for _, name := range sandboxes {
-		found := namedSandboxes(list, name)
-		here := slices.DeleteFunc(slices.Clone(found), func(s session.Info) bool { return !isHere(s) })
-		if len(here) > 0 {
-			found = here // not those of engines that the environment does not lead to
-		}
 		var on []string
-		for _, s := range found {
+		for _, s := range namedSandboxes(list, name) {
 			if !slices.Contains(on, s.Backend) {
 				on = append(on, s.Backend)
 			}
@@ -58,18 +51,6 @@ func (a *app) backendOf(ctx context.Context, store state.Records, fallback strin
 		}
 	}
 	return fallback, nil
-}
-
-// isHere returns what reports whether a recorded sandbox is on an engine that the environment leads to. One that does not answer
-// is not.
-func (a *app) isHere(ctx context.Context) func(session.Info) bool {
-	ids := map[string]string{}
-	return func(s session.Info) bool {
-		if _, asked := ids[s.Backend]; !asked {
-			ids[s.Backend], _ = a.engines().ID(ctx, s.Backend)
-		}
-		return s.EngineID == ids[s.Backend]
-	}
 }
 
 // byBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of them.
@@ -105,22 +86,17 @@ func (a *app) byBackend(ctx context.Context, use stateUse, sandboxes []string) (
 	return groups, nil
 }
 
-// whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
-func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
+// whereElse adds the recorded engine of a sandbox to the error that this engine does not have it.
+func (a *app) whereElse(ctx context.Context, err error) error {
 	var unknown *unknownSandbox
 	if !errors.As(err, &unknown) || a.records == nil {
 		return err
 	}
 	list, _ := recorded(ctx, a.records) // the error is true without them
-	here := engines.NameOf(m.Backend())
 	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == a.engine })
 	for _, name := range unknown.names {
-		switch found := namedSandboxes(list, name); {
-		case len(found) == 0:
-		case found[0].Backend == here:
-			return fail(exitNotFound, err, fmt.Sprintf("the sandbox is on another %s engine; connect to the engine where it was opened", here))
-		default:
-			return fail(exitNotFound, err, fmt.Sprintf("the sandbox is on another backend; use --backend %s", found[0].Backend))
+		if found := namedSandboxes(list, name); len(found) > 0 {
+			return fail(exitNotFound, err, "the sandbox is on another engine: connect to that engine, or use --backend "+found[0].Backend)
 		}
 	}
 	return err

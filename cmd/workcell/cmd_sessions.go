@@ -78,7 +78,7 @@ func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Con
 	}
 	defer done()
 	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
-	return a.whereElse(ctx, m, fn(ctx, m))
+	return a.whereElse(ctx, fn(ctx, m))
 }
 
 // spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
