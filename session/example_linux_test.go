@@ -19,7 +19,7 @@ func newLocal(ctx context.Context) (m *session.Manager, close func(), err error)
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(ctx, &local.Options{StateDir: dir})
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

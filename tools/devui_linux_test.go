@@ -34,7 +34,7 @@ func TestDevUI(t *testing.T) {
 	t.Setenv("GENKIT_ENV", "dev")
 	t.Setenv("GENKIT_REFLECTION_PORT", ports[0])
 
-	b, err := local.New(t.Context(), &local.Options{StateDir: filepath.Join(t.TempDir(), "state"), Cold: true})
+	b, err := local.New(t.Context(), &local.Options{StateDir: filepath.Join(t.TempDir(), "state")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func newExample(ctx context.Context, calls ...*ai.ToolRequest) (g *genkit.Genkit
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(ctx, &local.Options{StateDir: dir})
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -20,7 +20,7 @@ func localManager(t *testing.T) *session.Manager {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

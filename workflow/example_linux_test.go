@@ -24,7 +24,7 @@ func ExampleEngine_Run() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(ctx, &local.Options{StateDir: dir})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -29,7 +29,6 @@ type driver struct {
 	machine machine
 	guest   string // directory of the guest's binary
 	sizing  *kit.Sizing
-	pool    *warmPool
 
 	calls *kit.Calls
 }
@@ -60,7 +59,6 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.sweep(ctx)
 	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
-	b.pool = &warmPool{b: b}
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }
@@ -132,11 +130,8 @@ func (b *driver) Ping(context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Release ends what is prewarmed.
-func (b *driver) Release() error {
-	b.pool.close()
-	return nil
-}
+// Release has nothing to free.
+func (b *driver) Release() error { return nil }
 
 // ended returns the reason why a call's context is over: the caller's, or the backend's end.
 func ended(ctx context.Context) error {

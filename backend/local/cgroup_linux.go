@@ -172,12 +172,6 @@ func (b *driver) sweepGroups() error {
 	if len(names) == 0 {
 		return nil
 	}
-	// In the order in which a group comes to be known: from its preparation to its sandbox's record.
-	for _, e := range b.dirs.entries(b.dirs.tmp()) {
-		if _, nonce, ok := cutLast(e); ok {
-			known[b.groupPrefix()+nonce] = true
-		}
-	}
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
 		return scrub(err)
@@ -305,7 +299,7 @@ func (g group) kill(ctx context.Context, boot string) error {
 		}
 		for _, f := range strings.Fields(string(b)) {
 			pid, err := strconv.Atoi(f)
-			if err != nil || pid == os.Getpid() { // a thread of ours in a group that is being prepared
+			if err != nil {
 				continue
 			}
 			if p, err := identify(pid, boot); err == nil {

@@ -43,17 +43,15 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	x.fork = spec.Fork
 	defer x.unlock()
 	defer x.letGo()
-	defer b.pool.prepare()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.rollback(ctx, x))
 		}
 	}()
-	c, err := b.assign(ctx, x)
-	if err != nil {
+	if err := b.claimWorkspace(ctx, x); err != nil {
 		return backend.Info{}, err
 	}
-	if err := b.firstStart(ctx, x, c); err != nil {
+	if err := b.firstStart(ctx, x); err != nil {
 		return backend.Info{}, err
 	}
 	if err := b.settle(x); err != nil {
@@ -61,9 +59,6 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	}
 	return b.describe(x, backend.StateRunning, true), nil
 }
-
-// noRecord is for a start of what is on record.
-func noRecord() error { return nil }
 
 // write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits
 // for both, while the sandbox begins to run.
@@ -78,31 +73,13 @@ func (x *sandbox) write(owner string) error {
 }
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
-func (b *driver) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err error) {
+func (b *driver) firstStart(ctx context.Context, x *sandbox) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
-	record := func() error { return x.write(b.dirs.ownerFile(x.session())) }
-	if c == nil { // its control group is to be made, which has an owner from the beginning
-		if err := record(); err != nil {
-			return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
-		}
-		record = noRecord
+	if err := x.write(b.dirs.ownerFile(x.session())); err != nil { // its control group has an owner from the beginning
+		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	return b.start(ctx, x, c, record)
-}
-
-// assign settles the sandbox's workspace, user ids and group: those of the prewarmed sandbox, which it returns, if that fits.
-func (b *driver) assign(ctx context.Context, x *sandbox) (*prewarmed, error) {
-	c := b.pool.take(ctx, x.IDs)
-	err := b.claimWorkspace(ctx, x, c)
-	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
-		b.pool.put(c)
-		c = nil
-	}
-	if err != nil && c != nil {
-		b.discardPrewarmed(c)
-	}
-	return c, err
+	return b.start(ctx, x)
 }
 
 // plan returns the record of a sandbox, unless this machine cannot run it.
@@ -245,82 +222,69 @@ func (b *driver) abandon(ctx context.Context, x *sandbox) error {
 	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.session(), made), b.drop(ctx, x))
 }
 
-// start starts the sandbox's process, from a prewarmed one or from nothing. It is locked, and no process of it runs. While the
-// launcher builds, record writes what must be there before anything of the sandbox is final.
-func (b *driver) start(ctx context.Context, x *sandbox, c *prewarmed, record func() error) (err error) {
+// start starts the sandbox's process. The sandbox is locked, and no process of it runs.
+func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
+	var p process
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 			defer cancel()
-			if c != nil {
-				err = errors.Join(err, c.p.kill(ctx, b.machine.boot))
-			}
-			err = errors.Join(err, b.halt(ctx, x))
-			if c != nil && c.dir != "" {
-				err = errors.Join(err, b.dirs.discard(ctx, c.dir))
-			}
+			err = errors.Join(err, p.kill(ctx, b.machine.boot), b.halt(ctx, x))
 		}
 	}()
-	cold := c == nil
-	if cold {
-		if c, err = b.newLauncher(ctx, x); err != nil {
-			return err
-		}
+	l, p, err := b.newLauncher(ctx, x)
+	if err != nil {
+		return err
 	}
-	defer c.l.close()
+	defer l.close()
 	if err := b.recoverWorkspace(ctx, x); err != nil {
 		return err
 	}
 	if x.Workspace == backend.WorkspaceSized {
-		if err := b.mountSized(x, c.l.pid); err != nil {
+		if err := b.mountSized(x, l.pid); err != nil {
 			return err
 		}
 	}
 	if err := b.prepareBuilding(x); err != nil {
 		return err
 	}
-	config := b.view(&x.record, c.group)
-	if err := c.l.configure(config); err != nil {
+	if err := l.configure(b.view(&x.record, b.group(x))); err != nil {
 		return err
 	}
 	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
-	if err := errors.Join(record(), writeJSON(x.file(runFile), c.p)); err != nil {
+	if err := writeJSON(x.file(runFile), p); err != nil {
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	if cold {
-		err = c.group.join(c.p.PID)
-	} else {
-		err = x.adopt(c, x.Limits, b.machine.cpus)
-	}
-	if err != nil && !errors.Is(err, unix.ESRCH) { // a launcher that has ended says why
+	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // a launcher that has ended says why
 		return err
 	}
-	return c.l.release(ctx)
+	return l.release(ctx)
 }
 
-// newLauncher starts a launcher in the sandbox's own directory. It has not joined its group yet.
-func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error) {
-	c := &prewarmed{group: b.group(x), ids: x.IDs}
-	if err := c.group.create(ctx); err != nil {
-		return nil, err
+// newLauncher creates the sandbox's control group and starts a launcher, which has not joined the group yet.
+func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*launching, process, error) {
+	if err := b.group(x).create(ctx); err != nil {
+		return nil, process{}, err
 	}
-	if err := c.group.limit(x.Limits, b.machine.cpus); err != nil {
-		return nil, err
+	if err := b.group(x).limit(x.Limits, b.machine.cpus); err != nil {
+		return nil, process{}, err
 	}
 	listener, log, err := x.endpoints()
 	if err != nil {
-		return nil, err
+		return nil, process{}, err
 	}
 	defer listener.Close()
 	defer log.Close()
-	if c.l, err = b.fork(c.ids, listener, log); err != nil {
-		return nil, err
+	l, err := b.fork(x.IDs, listener, log)
+	if err != nil {
+		return nil, process{}, err
 	}
-	if c.p, err = identify(c.l.pid, b.machine.boot); err != nil {
-		c.l.close() // which ends it
-		return nil, fmt.Errorf("local: inspecting the sandbox's process: %w", scrub(err))
+	p, err := identify(l.pid, b.machine.boot)
+	if err != nil {
+		l.close() // which ends it
+		return nil, process{}, fmt.Errorf("local: inspecting the sandbox's process: %w", scrub(err))
 	}
-	return c, nil
+	return l, p, nil
 }
 
 // endpoints makes what the guest inherits: its socket and its log.

@@ -24,7 +24,7 @@ import (
 //	workspaces/<session id>/         its workspace, which may outlive it
 //	environments/<name>/             what was installed for sandboxes, see the type
 //	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
-//	tmp/<process>-<text>             what that process is making; the nonce of its control group, if it has one
+//	tmp/<process>-<text>             what that process is making
 //	trash/<process>-<text>           what that process is removing, or "any" process is to remove
 type dirs struct {
 	root string
@@ -46,9 +46,6 @@ func (d dirs) fresh() string { return filepath.Join(d.tmp(), d.self+"-"+strings.
 func (d dirs) discarded() string {
 	return filepath.Join(d.trash(), d.self+"-"+strings.ToLower(rand.Text()))
 }
-
-// prepared names the directory of a prewarmed sandbox with a control group of that nonce.
-func (d dirs) prepared(nonce string) string { return filepath.Join(d.tmp(), d.self+"-"+nonce) }
 
 // openDirs makes what is missing and checks that nobody else can reach it.
 func openDirs(root string) (dirs, error) {

@@ -20,7 +20,7 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(ctx, &local.Options{StateDir: dir})
 	if err != nil {
 		fmt.Println(err) // names the isolation that cannot be had here, and how to mend it
 		return

@@ -36,7 +36,7 @@ func TestMissingState(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			dir := stateDir(t)
-			b := newBackendWith(t, local.Options{StateDir: dir, Cold: true})
+			b := newBackendWith(t, local.Options{StateDir: dir})
 			info := backendtest.Create(t, b, newSpec())
 			if err := errors.Join(b.Stop(t.Context(), info.ID), test.harm(test.path(dir, info))); err != nil {
 				t.Fatal(err)

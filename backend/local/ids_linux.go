@@ -107,22 +107,6 @@ func (d dirs) claimBlock(claimant string) (uint32, error) {
 	return 0, fmt.Errorf("local: all blocks of user ids are in use: %w", backend.ErrCapacity)
 }
 
-// preparing begins a claim for a sandbox to come; the name of the process that prepares it follows.
-const preparing = "@"
-
-// passBlock turns a claim for a sandbox to come into one of a session.
-func (d dirs) passBlock(base uint32, session string) error {
-	tmp := d.fresh()
-	err := os.Symlink(session, tmp)
-	if err == nil {
-		err = os.Rename(tmp, d.block(base))
-	}
-	if err != nil {
-		return fmt.Errorf("local: claiming user ids: %w", scrub(err))
-	}
-	return nil
-}
-
 func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
@@ -131,14 +115,7 @@ func (d dirs) block(base uint32) string {
 // before the sandbox is gone.
 func (d dirs) dropStale(link string) {
 	claimant, err := os.Readlink(link)
-	if err != nil {
-		return
-	}
-	if owner, ok := strings.CutPrefix(claimant, preparing); ok {
-		if !isDead(owner, d.self) {
-			return
-		}
-	} else if !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
+	if err != nil || !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // somebody else may have been faster

@@ -120,7 +120,7 @@ func (b *driver) tryIsolation(ctx context.Context) error {
 }
 
 func (b *driver) try(ctx context.Context, root backend.RootMode) error {
-	r := &record{Record: kit.Record{Root: root, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}, IDs: ids{User: defaultUser()}}
+	r := &record{Record: kit.Record{Root: root, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}, IDs: ids{User: launch.ID{UID: 1000, GID: 1000}}}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}

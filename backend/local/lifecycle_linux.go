@@ -160,7 +160,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return b.start(ctx, x, nil, noRecord)
+	return b.start(ctx, x)
 }
 
 // Stop ends the processes of a sandbox.

@@ -50,9 +50,6 @@ type Options struct {
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the memory, 16384
 	// open files) where not zero. A default that cannot be enforced here is left out, see Capabilities.
 	Limits backend.Limits
-	// Cold keeps no process ready for the next sandbox. From the first Create on there is one otherwise, which waits in
-	// namespaces of its own and ends with Close or with this process; it saves half of the time that opening takes.
-	Cold bool
 	// Guest replaces the guest that the library carries.
 	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.

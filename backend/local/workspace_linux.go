@@ -45,12 +45,12 @@ func (d dirs) readOwner(session string) (workspace, error) {
 }
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
-// the user ids. A new one takes those of the prewarmed sandbox, if there is one.
-func (b *driver) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
+// the user ids.
+func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	old, err := b.dirs.readOwner(x.session())
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return b.makeWorkspace(ctx, x, c)
+		return b.makeWorkspace(ctx, x)
 	case err != nil:
 		return fmt.Errorf("local: the workspace of session %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
 	case old.Instance != x.instance():
@@ -64,9 +64,6 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 		return err
 	}
 	x.IDs.Base = old.Base
-	if c != nil && c.ids.Base == x.IDs.Base {
-		x.Group = c.group.name
-	}
 	if err := b.adoptFiles(x, b.dirs.files(x.session())); err != nil {
 		return err
 	}
@@ -112,20 +109,11 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return errors.Join(err, b.drop(ctx, x))
 }
 
-func (b *driver) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
-	var err error
-	switch {
-	case c != nil && c.ids.Base != 0:
-		x.IDs.Base = c.ids.Base
-		err = b.dirs.passBlock(x.IDs.Base, x.session())
-	case b.machine.blocks:
-		x.IDs.Base, err = b.dirs.claimBlock(x.session())
-	}
-	if err != nil {
-		return err
-	}
-	if c != nil {
-		x.Group = c.group.name
+func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
+	if b.machine.blocks {
+		if x.IDs.Base, err = b.dirs.claimBlock(x.session()); err != nil {
+			return err
+		}
 	}
 	tmp := b.dirs.fresh()
 	files := filepath.Join(tmp, "files")

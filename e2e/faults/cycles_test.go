@@ -42,8 +42,7 @@ type cycled struct {
 // someHeap is how much the heap may grow: a closed sandbox's id is remembered for an hour.
 const someHeap = 4 << 20
 
-// someMore is how many more descriptors and goroutines there may be: what is prepared for the next sandbox comes and goes.
-// What every cycle leaves is more than that.
+// someMore is how many more descriptors and goroutines there may be. What every cycle leaves is more than that.
 const someMore = 5
 
 // warmUp is the number of cycles after which a process has all that it needs.

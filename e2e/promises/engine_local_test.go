@@ -186,7 +186,6 @@ func (e *localEngine) inspectGroup(t *testing.T, b *sandbox) {
 	caps := w.driver.Capabilities()
 	main, err := e.pid(t.Context(), b.s.Info().EngineID)
 	must(t, err)
-	// That of a sandbox which was prepared beforehand is named after the preparation.
 	group := regexp.MustCompile("workcell-" + hash([]byte(e.state))[:8] + "-[0-9a-f]{16}").FindString(fileOf(t, main, "cgroup"))
 	for what, c := range map[string]struct {
 		enforced bool

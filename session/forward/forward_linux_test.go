@@ -24,7 +24,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b, err := local.New(t.Context(), &local.Options{StateDir: dir, Cold: true})
+	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
