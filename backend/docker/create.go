@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -32,7 +31,6 @@ type creation struct {
 	tried    bool                        // a container was asked for, and so perhaps a volume
 	id       string                      // of the container, once known
 	prepared func(context.Context) error // removes what prepared the workspace
-	held     io.Closer                   // keeps the workspace of a fork mounted until the sandbox has it; nil for none
 }
 
 // Create makes a sandbox and starts it.
@@ -75,7 +73,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return info, nil
 }
 
-// make makes the container, then starts it. A workspace that is no file system of its own gets its owner meanwhile.
+// make makes the container, then starts it. A new workspace gets its owner meanwhile.
 func (c *creation) make(ctx context.Context) error {
 	if c.p.Spec.Network == backend.NetworkBridge {
 		if err := c.b.ensureNetwork(ctx); err != nil {
@@ -96,15 +94,7 @@ func (c *creation) make(ctx context.Context) error {
 		if err := c.forkFiles(ctx); err != nil {
 			return err
 		}
-		defer c.held.Close() //nolint:errcheck // a descriptor
-		return c.b.mounted(ctx, c.p.enforcement, c.p.volume, func() error { return c.launch(ctx) })
-	}
-	if c.p.enforcement == backend.WorkspaceSized {
-		err := c.b.formatWorkspace(ctx, c.p, c.nonce)
-		if err == nil {
-			err = c.b.linked(ctx, c.p.volume, func() error { return c.launch(ctx) })
-		}
-		return err
+		return c.launch(ctx)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

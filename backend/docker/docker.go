@@ -95,7 +95,6 @@ type driver struct {
 	pulls   kit.Pulls
 	guest   guestVolumes
 	network sandboxNetwork
-	sizing  *kit.Sizing
 
 	images     sync.Map // ids of images whose mount points were checked
 	installed  sync.Map // image id by name of an environment that was seen
@@ -117,7 +116,6 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.guest.init(o.Guest)
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	b.log = o.Logger
-	b.sizing = kit.NewSizing("docker", b.log, b.probeSized)
 	api, err := newClient(b.opts)
 	if err != nil {
 		return nil, err
@@ -135,6 +133,11 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 
 // Capabilities are those that the engine had when they first mattered; none when it does not answer.
 func (b *driver) Capabilities() backend.Capabilities { return b.engine().caps }
+
+// Enforcement returns WorkspaceWatched: the engine's volumes have no size.
+func (b *driver) Enforcement(context.Context) (backend.Enforcement, error) {
+	return backend.WorkspaceWatched, nil
+}
 
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }

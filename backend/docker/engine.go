@@ -28,7 +28,7 @@ type engine struct {
 	profile        string // by this; empty for the engine's own
 	defaultRuntime string
 	root           string // where the engine keeps its data, on its own machine
-	watch          string // why its workspaces cannot be file systems of ours; empty when they may
+	terminals      bool   // it can mount a devpts of ours
 }
 
 // probe asks the engine whether it is there and can be used.
@@ -83,7 +83,7 @@ func describe(info system.Info) (engine, error) {
 		memory:         info.MemoryLimit,
 		defaultRuntime: info.DefaultRuntime,
 		root:           info.DockerRootDir,
-		watch:          watchReason(info),
+		terminals:      mountsTerminals(info),
 		caps: backend.Capabilities{
 			Memory:          info.MemoryLimit && info.SwapLimit,
 			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
@@ -105,19 +105,16 @@ func describe(info system.Info) (engine, error) {
 	return e, nil
 }
 
-// watchReason returns why an engine cannot use a file system that is made outside of it; empty when it can.
-func watchReason(info system.Info) string {
+// mountsTerminals reports whether an engine can mount, label and unmount a devpts that is a volume.
+func mountsTerminals(info system.Info) bool {
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ","); name {
 		case "userns", "rootless", "selinux":
-			return name + " changes owners or labels of files in containers"
+			return false
 		}
 	}
-	if info.LiveRestoreEnabled {
-		// Engines before 23.0 count wrong what containers that outlived them have mounted, and then never remove it.
-		return "live-restore miscounts mounts"
-	}
-	return ""
+	// Engines before 23.0 count wrong what containers that outlived them have mounted, and then never remove it.
+	return !info.LiveRestoreEnabled
 }
 
 // goArch returns the name of a machine in Go and in images.

@@ -19,9 +19,6 @@ func NewStream(conn net.Conn) io.ReadWriteCloser {
 // GuestVolume names the volume that carries the guest.
 func (b *Backend) GuestVolume() string { return string(b.d.guest.plain.name()) }
 
-// SetRoot has the engine keep its data elsewhere, as far as this backend knows. Call it before anything else.
-func (b *Backend) SetRoot(dir string) { b.d.engine().root = dir }
-
 // SetFillPatience shortens the wait for another process that fills the guest's volume. Call it before anything else.
 func (b *Backend) SetFillPatience(d time.Duration) { b.d.guest.patience = d }
 

@@ -60,9 +60,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		if err := errors.Join(b.settle(ctx, res), b.whole(ctx, res)); err != nil {
 			return err
 		}
-		info := describeContainer(res)
-		start := func() error { return b.startContainer(ctx, id) }
-		if err := b.mounted(ctx, info.Workspace, workspaceName(info.SessionID), start); err != nil {
+		if err := b.startContainer(ctx, id); err != nil {
 			return err
 		}
 		if res, err = b.own(ctx, id); err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// resources translates limits; for workspace and root see kit.FileBytes. What the engine cannot do was refused before
+// resources translates limits; for root see kit.FileBytes. What the engine cannot do was refused before
 // when it was asked for.
-func (e *engine) resources(l backend.Limits, workspace backend.Enforcement, root int64) container.Resources {
+func (e *engine) resources(l backend.Limits, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {
 		r.Memory = l.MemoryBytes + kit.GuestMemory
@@ -25,7 +25,7 @@ func (e *engine) resources(l backend.Limits, workspace backend.Enforcement, root
 		pids := l.PIDs + kit.GuestPIDs
 		r.PidsLimit = &pids
 	}
-	files, size := kit.OpenFiles(l), kit.FileBytes(l, workspace, root)
+	files, size := kit.OpenFiles(l), kit.FileBytes(l, backend.WorkspaceWatched, root)
 	r.Ulimits = []*container.Ulimit{
 		{Name: "core"},
 		{Name: "nofile", Soft: files, Hard: files},

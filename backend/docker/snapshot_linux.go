@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +19,11 @@ import (
 // Snapshots lie in the directory that the engine has for the workspace's volume, beside its files, and are removed with it. This
 // process reads and writes there itself, so that it must be root on the engine's machine.
 
+// volumeDir is where the engine keeps a volume, if it is on this machine.
+func (b *driver) volumeDir(v volumeName) string {
+	return filepath.Join(b.engine().root, "volumes", string(v))
+}
+
 // snapshots returns where a workspace lies, unless this process cannot reach it. That a volume of its name is there, which nobody
 // guesses, says that the engine is this machine's.
 func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
@@ -28,9 +32,6 @@ func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	if _, err := os.Lstat(w.Files); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
 		return nil, fmt.Errorf("docker: cannot access the workspace to snapshot it; run as root on the engine's host, or use local or containerd: %w",
 			backend.ErrUnsupported)
-	}
-	if image := filepath.Join(w.Dir, imageFile); exists(image) {
-		w.Image = image
 	}
 	return w, nil
 }
@@ -174,26 +175,19 @@ func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkO
 	if err != nil {
 		return err
 	}
-	v, err := b.inspectVolume(ctx, workspaceName(res.Config.Labels[backend.LabelID]))
-	if err != nil {
-		return err
-	}
-	origin, err := b.origin(ctx, from, v.Labels[backend.LabelInstance], v.Labels[labelBytes])
+	origin, err := b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 	if err != nil {
 		return err
 	}
 	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
 }
 
-// origin returns where the workspace of a snapshot lies that a sandbox of the instance with a workspace of that size may have.
-func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance, size string) (*snapshots.Workspace, error) {
+// origin returns where the workspace of a snapshot lies that a sandbox of the instance may have.
+func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance string) (*snapshots.Workspace, error) {
 	name := workspaceName(from.SessionID)
 	v, err := b.inspectVolume(ctx, name)
 	if err != nil || !sameOwner(v.Labels, instance, from.SessionID) {
 		return nil, fmt.Errorf("docker: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
-	}
-	if v.Labels[labelBytes] != size {
-		return nil, fmt.Errorf("docker: the snapshot's workspace has a different limit, %q bytes: %w", v.Labels[labelBytes], backend.ErrInvalid)
 	}
 	return b.snapshots(name)
 }
@@ -201,51 +195,26 @@ func (b *driver) origin(ctx context.Context, from backend.ForkOf, instance, size
 // forkFiles makes the files of a workspace that was just made, or left half, of a snapshot.
 func (c *creation) forkFiles(ctx context.Context) error {
 	from := *c.p.Spec.Fork
-	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance, c.p.volumeSize())
+	origin, err := c.b.origin(ctx, from, c.p.Spec.Instance)
 	if err != nil {
 		return err
 	}
 	own := c.b.volumeDir(c.p.volume)
 	err = snapshots.Alone(ctx, own, func() error {
-		c.held = io.NopCloser(nil)
 		if exists(filepath.Join(own, forkedFile)) { // another process was at it, and has done it
 			return nil
 		}
-		return c.fork(ctx, origin, from.Snapshot, own)
+		_, err := origin.Fork(ctx, from.Snapshot, snapshots.Target{Files: filepath.Join(own, "_data")}) // a directory needs no closing
+		if err == nil {
+			err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
+		}
+		if err == nil {
+			err = host.Sync(own)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("docker: %w", err)
 	}
 	return nil
-}
-
-// fork is forkFiles for who is alone with the directory of the volume.
-func (c *creation) fork(ctx context.Context, origin *snapshots.Workspace, name, own string) (err error) {
-	to, image := snapshots.Target{Files: filepath.Join(own, "_data")}, filepath.Join(own, imageFile)
-	if c.p.enforcement == backend.WorkspaceSized {
-		left, _ := filepath.Glob(image + "*") // of a dead process; the pattern is well-formed
-		for _, file := range left {
-			err = errors.Join(err, os.Remove(file))
-		}
-		to.Image, to.Size = image+"."+c.nonce, c.p.sizedSpec()
-	}
-	if err != nil {
-		return err
-	}
-	if c.held, err = origin.Fork(ctx, name, to); err != nil {
-		return err
-	}
-	if to.Image != "" {
-		err = os.Rename(to.Image, image)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
-	}
-	if err == nil {
-		err = host.Sync(own)
-	}
-	if err != nil {
-		err = errors.Join(err, c.held.Close())
-	}
-	return err
 }

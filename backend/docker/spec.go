@@ -40,12 +40,11 @@ func workspaceName(session string) volumeName { return volumeName(namePre + sess
 // plan is what the engine is to be asked for.
 type plan struct {
 	*kit.Plan
-	engine      *engine             // that it was checked against
-	name        string              // of the container
-	volume      volumeName          // of the workspace
-	enforcement backend.Enforcement // of its limit
-	labels      map[string]string
-	installed   string // name of the environment that it finds; empty for none
+	engine    *engine    // that it was checked against
+	name      string     // of the container
+	volume    volumeName // of the workspace
+	labels    map[string]string
+	installed string // name of the environment that it finds; empty for none
 }
 
 // config is the content of labelConfig.
@@ -70,10 +69,7 @@ func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) 
 	if err := b.resolveMounts(p); err != nil {
 		return nil, err
 	}
-	err = b.chooseEnforcement(ctx, p)
-	if err == nil {
-		p.labels, err = p.makeLabels(b.opts.Guest.Version)
-	}
+	p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	return p, err
 }
 
@@ -98,7 +94,7 @@ func (b *driver) resolveMounts(p *plan) error {
 
 // makeLabels joins the user's labels with ours.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
-	js, err := json.Marshal(config{Record: p.Record(p.enforcement), Labels: slices.Sorted(maps.Keys(p.Spec.Labels))})
+	js, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: slices.Sorted(maps.Keys(p.Spec.Labels))})
 	if err != nil {
 		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
 	}
@@ -117,7 +113,7 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		User:         p.User.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          p.Record(p.enforcement).GuestArgs(p.enforcement == backend.WorkspaceWatched, p.Root),
+		Cmd:          p.Record(backend.WorkspaceWatched).GuestArgs(true, p.Root),
 		Env:          kit.GuestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
@@ -154,7 +150,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		ShmSize:        kit.ShmSize(p.Spec.Limits),
 		Runtime:        p.Spec.OCIRuntime,
 		Init:           &noInit,
-		Resources:      p.engine.resources(p.Spec.Limits, p.enforcement, p.Root),
+		Resources:      p.engine.resources(p.Spec.Limits, p.Root),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}
@@ -193,7 +189,7 @@ func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
 		})
 	}
 	// The engine would not remove it again if it failed to make a mount behind it.
-	if p.engine.watch == "" && kernelNetwork(p.engine.runtime(p.Spec)) { // other engines fail to unmount or to label it
+	if p.engine.terminals && kernelNetwork(p.engine.runtime(p.Spec)) {
 		ms = append(ms, terminals(map[string]string{backend.LabelInstance: p.Spec.Instance, labelTerminals: string(p.volume)}))
 	}
 	return ms

@@ -23,13 +23,10 @@ func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	if f := p.Spec.Fork; f != nil {
 		labels[labelFork] = f.Snapshot
 	}
-	if size := p.volumeSize(); size != "" {
-		labels[labelBytes] = size
-	}
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
 		VolumeOptions: &mount.VolumeOptions{
-			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: b.volumeOptions(p)},
+			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local"},
 		},
 	}
 }
@@ -47,8 +44,8 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
 		return false, false, fmt.Errorf("docker: volume %s belongs to another session: %w", p.volume, backend.ErrExists)
 	}
-	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
-		return false, false, fmt.Errorf("docker: the session's workspace has a different size or kind: %w", backend.ErrExists)
+	if len(v.Options) > 0 {
+		return false, false, fmt.Errorf("docker: volume %s has mount options; remove it first: %w", p.volume, backend.ErrExists)
 	}
 	half = b.half(v)
 	if half && p.Spec.Fork == nil {
@@ -59,11 +56,6 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 
 // errHalf: whoever made the fork died while it did, and nothing but the snapshot's files was ever in it.
 var errHalf = fmt.Errorf("docker: the existing workspace of the session is an incomplete fork of a snapshot: %w", backend.ErrLost)
-
-// sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
-func sameKind(options, wanted map[string]string) bool {
-	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
-}
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
 	return kit.Call(ctx, b.calls, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {

@@ -159,10 +159,13 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
-// TestL4Reserved: a workspace with a file system of its own has its space to itself. On a full disk it can be written to, up
-// to its limit, and what was written stays. One for which the disk has no room is not made.
+// TestL4Reserved verifies that a workspace with a separate file system has its space reserved. On a full disk it can be
+// written to, up to its limit, and what was written stays. A workspace for which the disk has no room is not created.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
+	if w.name == "docker" { // which monitors the size
+		return
+	}
 	x := newBroken(t, "400M", false)
 	m := x.open(t)
 	req := request()

@@ -37,7 +37,7 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs", "backend/internal/snapshots")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/snapshots")},
 		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/kubernetes", may: above("backend", "backend/internal/kit", "internal/guest")},
@@ -63,7 +63,7 @@ func layers() []layer {
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems of a given size, for workspaces.
 		{dir: "backend/internal/snapshots", may: []string{"backend", "backend/internal/host", "backend/internal/sizedfs"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sync", "golang.org/x/sys"}},
-		{dir: "backend/internal/sizedfs", only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
+		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},

@@ -10,10 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-const (
-	sizingBound = 2 * time.Minute // how long finding out may take
-	sizingAgain = time.Minute     // from one that failed to the next, for what is missing may come
-)
+const sizingBound = 2 * time.Minute // how long finding out may take
 
 // Sizing finds out, when it first matters, whether workspaces can be file systems of their own. It may be asked by several
 // at once.
@@ -23,7 +20,6 @@ type Sizing struct {
 	probe func(context.Context) error
 	lock  chan struct{} // holds one token, taken while what follows is used
 	found backend.Enforcement
-	until time.Time // if they cannot: when to look again
 }
 
 // NewSizing returns a Sizing for the driver of a name. probe makes one such workspace; an error is that there can be none.
@@ -40,7 +36,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if s.found == backend.WorkspaceSized || s.found != "" && time.Now().Before(s.until) {
+	if s.found != "" {
 		return s.found, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sizingBound)
@@ -53,16 +49,15 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 		return "", err
 	default:
 		s.log.Info(s.name+": no file systems for workspaces on this host, so their size is only monitored", "error", err)
-		s.found, s.until = backend.WorkspaceWatched, time.Now().Add(sizingAgain)
+		s.found = backend.WorkspaceWatched
 	}
 	return s.found, nil
 }
 
-// transient reports whether an error comes from a shortage of now, or from an engine that does not answer.
+// transient reports whether an error comes from a shortage of now.
 func transient(err error) bool {
 	for _, e := range []error{
-		backend.ErrUnavailable, backend.ErrClosed, backend.ErrQuota, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM,
-		syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR,
+		syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR,
 	} {
 		if errors.Is(err, e) {
 			return true

@@ -7,44 +7,33 @@ import (
 	"log/slog"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// TestSizing: what the machine can do is found out once, what it cannot is looked at again after a while, and a failure
-// that may pass is returned and not remembered.
+// TestSizing verifies that the first result is kept, and that an error that may pass is not.
 func TestSizing(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked, result := 0, error(nil)
+	for want, result := range map[backend.Enforcement]error{
+		backend.WorkspaceWatched: errors.New("mkfs.ext4 not found"), backend.WorkspaceSized: nil,
+	} {
+		asked, passing := 0, fmt.Errorf("making it: %w", syscall.ENOSPC)
 		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
-			asked++
+			if asked++; asked == 1 {
+				return passing
+			}
 			return result
 		})
-		expect := func(want backend.Enforcement, fails error, times int) {
-			t.Helper()
-			if got, err := s.Enforcement(t.Context()); got != want || !errors.Is(err, fails) || asked != times {
-				t.Errorf("%q, %v after %d probes, want %q, %v after %d", got, err, asked, want, fails, times)
+		if got, err := s.Enforcement(t.Context()); got != "" || !errors.Is(err, passing) {
+			t.Errorf("without room: %q, %v", got, err)
+		}
+		for range 2 {
+			if got, err := s.Enforcement(t.Context()); got != want || err != nil || asked != 2 {
+				t.Errorf("%q, %v after %d probes, want %q after 2", got, err, asked, want)
 			}
 		}
-		result = fmt.Errorf("making it: %w", syscall.ENOSPC)
-		expect("", syscall.ENOSPC, 1)
-		result = backend.ErrUnavailable
-		expect("", backend.ErrUnavailable, 2)
-		result = errors.New("mkfs.ext4 not found")
-		expect(backend.WorkspaceWatched, nil, 3)
-		expect(backend.WorkspaceWatched, nil, 3)
-		time.Sleep(2 * time.Minute)
-		result = syscall.EMFILE
-		expect("", syscall.EMFILE, 4)
-		result = nil
-		expect(backend.WorkspaceSized, nil, 5)
-		time.Sleep(24 * time.Hour)
-		expect(backend.WorkspaceSized, nil, 5)
-	})
+	}
 }
 
 // TestSizingWaits: who waits for another one's probe waits no longer than its own context.

@@ -15,7 +15,6 @@ type Spec struct {
 	Files int64 // files and directories
 	UID   int   // owner of the root directory
 	GID   int
-	Mark  string // name of an empty file that it begins with, by which it is known again; empty for none
 }
 
 // Options are those to mount it with, beside nosuid and nodev. A loop device makes holes in its file of what is discarded

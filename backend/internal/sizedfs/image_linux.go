@@ -59,7 +59,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 		}
 		return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, firstLine(strings.ReplaceAll(string(out), path, "the file")))
 	}
-	return populate(path, s.Mark)
+	return empty(path)
 }
 
 // formatter finds the program that makes file systems, which a user's PATH does not always lead to.
@@ -80,8 +80,8 @@ func firstLine(out string) string {
 	return line
 }
 
-// populate removes what a new file system holds already, and puts the mark in.
-func populate(file, mark string) error {
+// empty removes what a new file system holds already.
+func empty(file string) error {
 	root, err := Mount(file)
 	if err != nil {
 		return err
@@ -89,9 +89,6 @@ func populate(file, mark string) error {
 	err = unix.Unlinkat(root, "lost+found", unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
-	}
-	if err == nil && mark != "" {
-		err = unix.Mknodat(root, mark, unix.S_IFREG|0o444, 0)
 	}
 	return errors.Join(err, unix.Close(root))
 }
@@ -155,18 +152,10 @@ func mount(file string, options []string) (root int, err error) {
 	return root, nil
 }
 
-// Allowed checks that this process may make file systems at all. It is quick and leaves the rest to [Probe].
-func Allowed() error {
-	if os.Geteuid() != 0 {
-		return errors.New("only root may mount file systems")
-	}
-	return nil
-}
-
 // Probe checks that file systems can be made in files below dir, and mounted. It makes one in a file without a name.
 func Probe(ctx context.Context, dir string) error {
-	if err := Allowed(); err != nil {
-		return err
+	if os.Geteuid() != 0 {
+		return errors.New("only root may mount file systems")
 	}
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {

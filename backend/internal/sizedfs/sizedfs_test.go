@@ -3,7 +3,6 @@
 package sizedfs_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -176,48 +175,4 @@ func TestNothingHalf(t *testing.T) {
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("left: %v, %v", names, err)
 	}
-}
-
-// TestLink: one at a time has the link, which leads to the file's device, and leaves none. The next one waits as long as it
-// may.
-func TestLink(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file, link := filepath.Join(dir, "image"), filepath.Join(dir, "device")
-	if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Files: 16, Mark: "mark"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/null", link); err != nil { // as a process that died leaves one
-		t.Fatal(err)
-	}
-	first, err := sizedfs.Link(t.Context(), file, link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := t.TempDir()
-	if err := unix.Mount(link, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(at, "mark")); err != nil {
-		t.Error(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := sizedfs.Link(ended, file, link); !errors.Is(err, context.Canceled) {
-		t.Errorf("a second link: %v", err)
-	}
-	if err := errors.Join(first.Close(), unix.Unmount(at, 0)); err != nil {
-		t.Error(err)
-	}
-	second, err := sizedfs.Link(t.Context(), file, link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(link); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the link stays: %v", err)
-	}
-	detached(t, file)
 }
