@@ -10,14 +10,15 @@ import (
 // Snapshotter is implemented by drivers that can keep states of a workspace, give them back, and make further sandboxes of them
 // (Spec.Fork). Snapshots belong to their workspace and are removed with it.
 //
-// A call that changes a workspace must keep the commands of the sandbox from running meanwhile where the machine can do that. In
-// whatever moment the process ends, a snapshot must be whole or not there at all, and the workspace must be what it was, or
-// become what the snapshot is, before anybody reaches the sandbox again.
+// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. In whatever moment the process
+// ends, a snapshot must be whole or not there at all, and the workspace must be what it was, or become what the snapshot is,
+// before anybody reaches the sandbox again.
 type Snapshotter interface {
 	// Snapshot keeps the files of a running sandbox's workspace under a name that CheckSnapshotName accepts. ErrExists when the
 	// name is taken, ErrCapacity when there are MaxSnapshots, ErrNoRoom when the disk is full.
 	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
-	// Snapshots returns those of a sandbox, oldest first, and what the next one would be made with.
+	// Snapshots returns those of a sandbox, oldest first, and what the next one would be made with: nothing if its commands
+	// cannot be frozen.
 	Snapshots(ctx context.Context, id string) ([]Snapshot, SnapshotMechanism, error)
 	// CopySnapshot gives a sandbox a snapshot of another one of its instance, under its name, to which it can be rolled back. The
 	// errors are those of Snapshot, and those of Spec.Fork.
@@ -45,8 +46,6 @@ type Snapshot struct {
 	Name      string            `json:"name"`
 	Created   time.Time         `json:"created"`
 	Mechanism SnapshotMechanism `json:"mechanism"`
-	// Live: commands could run while it was made, so that files which they wrote may be in it by half.
-	Live bool `json:"live,omitempty"`
 }
 
 // ForkOf names a snapshot of another sandbox.

@@ -18,12 +18,8 @@ func (b *binding) snapshot(ctx context.Context, in snapshotInput) (out snapshotO
 	if isolated.IsSnapshot(in.Name) {
 		return out, fmt.Errorf("%w: names like %.80q are reserved for snapshots of runs; choose another name", backend.ErrInvalid, in.Name)
 	}
-	snap, err := s.Snapshot(ctx, in.Name)
-	if err != nil {
+	if _, err := s.Snapshot(ctx, in.Name); err != nil {
 		return out, err
-	}
-	if snap.Live {
-		out.Note = "Commands were running: files that they wrote may be incomplete."
 	}
 	return out.list(ctx, s)
 }

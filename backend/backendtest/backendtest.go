@@ -68,8 +68,6 @@ type Harness struct {
 	// network that leads nowhere is an interface all the same. Users other than 0 are all there are, for the restricted Pod
 	// Security Standard refuses it; files, not bytes, of /tmp have no limit.
 	Cluster bool
-	// Unfrozen is for users who cannot have commands stand still while a snapshot is made, so that each is Live.
-	Unfrozen bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)

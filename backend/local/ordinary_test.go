@@ -64,7 +64,6 @@ func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	for _, tests := range []string{
 		"/^workspace$", // the guest watches it: only root may mount a file system of that size
-		"/^snapshots$/^(rollback|rollback_of_a_full_one|fork|copied|commands|survivors|mapped|series|links|refused)$", // kills are root's, in the same code
 		"/^(lifecycle|many|dial|refused|loss|crash|network|isolation)$",
 		"/^limits$/^(processes|tmp|owner|unenforceable)$",
 	} {

@@ -441,6 +441,8 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	switch _, mechanism, err := s.Snapshots(ctx); {
 	case err != nil:
 		r.add(name, verdictOK, "not available: "+sanitize.Line(err.Error()), "")
+	case mechanism == "":
+		r.add(name, verdictOK, "not available: commands cannot be frozen", "run as root, or in a delegated cgroup (see docs/local.md)")
 	case mechanism == backend.SnapshotReflink:
 		r.add(name, verdictOK, "reflink: snapshots share blocks with the workspace", "")
 	default:

@@ -40,9 +40,6 @@ workspace.`,
 			if err != nil {
 				return err
 			}
-			if snap.Live {
-				a.notice("commands were running during the snapshot; files that they wrote may be incomplete")
-			}
 			return a.print(snap, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, snap.Name)
 				return err

@@ -62,26 +62,35 @@ func ProcessesOf(pid int, own func(group string) bool) Processes {
 	return p
 }
 
-// Freeze stops all processes of the sandbox, the main one included. It returns false on a machine that cannot do that, and
-// backend.ErrUnavailable when a process does not stop in time: a copy of the files would mix two states.
-func (p Processes) Freeze(ctx context.Context) (bool, error) {
-	if p.group == "" {
-		return false, nil
+// CanFreeze reports whether Freeze has a control group to freeze.
+func (p Processes) CanFreeze() bool { return p.group != "" }
+
+// Freeze stops all processes of a running sandbox, the main one included. It fails with backend.ErrUnsupported if this process
+// may not do that, and with backend.ErrUnavailable if a process does not stop in time: a copy of the files would mix two states.
+func (p Processes) Freeze(ctx context.Context) error {
+	if p.PID == 0 {
+		return nil
 	}
-	if err := p.write("FROZEN", "1"); err != nil {
-		return false, nil //nolint:nilerr // it cannot be frozen
+	if !p.CanFreeze() || p.write("FROZEN", "1") != nil {
+		if ended(p.PID) {
+			return errExited
+		}
+		return fmt.Errorf("cannot freeze the sandbox's commands, which a snapshot requires; run as root, "+
+			"or in a delegated cgroup: systemd-run --user --scope -p Delegate=yes workcell ...: %w", backend.ErrUnsupported)
 	}
 	for end := time.Now().Add(freezePatience); !p.frozen(); time.Sleep(100 * time.Microsecond) {
 		switch {
 		case ctx.Err() != nil:
-			return false, errors.Join(ctx.Err(), p.Thaw())
+			return errors.Join(ctx.Err(), p.Thaw())
 		case time.Now().After(end):
 			busy := fmt.Errorf("%w: a process of the sandbox did not stop within %v; its disk may be busy, try again", backend.ErrUnavailable, freezePatience)
-			return false, errors.Join(busy, p.Thaw())
+			return errors.Join(busy, p.Thaw())
 		}
 	}
-	return true, nil
+	return nil
 }
+
+var errExited = fmt.Errorf("the sandbox's main process exited: %w", backend.ErrLost)
 
 // Thaw lets them run again. Those that run already, or are gone, are no error.
 func (p Processes) Thaw() error {
@@ -111,37 +120,23 @@ func (p Processes) frozen() bool {
 	return err == nil && strings.TrimSpace(string(b)) == "FROZEN"
 }
 
-// EndOthers ends all processes of the sandbox but the main one, and those that run the same program and were started from outside:
-// streams of the engine's. Frozen ones end when they thaw; else it waits until none is left.
-func (p Processes) EndOthers(ctx context.Context, frozen bool) error {
+// EndOthers kills all processes of the frozen sandbox but the main one, and those that run the same program and were started from
+// outside: streams of the engine's. They end when they thaw.
+func (p Processes) EndOthers() error {
 	var own unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {
-		return fmt.Errorf("the sandbox's main process exited: %w: %w", err, backend.ErrLost)
+		return fmt.Errorf("%w: %w", errExited, err)
 	}
-	if p.group == "" && !p.isApart() {
-		return fmt.Errorf("cannot identify the sandbox's processes: %w", backend.ErrUnsupported)
-	}
-	for end := time.Now().Add(freezePatience); ; time.Sleep(time.Millisecond) {
-		left, members := 0, p.members()
-		for _, pid := range members {
-			if pid == p.PID || ended(pid) || runs(pid, &own) && !slices.Contains(members, parentOf(pid)) {
-				continue
-			}
-			left++
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("ending the sandbox's commands: %w", err)
-			}
+	members := p.members()
+	for _, pid := range members {
+		if pid == p.PID || ended(pid) || runs(pid, &own) && !slices.Contains(members, parentOf(pid)) {
+			continue
 		}
-		if left == 0 || frozen {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("the sandbox's commands do not exit: %w", backend.ErrUnavailable)
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("ending the sandbox's commands: %w", err)
 		}
 	}
+	return nil
 }
 
 // runs reports whether a process runs a program. That alone says nothing of a process which a command started: its memory is
@@ -177,13 +172,6 @@ func statOf(pid int) []string {
 		return nil
 	}
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-}
-
-// isApart reports whether the sandbox has a process namespace that is not this process's.
-func (p Processes) isApart() bool {
-	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID))
-	own, err2 := os.Readlink("/proc/self/ns/pid")
-	return err == nil && err2 == nil && space != own
 }
 
 // mapsBound is how many mappings are looked at.
@@ -242,32 +230,13 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 	return n, scan.Err()
 }
 
-// members returns the sandbox's processes: those of its group, else all of its process namespace.
+// members returns the processes of the sandbox's group.
 func (p Processes) members() []int {
-	if p.group != "" {
-		b, err := os.ReadFile(filepath.Join(p.group, "cgroup.procs"))
-		if err != nil {
-			return nil
-		}
-		return numbers(strings.Fields(string(b)))
-	}
-	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID))
+	b, err := os.ReadFile(filepath.Join(p.group, "cgroup.procs"))
 	if err != nil {
 		return nil
 	}
-	f, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	names, _ := f.Readdirnames(-1)
-	var out []int
-	for _, pid := range numbers(names) {
-		if of, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err == nil && of == space {
-			out = append(out, pid)
-		}
-	}
-	return out
+	return numbers(strings.Fields(string(b)))
 }
 
 func numbers(words []string) (out []int) {

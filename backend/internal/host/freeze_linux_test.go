@@ -10,30 +10,36 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestStrangers: a number that another process has here is no sandbox's main process. What EndOthers would end then is not tried.
+// TestStrangers verifies that a process outside the expected group is not taken for a sandbox's main process.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	p := host.ProcessesOf(os.Getpid(), func(string) bool { return false })
-	if p.Seen || host.IsApart(p) {
-		t.Errorf("seen: %v, apart: %v", p.Seen, host.IsApart(p))
+	for _, own := range []bool{false, true} {
+		if p := host.ProcessesOf(os.Getpid(), func(string) bool { return own }); p.Seen != own {
+			t.Errorf("Seen = %v, want %v", p.Seen, own)
+		}
 	}
-	if p := host.ProcessesOf(os.Getpid(), func(string) bool { return true }); !p.Seen {
-		t.Error("a process of the group is not taken for it")
-	}
-	if p := host.ProcessesOf(1<<30, func(string) bool { return true }); p.Seen || host.IsApart(p) {
+	if p := host.ProcessesOf(1<<30, func(string) bool { return true }); p.Seen || p.CanFreeze() {
 		t.Error("no process is taken for one")
 	}
 }
 
-// TestFreezeTakesTooLong: processes that do not stop are an error, and run again. A snapshot of them would be torn.
-func TestFreezeTakesTooLong(t *testing.T) {
+// TestFreezeFails verifies that processes which do not stop, or may not be frozen, are an error, and that they run again.
+func TestFreezeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if frozen, err := host.InGroup(dir).Freeze(t.Context()); frozen || !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("Freeze = %v, %v, want ErrUnavailable", frozen, err)
+	for what, c := range map[string]struct {
+		processes host.Processes
+		want      error
+	}{
+		"busy": {host.InGroup(os.Getpid(), dir), backend.ErrUnavailable}, "no group": {host.Processes{PID: os.Getpid()}, backend.ErrUnsupported},
+		"exited": {host.Processes{PID: 1 << 30}, backend.ErrLost}, "stopped sandbox": {},
+	} {
+		if err := c.processes.Freeze(t.Context()); !errors.Is(err, c.want) {
+			t.Errorf("%s: Freeze = %v, want %v", what, err, c.want)
+		}
 	}
 	if state, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze")); string(state) != "0" {
 		t.Errorf("the group is left at %q, %v", state, err)

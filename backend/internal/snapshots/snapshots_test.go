@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,35 +33,83 @@ func image(t *testing.T, dir string, size int64) string {
 	return file
 }
 
-// empty fails when anything is left of a snapshot that was not made.
-func empty(t *testing.T, w *snapshots.Workspace) {
-	t.Helper()
-	if names, err := os.ReadDir(filepath.Join(w.Dir, "snapshots")); err != nil || len(names) != 0 {
-		t.Errorf("left: %v, %v", names, err)
+// TestUnfrozen verifies that neither a snapshot nor a rollback touches files while commands may write them.
+func TestUnfrozen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+	tree(t, w.Files, "f")
+	_, err := w.Take(t.Context(), "one")
+	must(t, err)
+	tree(t, w.Files, "later")
+	w.Processes = host.Processes{PID: os.Getpid()} // it runs, and has no group
+	_, err = w.Take(t.Context(), "two")
+	for what, err := range map[string]error{"Take": err, "Rollback": w.Rollback(t.Context(), "one")} {
+		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "systemd-run") {
+			t.Errorf("%s: %v, want ErrUnsupported with a remedy", what, err)
+		}
+	}
+	list, mechanism, err := w.List()
+	if err != nil || len(list) != 1 || mechanism != "" || snapshots.Busy(dir) {
+		t.Errorf("%v, %q, %v, busy: %v", list, mechanism, err, snapshots.Busy(dir))
+	}
+	if _, err := os.Stat(filepath.Join(w.Files, "later")); err != nil {
+		t.Errorf("after a refused rollback: %v", err)
 	}
 }
 
-// TestRunningFileSystem: a file system is not copied as a whole while commands may write to it.
-func TestRunningFileSystem(t *testing.T) {
+// TestOrdinaryUser verifies that a rollback restores files which their owner, an ordinary user, cannot read or change.
+func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	w := &snapshots.Workspace{Dir: dir, Image: image(t, dir, 2<<20), Processes: host.Processes{PID: os.Getpid()}}
-	_, mechanism, err := w.List()
-	must(t, err)
-	snap, err := w.Take(t.Context(), "one")
-	if mechanism == backend.SnapshotCopy { // of its files one by one
-		if err != nil || !snap.Live {
-			t.Errorf("commands run: %+v, %v", snap, err)
-		}
+	if os.Geteuid() == 0 {
+		asOrdinaryUser(t)
 		return
 	}
-	if !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("commands run: %v, want ErrUnavailable", err)
+	dir := t.TempDir()
+	w := &snapshots.Workspace{Dir: dir, Files: filepath.Join(dir, "files")}
+	tree(t, w.Files, "ro/f", "none/f", "wo")
+	modes := map[string]os.FileMode{"ro": 0o555, "none": 0, "wo": 0o200}
+	for name, mode := range modes {
+		must(t, os.Chmod(filepath.Join(w.Files, name), mode))
 	}
-	empty(t, w)
-	w.Processes = host.Processes{} // it does not run
-	if snap, err := w.Take(t.Context(), "one"); err != nil || !snap.Live {
-		t.Errorf("%+v, %v", snap, err)
+	_, err := w.Take(t.Context(), "one")
+	must(t, err)
+	for name := range modes {
+		must(t, os.Chmod(filepath.Join(w.Files, name), 0o700))
+	}
+	must(t, os.WriteFile(filepath.Join(w.Files, "wo"), nil, 0o600))
+	must(t, os.Remove(filepath.Join(w.Files, "ro/f")))
+	must(t, os.Remove(filepath.Join(w.Files, "none/f")))
+	must(t, os.Chmod(filepath.Join(w.Files, "none"), 0))
+	must(t, w.Rollback(t.Context(), "one"))
+	for name, mode := range modes {
+		path := filepath.Join(w.Files, name)
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want %o", name, st, err, mode)
+		}
+		must(t, os.Chmod(path, 0o700))
+	}
+	for _, name := range []string{"ro/f", "none/f", "wo"} {
+		if got, err := os.ReadFile(filepath.Join(w.Files, name)); string(got) != name {
+			t.Errorf("%s holds %q, %v", name, got, err)
+		}
+	}
+}
+
+// asOrdinaryUser runs the test again in a copy of this binary, as a user without privileges.
+func asOrdinaryUser(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	dir, err := os.MkdirTemp("/var/tmp", "workcell-snapshots-") // that of temporary files may be root's alone
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must(t, errors.Join(os.Chmod(dir, 0o755), exec.Command("cp", self, dir+"/test").Run(), os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777)))
+	cmd := exec.Command(dir+"/test", "-test.run=^"+t.Name()+"$", "-test.count=1")
+	cmd.Dir, cmd.Env = "/", []string{"TMPDIR=" + dir + "/tmp", "PATH=/usr/bin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61234, Gid: 61234}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

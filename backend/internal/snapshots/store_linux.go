@@ -203,12 +203,11 @@ func (w *Workspace) admit(name string) error {
 // copyTo copies the workspace into a directory while its commands do not run.
 func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, err error) {
 	rec = record{Snapshot: backend.Snapshot{Name: name, Created: time.Now().UTC()}, Base: w.Base}
-	frozen, thaw, err := w.freeze(ctx, busy{})
+	thaw, err := w.freeze(ctx, busy{})
 	if err != nil {
 		return rec, err
 	}
 	defer func() { err = errors.Join(err, thaw()) }()
-	rec.Live = !frozen
 	if w.Image != "" && w.mechanism() == backend.SnapshotReflink {
 		err = w.keepImage(ctx, filepath.Join(dir, imageFile), &rec)
 	} else {
@@ -219,9 +218,6 @@ func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, e
 
 // keepImage copies the file of the workspace's file system with all that is written.
 func (w *Workspace) keepImage(ctx context.Context, to string, rec *record) error {
-	if rec.Live && w.Processes.PID > 0 { // the copy of one that is written to is none
-		return fmt.Errorf("cannot freeze the sandbox's commands, so its file system cannot be copied: %w", backend.ErrUnavailable)
-	}
 	root, err := sizedfs.Mount(w.Image)
 	if err != nil {
 		return err
@@ -231,7 +227,7 @@ func (w *Workspace) keepImage(ctx context.Context, to string, rec *record) error
 	if err != nil {
 		return err
 	}
-	rec.Settled = settled && !rec.Live
+	rec.Settled = settled
 	rec.Mechanism, err = copyFile(ctx, w.Image, to)
 	return err
 }
@@ -248,11 +244,7 @@ func (w *Workspace) open(m *mirror) (fd int, leave func() error, err error) {
 // keepFiles copies the workspace's files into a new directory, but for those that the last state has as they are.
 func (w *Workspace) keepFiles(ctx context.Context, dir string, rec *record) (err error) {
 	now := time.Now()
-	var mapped map[uint64]bool
-	known := !rec.Live
-	if known {
-		mapped, known = w.Processes.SharedFiles(ctx)
-	}
+	mapped, known := w.Processes.SharedFiles(ctx)
 	m := &mirror{ctx: ctx, toKept: true, keepFree: true, made: func(src, dst file) error {
 		if !known || mapped[src.st.Ino] || !isSettled(src.st, now) {
 			return nil
@@ -380,14 +372,14 @@ func openDir(path string) (int, error) {
 }
 
 // freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is noted before.
-func (w *Workspace) freeze(ctx context.Context, b busy) (frozen bool, thaw func() error, err error) {
+func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
 	if err := writeJSON(w.path(busyFile), b); err != nil {
-		return false, nil, classed(err)
+		return nil, classed(err)
 	}
-	if frozen, err = w.Processes.Freeze(ctx); err != nil {
-		return false, nil, errors.Join(err, os.Remove(w.path(busyFile)))
+	if err := w.Processes.Freeze(ctx); err != nil {
+		return nil, errors.Join(err, os.Remove(w.path(busyFile)))
 	}
-	return frozen, func() error { return w.release() }, nil
+	return w.release, nil
 }
 
 // release lets the sandbox's commands run.
@@ -489,12 +481,15 @@ func (w *Workspace) list() ([]record, error) {
 	return list, nil
 }
 
-// List returns the snapshots, and what the next one would be made with.
+// List returns the snapshots, and what the next one would be made with, if anything.
 func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error) {
 	list, err := w.list()
 	out := make([]backend.Snapshot, 0, len(list))
 	for _, rec := range list {
 		out = append(out, rec.Snapshot)
+	}
+	if w.Processes.PID > 0 && !w.Processes.CanFreeze() {
+		return out, "", err
 	}
 	return out, w.mechanism(), err
 }
@@ -567,12 +562,12 @@ func (w *Workspace) rollback(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	frozen, thaw, err := w.freeze(ctx, busy{Rollback: name})
+	thaw, err := w.freeze(ctx, busy{Rollback: name})
 	if err != nil {
 		return err
 	}
 	if w.Processes.PID > 0 {
-		err = w.Processes.EndOthers(ctx, frozen)
+		err = w.Processes.EndOthers()
 	}
 	if err == nil {
 		err = w.restore(ctx, rec)
@@ -622,7 +617,7 @@ func (w *Workspace) restoreImage(ctx context.Context, rec record) error {
 	}
 	defer unix.Close(dst)
 	m := &mirror{ctx: ctx, same: func(src file, dst *unix.Stat_t) bool {
-		return !rec.Live && !rec.Foreign && isSettled(src.st, rec.Created) && string(fingerprint(src.st)) == string(fingerprint(dst))
+		return !rec.Foreign && isSettled(src.st, rec.Created) && string(fingerprint(src.st)) == string(fingerprint(dst))
 	}}
 	return m.back(src, dst)
 }
