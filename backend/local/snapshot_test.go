@@ -56,7 +56,7 @@ func newDisk(t *testing.T, mkfs ...string) string {
 // TestSnapshotsOnExt4 is the suite where files cannot share blocks, and a snapshot of a workspace with a limit is a directory.
 func TestSnapshotsOnExt4(t *testing.T) { snapshotsOn(t, "mkfs.ext4", "-q", "-F") }
 
-// TestSnapshotsOnXFS is the suite where they can, and it is a file.
+// TestSnapshotsOnXFS is the suite where they can, and it is a directory as well.
 func TestSnapshotsOnXFS(t *testing.T) { snapshotsOn(t, "mkfs.xfs", "-q", "-m", "reflink=1") }
 
 func snapshotsOn(t *testing.T, mkfs ...string) {

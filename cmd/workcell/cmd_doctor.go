@@ -277,7 +277,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 	workspace := "size of /workspace, monitored: commands are killed above the limit, about one second after they exceed it"
 	switch c.Workspace {
 	case backend.WorkspaceSized:
-		workspace = "size of /workspace, with a separate file system; its space is reserved if the disk supports it"
+		workspace = "size of /workspace, with a separate file system, whose space is reserved"
 	case backend.WorkspaceMemory:
 		workspace = "size of /workspace, in memory"
 	}

@@ -96,30 +96,7 @@ func empty(file string) error {
 // Mount mounts the file system in a file where nobody else sees it, and returns the descriptor of its root. It is unmounted
 // when that and all that was opened below are closed. One that is mounted elsewhere is the same, and one that is mounted elsewhere
 // meanwhile stays. The caller must be the only one who attaches this file at a time.
-func Mount(file string) (root int, err error) { return mount(file, strings.Split(Options, ",")) }
-
-// MountCopy is Mount to read the copy of a file that was mounted. settled: Settle was called before, and nothing was written since, so
-// that there is no need to bring what is in its journal into its place.
-func MountCopy(file string, settled bool) (root int, err error) {
-	options := []string{"ro"} // else its end would have to reach the disk
-	if settled {
-		options = append(options, "noload")
-	}
-	return mount(file, options)
-}
-
-// checkpoint is EXT4_IOC_CHECKPOINT, of Linux 5.14.
-const checkpoint = 'f'<<8 | 43 | 4<<16 | 1<<30
-
-// Settle writes all that was written to a file system into its file, and into its place there where the kernel can do that.
-func Settle(root int) (settled bool, err error) {
-	if err := unix.Syncfs(root); err != nil {
-		return false, err
-	}
-	return unix.IoctlSetPointerInt(root, checkpoint, 0) == nil, nil
-}
-
-func mount(file string, options []string) (root int, err error) {
+func Mount(file string) (root int, err error) {
 	d, err := Attach(file)
 	if err != nil {
 		return -1, err
@@ -131,7 +108,7 @@ func mount(file string, options []string) (root int, err error) {
 	}
 	defer unix.Close(fs)
 	err = unix.FsconfigSetString(fs, "source", d.Path)
-	for _, option := range options {
+	for option := range strings.SplitSeq(Options, ",") {
 		err = cmp.Or(err, unix.FsconfigSetFlag(fs, option))
 	}
 	if err == nil {
@@ -185,9 +162,8 @@ func fill(ctx context.Context, f *os.File, path string, s Spec) error {
 	if err := Room(int(f.Fd()), total); err != nil {
 		return err
 	}
-	overwritten(f)
 	if err := format(ctx, f, path, s); err != nil {
 		return err
 	}
-	return Reserve(f) // last, for mkfs leaves holes
+	return reserve(f) // last, for mkfs leaves holes
 }

@@ -33,9 +33,9 @@ func noRoom(taken, free, kept int64) error {
 	return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 }
 
-// Reserve sets aside what the file system in f may take. Not the library's posix_fallocate, which writes zeros where the
-// disk's file system cannot: there the file stays sparse. That others may reserve at the same time is looked at afterwards.
-func Reserve(f *os.File) error {
+// reserve sets aside what the file system in f may take. It does not use the library's posix_fallocate, which writes zeros if
+// the disk's file system cannot reserve space. Others may reserve at the same time, so it checks the room afterwards.
+func reserve(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
@@ -44,28 +44,8 @@ func Reserve(f *os.File) error {
 		switch err := unix.Fallocate(int(f.Fd()), 0, 0, st.Size()); {
 		case err == nil:
 			return Room(int(f.Fd()), 0)
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
-			return nil
-		default:
+		case !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("reserving %d MiB for the workspace: %w", st.Size()>>20, err)
 		}
-	}
-}
-
-const (
-	magicBtrfs = 0x9123683e
-	noCopy     = 0x800000 // FS_NOCOW_FL
-)
-
-// overwritten has Btrfs write the blocks of an empty file in place: what replaces a block needs room of its own otherwise.
-func overwritten(f *os.File) {
-	var disk unix.Statfs_t
-	// The type has 32 bits, with a sign on some machines.
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil || int64(disk.Type)&math.MaxUint32 != magicBtrfs { //nolint:unconvert // as above
-		return
-	}
-	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err == nil {
-		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopy) // else less is set aside
 	}
 }

@@ -27,7 +27,6 @@ const (
 	storeName  = "snapshots"
 	recordFile = "snapshot.json"
 	filesDir   = "files"
-	imageFile  = "disk.img"
 	newPrefix  = ".new-" // begins the name of one that is being made
 	goneName   = ".gone-"
 	// busyFile is there while the sandbox is frozen: what it holds is to be done before anybody reaches the sandbox again.
@@ -49,10 +48,6 @@ type Workspace struct {
 type record struct {
 	backend.Snapshot
 	Base int64 `json:"base,omitempty"` // Workspace.Base
-	// Foreign: it is a copy of another workspace's, whose inodes say nothing.
-	Foreign bool `json:"foreign,omitempty"`
-	// Settled: the copied file system has nothing in its journal that is not in its place.
-	Settled bool `json:"settled,omitempty"`
 }
 
 // busy is what was begun with a frozen sandbox.
@@ -131,9 +126,6 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 
 // Copy gives the workspace a snapshot of another one, under its name.
 func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err error) {
-	if (w.Image == "") != (from.Image == "") {
-		return fmt.Errorf("the workspace has a different kind: %w", backend.ErrInvalid)
-	}
 	if w.Dir == from.Dir {
 		return fmt.Errorf("the snapshot belongs to the same workspace: %w", backend.ErrInvalid)
 	}
@@ -162,13 +154,11 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return classed(err)
 	}
-	if from.keepsImage(name) {
-		err = from.copyImage(ctx, rec, filepath.Join(tmp, imageFile), w.Base, true)
-	} else if err = os.Mkdir(filepath.Join(tmp, filesDir), 0o700); err == nil {
+	if err = os.Mkdir(filepath.Join(tmp, filesDir), 0o700); err == nil {
 		err = from.copyFiles(ctx, rec, filepath.Join(tmp, filesDir), w.Base, true)
 	}
 	if err == nil {
-		rec.Base, rec.Foreign, rec.Created = w.Base, true, time.Now().UTC()
+		rec.Base, rec.Created = w.Base, time.Now().UTC()
 		err = writeJSON(filepath.Join(tmp, recordFile), rec)
 	}
 	if err == nil { // it is no state of this workspace's yet, see lastState: its files have no marks
@@ -208,28 +198,7 @@ func (w *Workspace) copyTo(ctx context.Context, dir, name string) (rec record, e
 		return rec, err
 	}
 	defer func() { err = errors.Join(err, thaw()) }()
-	if w.Image != "" && w.mechanism() == backend.SnapshotReflink {
-		err = w.keepImage(ctx, filepath.Join(dir, imageFile), &rec)
-	} else {
-		err = w.keepFiles(ctx, filepath.Join(dir, filesDir), &rec)
-	}
-	return rec, err
-}
-
-// keepImage copies the file of the workspace's file system with all that is written.
-func (w *Workspace) keepImage(ctx context.Context, to string, rec *record) error {
-	root, err := sizedfs.Mount(w.Image)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(root)
-	settled, err := sizedfs.Settle(root)
-	if err != nil {
-		return err
-	}
-	rec.Settled = settled
-	rec.Mechanism, err = copyFile(ctx, w.Image, to)
-	return err
+	return rec, w.keepFiles(ctx, filepath.Join(dir, filesDir), &rec)
 }
 
 // open opens the directory of the workspace's files.
@@ -295,9 +264,6 @@ func (w *Workspace) lastState() (fd int, marked time.Time, err error) {
 		return -1, marked, nil
 	}
 	fd, err = openDir(w.path(last, filesDir))
-	if errors.Is(err, os.ErrNotExist) { // it is an image
-		return -1, marked, nil
-	}
 	return fd, marked, err
 }
 
@@ -310,46 +276,12 @@ func (w *Workspace) marked(name string) time.Time {
 	return st.ModTime()
 }
 
-// keepsImage reports whether a snapshot is a file system in a file, and not a directory.
-func (w *Workspace) keepsImage(name string) bool {
-	_, err := os.Lstat(w.path(name, imageFile))
-	return err == nil
-}
-
 // mechanism is what files were copied with. Of a tree without files nothing is known, and nothing was copied.
 func (m *mirror) mechanism() backend.SnapshotMechanism {
 	if m.noClone.Load() {
 		return backend.SnapshotCopy
 	}
 	return backend.SnapshotReflink
-}
-
-// copyFile copies a file of ours.
-func copyFile(ctx context.Context, from, to string) (backend.SnapshotMechanism, error) {
-	src, err := os.Open(from)
-	if err != nil {
-		return "", err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", err
-	}
-	var st unix.Stat_t
-	m := &mirror{ctx: ctx, keepFree: true}
-	if err = unix.Fstat(int(src.Fd()), &st); err == nil {
-		err = m.contents(int(src.Fd()), int(dst.Fd()), &st)
-	}
-	return m.mechanism(), errors.Join(err, dst.Close())
-}
-
-// reserve sets aside what the file of a file system may take.
-func reserve(image string) error {
-	f, err := os.OpenFile(image, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(sizedfs.Reserve(f), f.Close())
 }
 
 // between calls f with two directories.
@@ -494,8 +426,11 @@ func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error
 	return out, w.mechanism(), err
 }
 
-// mechanism finds out by a try, in files without a name.
+// mechanism finds out by a try, in files without a name. A file system of the workspace's own shares no blocks with others.
 func (w *Workspace) mechanism() backend.SnapshotMechanism {
+	if w.Image != "" {
+		return backend.SnapshotCopy
+	}
 	var files [2]*os.File
 	for i := range files {
 		f, err := os.OpenFile(w.Dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
@@ -579,9 +514,6 @@ func (w *Workspace) rollback(ctx context.Context, name string) error {
 }
 
 func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
-	if w.keepsImage(rec.Name) {
-		return w.restoreImage(ctx, rec)
-	}
 	last := w.marked(rec.Name)
 	m := &mirror{
 		ctx: ctx, fromKept: true,
@@ -605,27 +537,10 @@ func (w *Workspace) restore(ctx context.Context, rec record) (err error) {
 	return os.Chtimes(w.path(rec.Name, recordFile), now, now) // see marked
 }
 
-func (w *Workspace) restoreImage(ctx context.Context, rec record) error {
-	src, err := sizedfs.MountCopy(w.path(rec.Name, imageFile), rec.Settled)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(src)
-	dst, err := sizedfs.Mount(w.Image)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dst)
-	m := &mirror{ctx: ctx, same: func(src file, dst *unix.Stat_t) bool {
-		return !rec.Foreign && isSettled(src.st, rec.Created) && string(fingerprint(src.st)) == string(fingerprint(dst))
-	}}
-	return m.back(src, dst)
-}
-
 // Target is where Fork makes the files of a new workspace.
 type Target struct {
 	Files string // a directory that is there, where the workspace is one
-	// Image is the file of the file system that the workspace is, to be made as Size says where the snapshot is none; empty for a directory.
+	// Image is the file of the file system that the workspace is, to be made as Size says; empty for a directory.
 	Image string
 	Size  sizedfs.Spec
 	Base  int64 // begins the block of user ids that the owners of the files move to
@@ -655,9 +570,6 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 	if err := os.Remove(to.Image); err != nil && !errors.Is(err, os.ErrNotExist) { // what a dead process left
 		return nil, classed(err)
 	}
-	if w.keepsImage(name) {
-		return io.NopCloser(nil), w.copyImage(ctx, rec, to.Image, to.Base, false)
-	}
 	held, err := w.fillImage(ctx, rec, to)
 	return held, classed(err)
 }
@@ -666,22 +578,6 @@ func (w *Workspace) Fork(ctx context.Context, name string, to Target) (io.Closer
 func (w *Workspace) copyFiles(ctx context.Context, rec record, dir string, base int64, kept bool) error {
 	m := &mirror{ctx: ctx, shift: base - rec.Base, fromKept: true, toKept: kept, keepFree: true}
 	return classed(m.between(w.path(rec.Name, filesDir), dir, m.run))
-}
-
-// copyImage makes a file what a snapshot is, as copyFiles does with a directory.
-func (w *Workspace) copyImage(ctx context.Context, rec record, image string, base int64, kept bool) error {
-	_, err := copyFile(ctx, w.path(rec.Name, imageFile), image)
-	if err == nil && !kept {
-		err = reserve(image)
-	}
-	if err != nil {
-		return errors.Join(classed(err), os.Remove(image))
-	}
-	m := &mirror{ctx: ctx, shift: base - rec.Base}
-	if m.shift == 0 {
-		return nil
-	}
-	return classed(reown(image, m))
 }
 
 // fillImage makes a file system with the files of a snapshot in it. It is mounted until what is returned is closed.
@@ -703,17 +599,6 @@ func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Cl
 		return nil, errors.Join(err, unix.Close(dst), os.Remove(to.Image))
 	}
 	return os.NewFile(uintptr(dst), "workspace"), nil
-}
-
-// reown gives the files of a file system other owners.
-func reown(image string, m *mirror) error {
-	root, err := sizedfs.Mount(image)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(root)
-	m.links = map[inode]string{}
-	return m.reown(root, 0)
 }
 
 // classed returns an error without paths of this machine, with the class that it has.
