@@ -10,7 +10,6 @@ package backend
 import (
 	"context"
 	"io"
-	"time"
 )
 
 // SandboxBackend runs sandboxes on one engine.
@@ -127,18 +126,6 @@ type Capabilities struct {
 // malformed reference is ErrInvalid; ErrUnsupported, where nobody can tell.
 type ImageChecker interface {
 	ImageID(ctx context.Context, ref string) (id string, err error)
-}
-
-// Usage is what a sandbox has used and uses now, by its engine's count. Zero is unknown.
-type Usage struct {
-	CPU         time.Duration // since it was started, of all its processes
-	MemoryBytes int64
-}
-
-// UsageReporter is implemented by drivers whose engine can be asked what a sandbox uses.
-type UsageReporter interface {
-	// Usage must answer soon; ErrNotFound when the driver does not know the sandbox, ErrLost when it is not running.
-	Usage(ctx context.Context, id string) (Usage, error)
 }
 
 // Watcher is implemented by drivers whose engine reports what becomes of its sandboxes.

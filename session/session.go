@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,8 +233,8 @@ type Stats struct {
 	WorkspaceMore  bool
 }
 
-// Stats asks what the sandbox uses. The question does not count as use: an idle session stays idle. What the engine does
-// not report is the guest's answer, which is untrusted.
+// Stats asks what the sandbox uses. The question does not count as use: an idle session stays idle. The numbers are the
+// guest's, which is untrusted.
 func (s *Session) Stats(ctx context.Context) (st Stats, err error) {
 	defer func() { err = wrapError("Stats", s.m.driver, s.id, err) }()
 	if s.isClosing() {
@@ -251,17 +250,10 @@ func (s *Session) Stats(ctx context.Context) (st Stats, err error) {
 	}
 	st = Stats{
 		Uptime: max(0, time.Duration(h.UptimeMillis)*time.Millisecond), Running: max(0, h.Running),
-		MemoryBytes: max(0, h.MemoryUsed), PIDs: max(0, h.PIDsUsed),
+		CPU: max(0, time.Duration(h.CPUMillis)*time.Millisecond), MemoryBytes: max(0, h.MemoryUsed), PIDs: max(0, h.PIDsUsed),
 	}
 	if err := st.countFiles(ctx, conn); err != nil {
 		return Stats{}, s.explain(ctx, err)
-	}
-	if r, ok := optional[backend.UsageReporter](s.m.b); ok {
-		usage, err := r.Usage(ctx, s.engine.ID)
-		if err != nil {
-			return Stats{}, s.explain(ctx, engineError(err))
-		}
-		st.CPU, st.MemoryBytes = usage.CPU, cmp.Or(st.MemoryBytes, usage.MemoryBytes)
 	}
 	return st, nil
 }

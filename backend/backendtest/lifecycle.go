@@ -41,7 +41,7 @@ func (s *suite) life(t *testing.T) {
 		}
 		s.inState(t, info.ID, backend.StateStopped)
 	}
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect", "Usage") {
+	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
 		if !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s of a stopped one: %v, want ErrLost", name, err)
 		}
@@ -81,9 +81,6 @@ func (s *suite) calls(t *testing.T, id string, only ...string) map[string]error 
 	}
 	if c, ok := s.b.(backend.Connector); ok {
 		all["Connect"] = func() error { return second(c.Connect(ctx, id)) }
-	}
-	if u, ok := s.b.(backend.UsageReporter); ok {
-		all["Usage"] = func() error { return second(u.Usage(ctx, id)) }
 	}
 	errs := map[string]error{}
 	for name, call := range all {

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -114,26 +113,22 @@ func (s *suite) processes(t *testing.T) {
 	s.gone(t, info.ID)
 }
 
-// usage has a command use a known amount of CPU time and of memory, which the engine must tell of.
+// usage has a command use a known amount of CPU time and of memory, which the guest must report.
 func (s *suite) usage(t *testing.T) {
-	reporter, ok := s.b.(backend.UsageReporter)
-	if !ok {
-		t.Fatal("the driver is no UsageReporter")
-	}
-	info, conn := s.limited(t, s.h.Python, backend.Limits{})
-	use := func() backend.Usage {
-		u, err := reporter.Usage(t.Context(), info.ID)
+	_, conn := s.limited(t, s.h.Python, backend.Limits{})
+	use := func() wire.Health {
+		h, err := conn.Health(t.Context())
 		must(t, err)
-		return u
+		return h
 	}
 	before := use()
 	Sh(t, conn, "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; head -c 33554432 /dev/zero > /tmp/x")
 	after := use()
-	if used := after.CPU - before.CPU; s.caps.CPU && used < 450*time.Millisecond {
-		t.Errorf("half a second of CPU time counts as %v", used)
+	if used := after.CPUMillis - before.CPUMillis; s.caps.CPU && used < 450 {
+		t.Errorf("half a second of CPU time counts as %d ms", used)
 	}
-	if s.caps.Memory && (before.MemoryBytes <= 0 || after.MemoryBytes < 32<<20) {
-		t.Errorf("memory: %d bytes, then %d with 32 MiB of files", before.MemoryBytes, after.MemoryBytes)
+	if s.caps.Memory && (before.MemoryUsed <= 0 || after.MemoryUsed < 32<<20) {
+		t.Errorf("memory: %d bytes, then %d with 32 MiB of files", before.MemoryUsed, after.MemoryUsed)
 	}
 }
 

@@ -36,7 +36,7 @@ func (s *suite) killed(t *testing.T) {
 		got, err := s.b.Get(t.Context(), info.ID)
 		return err == nil && got.State == backend.StateStopped
 	})
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect", "Usage") {
+	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
 		if !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s: %v, want ErrLost", name, err)
 			continue

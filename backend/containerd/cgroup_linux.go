@@ -1,7 +1,6 @@
 package containerd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
@@ -65,19 +63,13 @@ func (c cgroups) dirs(cgroup string) []string {
 	return slices.Compact(dirs)
 }
 
-// group is a sandbox's control group, for its counters.
-func (c cgroups) group(r *record) host.Cgroup {
-	g := host.Cgroup{V2: c.v2, Dirs: map[string]string{}}
-	for _, controller := range []string{"cpu", "memory", host.Accounting} {
-		root := c.mounts[controller]
-		if c.v2 {
-			root = c.mounts[""]
-		}
-		if root != "" {
-			g.Dirs[controller] = filepath.Join(root, r.config.Cgroup)
-		}
+// oomKills returns how often the kernel ended a process of a sandbox for lack of memory.
+func (c cgroups) oomKills(r *record) int64 {
+	root := c.mounts["memory"]
+	if c.v2 {
+		root = c.mounts[""]
 	}
-	return g
+	return host.OOMKills(filepath.Join(root, r.config.Cgroup), c.v2)
 }
 
 // cgroupPath names a sandbox's control group.
@@ -118,17 +110,4 @@ func (b *driver) removeCgroup(cgroup string) {
 		}
 		_ = unix.Rmdir(filepath.Dir(path))
 	}
-}
-
-// Usage returns what the sandbox's control group has counted.
-func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	// A control group outlives the sandbox's process, so the numbers alone do not show that it runs.
-	if _, err := b.own(ctx, id); err != nil {
-		return backend.Usage{}, err
-	}
-	r, _, err := b.running(ctx, id)
-	if err != nil {
-		return backend.Usage{}, err
-	}
-	return b.engine.cgroups.group(r).Usage(), nil
 }

@@ -31,8 +31,7 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
 	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 {
-		kills, _ := b.engine.cgroups.group(r).OOMKills()
-		info.OOMKilled = kills > 0
+		info.OOMKilled = b.engine.cgroups.oomKills(r) > 0
 	}
 	return info
 }

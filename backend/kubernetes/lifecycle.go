@@ -13,7 +13,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 func (d *driver) getPod(ctx context.Context, name string) (*corev1.Pod, error) {
@@ -306,24 +305,6 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return err
 	}
 	return d.removeClaim(ctx, claim)
-}
-
-// Usage returns what a sandbox uses.
-func (d *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	pod, info, err := d.own(ctx, id)
-	switch {
-	case err != nil:
-		return backend.Usage{}, err
-	case info.State != backend.StateRunning:
-		return backend.Usage{}, fmt.Errorf("kubernetes: the sandbox is not running: %w", backend.ErrLost)
-	}
-	r, err := d.ask(ctx, pod.Name)
-	return backend.Usage{CPU: time.Duration(r.CPUNanos), MemoryBytes: r.MemoryBytes}, err
-}
-
-// ask is report for a sandbox that is said to run.
-func (d *driver) ask(ctx context.Context, pod string) (wire.PodReport, error) {
-	return kit.Call(ctx, d.calls, "ask", func(ctx context.Context) (wire.PodReport, error) { return d.report(ctx, pod) })
 }
 
 // Watch listens to the server's events about the pods that match filter.

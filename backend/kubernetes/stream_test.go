@@ -122,7 +122,6 @@ func TestSilentNode(t *testing.T) {
 		}
 	}
 	ends("Dial", backend.ErrUnavailable, func() error { _, err := b.Dial(t.Context(), info.ID); return err })
-	ends("Usage", backend.ErrUnavailable, func() error { _, err := b.Usage(t.Context(), info.ID); return err })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for len(asked) > 0 {

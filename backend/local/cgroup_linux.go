@@ -333,12 +333,3 @@ func (g group) remove(ctx context.Context) error {
 	}
 	return nil
 }
-
-// counters returns the group for its counters.
-func (g group) counters() host.Cgroup {
-	c := host.Cgroup{V2: g.c.v2, Dirs: map[string]string{}}
-	for _, name := range allControllers() {
-		c.Dirs[name] = g.dir(name)
-	}
-	return c
-}

@@ -61,8 +61,7 @@ func (b *driver) describe(x *sandbox, state backend.State, whole bool) backend.I
 	if state == backend.StateStopped {
 		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
 		_, started := x.started()
-		kills, _ := b.group(x).counters().OOMKills()
-		info.OOMKilled = started && kills > 0
+		info.OOMKilled = started && host.OOMKills(b.group(x).dir("memory"), b.machine.cgroups.v2) > 0
 	}
 	return info
 }
@@ -310,18 +309,6 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		return nil, fmt.Errorf("local: the guest agent accepts no more connections: %w", backend.ErrCapacity)
 	}
 	return nil, fmt.Errorf("local: connecting to the guest agent: %v: %w", err, backend.ErrUnavailable)
-}
-
-// Usage returns what the sandbox's control group has counted; nothing is known without one.
-func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
-	x, err := b.own(id)
-	if err != nil {
-		return backend.Usage{}, err
-	}
-	if _, ok := x.running(b.machine.boot); !ok {
-		return backend.Usage{}, fmt.Errorf("local: the sandbox is not running: %w", backend.ErrLost)
-	}
-	return b.group(x).counters().Usage(), nil
 }
 
 // FindImage looks for the program that a reference stands for.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,26 +21,7 @@ import (
 
 // report writes what the pod says of itself.
 func report(w io.Writer) error {
-	return json.NewEncoder(w).Encode(wire.PodReport{
-		Environ:     os.Environ(),
-		CPUNanos:    max(1000*counter("cpu.stat", "usage_usec"), counter("cpuacct/cpuacct.usage", "")),
-		MemoryBytes: max(counter("memory.current", ""), counter("memory/memory.usage_in_bytes", "")),
-	})
-}
-
-// counter returns a number from a file of the container's control group, of the line that begins with a word if one is given.
-func counter(file, word string) int64 {
-	text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 0 && (word == "" || f[0] == word) {
-			n, _ := strconv.ParseInt(f[len(f)-1], 10, 64) // "max" is none
-			return n
-		}
-	}
-	return 0
+	return json.NewEncoder(w).Encode(wire.PodReport{Environ: os.Environ()})
 }
 
 // install copies the directory of this program, and what belongs to it, to another one. The program comes last: a directory

@@ -49,7 +49,6 @@ type driver interface {
 	backend.Namer
 	backend.Connector
 	backend.Pinger
-	backend.UsageReporter
 	backend.WorkspaceKeeper
 	backend.EnvironmentKeeper
 	backend.ImageChecker

@@ -1,14 +1,10 @@
 package host
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/workcell-dev/workcell/backend"
 )
 
 // CgroupMounts returns where the hierarchies of control groups are mounted, by controller; that of version 2 under "".
@@ -43,49 +39,22 @@ func CgroupMounts() map[string]string {
 // Accounting is the controller that counts CPU time on version 1.
 const Accounting = "cpuacct"
 
-// Cgroup is a control group by its directory for each controller, which is the same for all on version 2.
-type Cgroup struct {
-	V2   bool
-	Dirs map[string]string
-}
-
-// Usage reads the group's counters. What cannot be read is zero, which stands for unknown.
-func (g Cgroup) Usage() backend.Usage {
-	read := func(controller, file, name string) int64 {
-		n, _ := g.counter(controller, file, name)
-		return n
+// OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts. dir is the
+// group's directory of the memory controller.
+func OOMKills(dir string, v2 bool) int64 {
+	file := "memory.oom_control"
+	if v2 {
+		file = "memory.events"
 	}
-	if g.V2 {
-		return backend.Usage{
-			CPU: time.Duration(read("cpu", "cpu.stat", "usage_usec")) * time.Microsecond, MemoryBytes: read("memory", "memory.current", ""),
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil || dir == "" {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
+			n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes numbers
+			return n
 		}
 	}
-	return backend.Usage{
-		CPU: time.Duration(read(Accounting, "cpuacct.usage", "")), MemoryBytes: read("memory", "memory.usage_in_bytes", ""),
-	}
-}
-
-// OOMKills returns how often the kernel ended a process of the group for lack of memory; false where nobody counts.
-func (g Cgroup) OOMKills() (int64, bool) {
-	if g.V2 {
-		return g.counter("memory", "memory.events", "oom_kill")
-	}
-	return g.counter("memory", "memory.oom_control", "oom_kill")
-}
-
-// counter reads the number in a file of the group, in the line of a name where it has several.
-func (g Cgroup) counter(controller, file, name string) (int64, bool) {
-	b, err := os.ReadFile(filepath.Join(g.Dirs[controller], file))
-	if err != nil || g.Dirs[controller] == "" {
-		return 0, false
-	}
-	for line := range bytes.Lines(b) {
-		f := strings.Fields(string(line))
-		if name != "" && (len(f) != 2 || f[0] != name) || len(f) == 0 {
-			continue
-		}
-		n, err := strconv.ParseInt(f[len(f)-1], 10, 64)
-		return n, err == nil
-	}
-	return 0, false
+	return 0
 }

@@ -38,7 +38,6 @@ type Engine interface {
 	Environments(ctx context.Context, instance string) ([]backend.Environment, error)
 	RemoveEnvironment(ctx context.Context, instance, name string) error
 	backend.Snapshotter
-	Usage(ctx context.Context, id string) (backend.Usage, error)
 	// Capabilities may leave Workspace out, and return slices of its own.
 	Capabilities() backend.Capabilities
 	// Enforcement returns what holds a workspace's limit under the default runtime.
@@ -224,11 +223,6 @@ func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
 // Rollback makes a workspace what it was. See [backend.Snapshotter].
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
-}
-
-// Usage returns what a sandbox uses.
-func (d *Driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	return Admit(ctx, d.calls, "", func(ctx context.Context) (backend.Usage, error) { return d.engine.Usage(ctx, id) })
 }
 
 // Capabilities returns what the engine can enforce, as found when the driver was made. What holds a workspace to its limit is

@@ -362,9 +362,7 @@ type ClaimRequest struct {
 // PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it
 // bridges.
 type PodReport struct {
-	Environ     []string `json:"environ"` // that the program was started with
-	CPUNanos    int64    `json:"cpu_nanos"`
-	MemoryBytes int64    `json:"memory_bytes"`
+	Environ []string `json:"environ"` // that the program was started with
 }
 
 // MaxOwner is the longest ClaimRequest.Owner.
