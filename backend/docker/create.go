@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -180,11 +179,6 @@ func (b *driver) startContainer(ctx context.Context, id string) error {
 		return b.calls.Do(ctx, "start container", func(ctx context.Context) error { return b.api.ContainerStart(ctx, id, container.StartOptions{}) })
 	}
 	err := start()
-	for err != nil && strings.Contains(err.Error(), severalNetworks) {
-		if _, err = b.findNetwork(ctx); err == nil {
-			err = start()
-		}
-	}
 	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
 	}

@@ -1,12 +1,10 @@
 package docker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/docker/docker/api/types/filters"
 	networktypes "github.com/docker/docker/api/types/network"
@@ -16,12 +14,8 @@ import (
 )
 
 // networkName names the one network of an engine's bridged sandboxes. One is enough, because they cannot reach each
-// other, and saves the engine's address pools. Containers have it by its name: older engines let two processes make two of
-// one name, of which one goes.
+// other, and saves the engine's address pools. Containers have it by its name.
 const networkName = "workcell"
-
-// severalNetworks is what such an engine says when a container is to be started while there are two.
-const severalNetworks = "network " + networkName + " is ambiguous"
 
 // ensureNetwork makes the network of bridged sandboxes unless it is there.
 func (b *driver) ensureNetwork(ctx context.Context) error {
@@ -42,7 +36,7 @@ func (b *driver) ensureNetwork(ctx context.Context) error {
 	return err
 }
 
-// findNetwork reports whether the network is there. Of several the first stays, the others are removed.
+// findNetwork reports whether the network is there. Engines before 25.0 let two processes create two networks of one name.
 func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 	list, err := kit.Call(ctx, b.calls, "list networks", func(ctx context.Context) ([]networktypes.Summary, error) {
 		return b.api.NetworkList(ctx, networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))})
@@ -51,20 +45,14 @@ func (b *driver) findNetwork(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	list = slices.DeleteFunc(list, func(n networktypes.Summary) bool { return n.Name != networkName }) // the filter matches parts
-	slices.SortFunc(list, func(a, b networktypes.Summary) int {
-		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
-	})
-	for i, n := range list {
+	if len(list) > 1 {
+		return false, fmt.Errorf("docker: the engine has %d networks named %q; remove one with `docker network rm %s`: %w",
+			len(list), networkName, list[1].ID, backend.ErrUnsupported)
+	}
+	for _, n := range list {
 		if n.Labels[backend.LabelRole] != backend.RoleNetwork || n.Driver != "bridge" || n.EnableIPv6 ||
 			n.Options["com.docker.network.bridge.enable_icc"] != "false" {
 			return false, fmt.Errorf("docker: network %q was not created by Workcell: %w", networkName, backend.ErrUnsupported)
-		}
-		if i == 0 {
-			continue
-		}
-		err := b.calls.Do(ctx, "remove network", func(ctx context.Context) error { return b.api.NetworkRemove(ctx, n.ID) })
-		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			return false, err
 		}
 	}
 	return len(list) > 0, nil

@@ -1,24 +1,18 @@
 package docker_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
-	"github.com/docker/docker/api/types/network"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
@@ -57,56 +51,6 @@ func TestNetworkRestarted(t *testing.T) {
 		if res := backendtest.Exec(t, conn, "bash", "-c", "exec 3<>/dev/tcp/"+to); res.ExitCode == 0 || !rejected.Match(res.Stderr.Head) {
 			t.Errorf("%s: %+v, %s", to, res.ExecStatus, res.Stderr.Head)
 		}
-	}
-}
-
-// TestNetworkTwice: of several networks of one name, which older engines let processes make at once, the first stays, and
-// sandboxes start.
-func TestNetworkTwice(t *testing.T) {
-	t.Parallel()
-	b, api := newBackend(t, nil), engineAPI(t)
-	create := func() {
-		spec := newSpec()
-		spec.Network = backend.NetworkBridge
-		backendtest.Create(t, b, spec)
-	}
-	list := func() []network.Summary {
-		all, err := api.NetworkList(t.Context(), network.ListOptions{Filters: filters.NewArgs(filters.Arg("name", "^workcell$"))})
-		if err != nil || len(all) == 0 {
-			t.Fatalf("networks: %v, %v", all, err)
-		}
-		return all
-	}
-	create()
-	first := list()[0]
-	body, err := json.Marshal(map[string]any{"Name": first.Name, "Driver": first.Driver, "Options": first.Options, "Labels": first.Labels})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	made := 0
-	wg.Go(func() {
-		for range 4 {
-			res, err := api.HTTPClient().Post("http://engine/networks/create", "application/json", bytes.NewReader(body)) // its client has it look first
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = res.Body.Close()
-			if res.StatusCode == http.StatusCreated {
-				made++
-			}
-		}
-	})
-	create()
-	wg.Wait()
-	if api.ClientVersion() < "1.44" && made == 0 { // later engines refuse
-		t.Error("there was never a second one")
-	}
-	create()
-	if left := list(); len(left) != 1 || left[0].ID != first.ID {
-		t.Errorf("%d networks are left, the first is %s, was %s", len(left), left[0].ID, first.ID)
 	}
 }
 
