@@ -33,13 +33,12 @@ func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend
 	what := "pull " + familiar(ref)
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	t := &tracker{image: familiar(ref), report: report}
-	defer t.watch(cctx, b.api.ContentStore())()
+	report(backend.PullProgress{Image: familiar(ref), Status: "Downloading"})
 	resolver, closeIdle := b.resolver(cctx)
 	defer closeIdle()
 	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
 		_, err := b.api.Pull(ctx, ref, ctrd.WithPullUnpack, ctrd.WithPullSnapshotter(b.engine.snapshotter),
-			ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch), ctrd.WithImageHandlerWrapper(t.wrap))
+			ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch))
 		return err
 	})
 	if err != nil {
@@ -48,7 +47,7 @@ func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend
 		}
 		return b.pullError(ctx, what, err)
 	}
-	t.finish()
+	report(backend.PullProgress{Image: familiar(ref), Status: "Downloaded"})
 	return nil
 }
 
