@@ -17,6 +17,7 @@ func hostileChecks() []check {
 	return []check{
 		{"configuration", (*suite).hostileConfig},
 		{"nothing inside", (*suite).scratchImages},
+		{"linked", (*suite).linkedImages},
 		{"unsafe", (*suite).unsafeImages},
 	}
 }
@@ -106,6 +107,39 @@ func (s *suite) scratchImages(t *testing.T) {
 	}
 }
 
+// linkedImages have a link or a file where something is mounted. The runtime resolves it within the image: the sandbox runs, or is
+// refused, and what it shows is the image's own.
+func (s *suite) linkedImages(t *testing.T) {
+	data := v1.Config{Volumes: map[string]struct{}{"/a/data": {}}}
+	for what, c := range map[string]struct {
+		config v1.Config
+		entry  Entry
+	}{
+		"workspace is a link":          {entry: Entry{Name: "workspace", Link: "/etc"}},
+		"workspace is a relative link": {entry: Entry{Name: "workspace", Link: "../../proc"}},
+		"workspace is a dangling link": {entry: Entry{Name: "workspace", Link: "/nowhere"}},
+		"workspace is a file":          {entry: Entry{Name: "workspace", Data: "x"}},
+		"tmp is a link":                {entry: Entry{Name: "tmp", Link: "/workspace"}},
+		"guest's directory is a link":  {entry: Entry{Name: ".workcell", Link: "/etc"}},
+		"volume below a link":          {data, Entry{Name: "a", Link: "/proc"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			spec := s.lone(t)
+			spec.Image = s.h.Images.Put(t, BuildImage(t, c.config, c.entry, Unique()))
+			info, err := s.b.Create(t.Context(), spec)
+			if err != nil {
+				forAgents(t, err)
+				return
+			}
+			defer Remove(t, s.b, info.ID)
+			if h := s.dial(t, info.ID).Hello(); h.UID != 1000 || h.PID != 1 {
+				t.Errorf("hello %+v", h)
+			}
+		})
+	}
+}
+
 // unsafeImages cannot be made safe; nothing of them runs.
 func (s *suite) unsafeImages(t *testing.T) {
 	volumes := func(v string) v1.Config { return v1.Config{Volumes: map[string]struct{}{v: {}}} }
@@ -123,20 +157,12 @@ func (s *suite) unsafeImages(t *testing.T) {
 		img  v1.Image
 		want error
 	}{
-		"workspace is a link":          {img(v1.Config{}, Entry{Name: "workspace", Link: "/etc"}), backend.ErrInvalid},
-		"workspace is a relative link": {img(v1.Config{}, Entry{Name: "workspace", Link: "../../proc"}), backend.ErrInvalid},
-		"workspace is a dangling link": {img(v1.Config{}, Entry{Name: "workspace", Link: "/nowhere"}), backend.ErrInvalid},
-		"workspace is a file":          {img(v1.Config{}, Entry{Name: "workspace", Data: "x"}), backend.ErrInvalid},
-		"tmp is a link":                {img(v1.Config{}, Entry{Name: "tmp", Link: "/workspace"}), backend.ErrInvalid},
-		"guest's directory is a link":  {img(v1.Config{}, Entry{Name: ".workcell", Link: "/etc"}), backend.ErrInvalid},
-		"volume is a link":             {img(volumes("/data"), Entry{Name: "data", Link: "/workspace"}), backend.ErrInvalid},
-		"volume below a link":          {img(volumes("/a/data"), Entry{Name: "a", Link: "/proc"}), backend.ErrInvalid},
-		"volume at the root":           {img(volumes("/")), backend.ErrInvalid},
-		"volume over proc":             {img(volumes("/proc/sys")), backend.ErrInvalid},
-		"volume over etc":              {img(volumes("/etc")), backend.ErrInvalid},
-		"volume in the guest's":        {img(volumes("/.workcell/x")), backend.ErrInvalid},
-		"huge environment":             {img(v1.Config{Env: []string{"X=" + strings.Repeat("x", 200_000)}}), backend.ErrInvalid},
-		"foreign platform":             {foreign, backend.ErrUnsupported},
+		"volume at the root":    {img(volumes("/")), backend.ErrInvalid},
+		"volume over proc":      {img(volumes("/proc/sys")), backend.ErrInvalid},
+		"volume over etc":       {img(volumes("/etc")), backend.ErrInvalid},
+		"volume in the guest's": {img(volumes("/.workcell/x")), backend.ErrInvalid},
+		"huge environment":      {img(v1.Config{Env: []string{"X=" + strings.Repeat("x", 200_000)}}), backend.ErrInvalid},
+		"foreign platform":      {foreign, backend.ErrUnsupported},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

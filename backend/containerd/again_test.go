@@ -150,39 +150,3 @@ func TestHalfMadeFileSystem(t *testing.T) {
 		t.Errorf("f holds %q", got)
 	}
 }
-
-// TestStartAfterLinks: a link that came into the sandbox's own layer where something is mounted does not move the mount
-// when it starts again.
-func TestStartAfterLinks(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	spec.Root = backend.RootWritable
-	info := backendtest.Create(t, b, spec)
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
-	mounts, err := engineAPI(t).SnapshotService("overlayfs").Mounts(t.Context(), containerd.ContainerOf(info.ID))
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer := ""
-	for _, option := range mounts[0].Options {
-		if dir, ok := strings.CutPrefix(option, "upperdir="); ok {
-			layer = dir
-		}
-	}
-	place := filepath.Join(layer, backend.Workdir) // made by the runtime, because the image has none
-	if err := errors.Join(os.Remove(place), os.Symlink("/etc", place)); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("Start: %v, want ErrInvalid", err)
-	}
-	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateStopped {
-		t.Errorf("Get: %+v, %v", got, err)
-	}
-	if err := errors.Join(os.Remove(place), os.Mkdir(place, 0o755), b.Start(t.Context(), info.ID)); err != nil {
-		t.Errorf("Start without the link: %v", err)
-	}
-}

@@ -74,9 +74,6 @@ func (c *creation) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.b.checkImage(ctx, mounts, c.img, kit.MountTargets(c.p.Spec.Mounts)); err != nil {
-		return err
-	}
 	if c.building != "" {
 		if err := c.b.prepareBuilding(ctx, mounts, c.p.User); err != nil {
 			return err

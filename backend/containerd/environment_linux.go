@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	cerrdefs "github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -51,9 +52,6 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *i
 func (b *driver) prepareBuilding(ctx context.Context, mounts []mount.Mount, o kit.User) error {
 	err := inPrivateMount(b.state.empty(), mounts, func(root *os.Root) error {
 		dir := strings.TrimPrefix(backend.EnvironmentDir, "/")
-		if err := plainDirs(root, []string{backend.EnvironmentDir}); err != nil {
-			return err
-		}
 		for _, d := range []string{path.Dir(dir), dir} { // whatever the umask
 			if err := root.Mkdir(d, 0o755); err == nil {
 				err = root.Chmod(d, 0o755)
@@ -135,4 +133,22 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 		}
 	}
 	return ignoreNotFound(err)
+}
+
+// inPrivateMount calls f with the root of mounts made in a mount namespace that only this call sees and that ends with
+// it, whatever happens.
+func inPrivateMount(at string, mounts []mount.Mount, f func(*os.Root) error) error {
+	return inThread(unix.CLONE_NEWNS, func() error {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("private mounts: %w", err)
+		}
+		if err := mount.All(mounts, at); err != nil {
+			return err
+		}
+		root, err := os.OpenRoot(at)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(root), root.Close(), unix.Unmount(at, unix.MNT_DETACH))
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -30,12 +29,6 @@ type image struct {
 	volumes []string // paths to mount over, clean and sorted
 }
 
-// imageCache remembers what was found out of images, by the digest of what a reference names: content never changes.
-type imageCache struct {
-	known   sync.Map // *image
-	checked sync.Map // those whose mount points are plain
-}
-
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
 func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
@@ -48,7 +41,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if img, ok := b.images.known.Load(found.Target.Digest.String()); ok {
+	if img, ok := b.images.Load(found.Target.Digest.String()); ok {
 		return img.(*image), nil
 	}
 	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
@@ -58,7 +51,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	if err := b.unpack(ctx, found, img); err != nil {
 		return nil, err
 	}
-	b.images.known.Store(img.target, img)
+	b.images.Store(img.target, img)
 	return img, nil
 }
 
@@ -136,7 +129,7 @@ func (b *driver) FindImage(ctx context.Context, ref string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if img, ok := b.images.known.Load(found.Target.Digest.String()); ok {
+	if img, ok := b.images.Load(found.Target.Digest.String()); ok {
 		return img.(*image).id, nil
 	}
 	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })

@@ -126,9 +126,6 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 		return fmt.Errorf("containerd: the forked workspace of the sandbox is missing: %w", backend.ErrLost)
 	}
 	if err == nil {
-		err = b.checkMountPoints(ctx, mounts, slices.Concat(r.config.Volumes, kit.MountTargets(r.config.Mounts)))
-	}
-	if err == nil {
 		err = b.startTask(ctx, r, mounts, true)
 	}
 	if err == nil || errors.Is(err, errStarted) {

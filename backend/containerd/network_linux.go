@@ -285,3 +285,14 @@ func resolvConf() []byte {
 	}
 	return []byte(out.String())
 }
+
+// inThread runs f on a thread of its own in new namespaces; the thread, and with it the namespaces that nothing else
+// holds, ends with f.
+func inThread(namespaces int, f func() error) error {
+	return host.OnThread(func() error {
+		if err := unix.Unshare(namespaces); err != nil {
+			return fmt.Errorf("new namespaces: %w", err)
+		}
+		return f()
+	})
+}

@@ -31,9 +31,8 @@ type config struct {
 	kit.Record
 	ImageID  string   `json:"image_id"`
 	ImageEnv []string `json:"image_env,omitempty"`
-	Parent   string   `json:"parent"`            // chain id of the image's layers; empty for an image without any
-	Volumes  []string `json:"volumes,omitempty"` // places of the image's volumes
-	Runtime  string   `json:"runtime"`           // name of the OCI runtime
+	Parent   string   `json:"parent"`  // chain id of the image's layers; empty for an image without any
+	Runtime  string   `json:"runtime"` // name of the OCI runtime
 
 	Labels   map[string]string `json:"labels,omitempty"`   // the user's own
 	State    string            `json:"state"`              // the state directory that holds the sandbox's files
@@ -82,7 +81,7 @@ func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	return &record{
 		id: id, session: session, labels: labels, snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
-			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
+			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain,
 			Runtime: p.Spec.OCIRuntime, Labels: maps.Clone(p.Spec.Labels), State: b.state.root,
 			Cgroup: b.cgroupPath(id), Fork: fork,
 		},

@@ -107,11 +107,6 @@ func (c *creation) make(ctx context.Context) error {
 
 // launch starts the container with the guest in it.
 func (c *creation) launch(ctx context.Context) error {
-	// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
-	// that does not fit what is in the image.
-	if err := c.b.checkMountPoints(ctx, c.id, c.img, kit.MountTargets(c.p.Spec.Mounts)); err != nil {
-		return err
-	}
 	if err := c.b.ensureGuest(ctx, c.b.guest.of(c.p.engine.runtime(c.p.Spec)), c.id); err != nil {
 		return err
 	}

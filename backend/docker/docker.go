@@ -96,7 +96,6 @@ type driver struct {
 	guest   guestVolumes
 	network sandboxNetwork
 
-	images     sync.Map // ids of images whose mount points were checked
 	installed  sync.Map // image id by name of an environment that was seen
 	workspaces sync.Map // volumeName by container id, so that a container that is gone does not hide its volume
 }

@@ -2,10 +2,7 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path"
 	"slices"
 
 	imagetypes "github.com/docker/docker/api/types/image"
@@ -46,41 +43,6 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 		return nil, fmt.Errorf("docker: image %s: %v: %w", p.Image, err, backend.ErrInvalid)
 	}
 	return img, nil
-}
-
-// checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
-// the link points. It looks through the container, which must not run yet; an image that passed is not looked at again.
-func (b *driver) checkMountPoints(ctx context.Context, container string, img *image, more []string) error {
-	if _, known := b.images.Load(img.id); known && len(more) == 0 {
-		return nil
-	}
-	seen := map[string]bool{}
-	for _, target := range append([]string{guestDir, backend.Workdir, "/tmp"}, slices.Concat(img.volumes, more)...) {
-		for at := target; at != "/" && !seen[at]; at = path.Dir(at) {
-			seen[at] = true
-			if err := b.checkMountPoint(ctx, container, at); err != nil {
-				return err
-			}
-		}
-	}
-	b.images.Store(img.id, nil)
-	return nil
-}
-
-func (b *driver) checkMountPoint(ctx context.Context, id, at string) error {
-	st, err := b.statPath(ctx, id, at)
-	switch {
-	case errors.Is(err, backend.ErrNotFound):
-		return nil // the runtime makes a plain directory
-	case kit.Unexplained(err):
-		// To look at a path the engine mounts everything first, and fails where a mount does not fit what is there.
-		return fmt.Errorf("docker: cannot mount over the image's mount points: %v: %w", err, backend.ErrInvalid)
-	case err != nil:
-		return err
-	case st.Mode&fs.ModeType != fs.ModeDir:
-		return fmt.Errorf("docker: %s in the image is not a plain directory: %w", at, backend.ErrInvalid)
-	}
-	return nil
 }
 
 // FindImage looks for an image.

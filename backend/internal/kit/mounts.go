@@ -118,12 +118,3 @@ func ResolveMounts(driver string, list []backend.Mount, held ...string) ([]backe
 	}
 	return list, nil
 }
-
-// MountTargets returns where mounts are.
-func MountTargets(list []backend.Mount) []string {
-	targets := make([]string, len(list))
-	for i, m := range list {
-		targets[i] = m.Target
-	}
-	return targets
-}
