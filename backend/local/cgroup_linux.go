@@ -195,16 +195,6 @@ func (b *driver) sweepGroups() error {
 // holds the processes of others.
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
 
-// foundGroup returns the group that a process of a sandbox is in, from the process itself.
-func (b *driver) foundGroup(p process) string {
-	for _, path := range cgroupsOf(strconv.Itoa(p.PID)) {
-		if name := filepath.Base(path); groupNames.MatchString(name) && strings.HasPrefix(name, b.groupPrefix()) {
-			return name
-		}
-	}
-	return ""
-}
-
 // dir is the group's directory for a controller; empty when there is none.
 func (g group) dir(controller string) string {
 	if parent := g.c.dirs[controller]; parent != "" && groupNames.MatchString(g.name) {

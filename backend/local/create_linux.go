@@ -35,7 +35,6 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	defer release()
 	spec := p.Spec
 	b.sweepOne(ctx, spec.ID, spec.Instance)
-	b.reclaim(ctx, spec.ID, spec.Instance)
 	x, err := b.takeName(*r)
 	if err != nil {
 		return backend.Info{}, err
@@ -188,12 +187,8 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 
 // taken returns the error of a session's name.
 func (b *driver) taken(session string) error {
-	x, err := b.readSandbox(session)
-	switch {
-	case err != nil && exists(b.dirs.sandbox(session)):
-		return fmt.Errorf("local: the directory of session %s is not a sandbox: %w", session, backend.ErrExists)
-	case err == nil && x.damaged && x.made():
-		return fmt.Errorf("local: session %s has a running sandbox with a damaged record; remove it first: %w", session, backend.ErrExists)
+	if _, err := b.readSandbox(session); err != nil && exists(b.dirs.sandbox(session)) {
+		return fmt.Errorf("local: sandboxes/%s of the state directory is damaged or not a sandbox; remove it: %w", session, backend.ErrExists)
 	}
 	return fmt.Errorf("local: session %s already has a sandbox: %w", session, backend.ErrExists)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
@@ -106,27 +105,14 @@ func filterMatches(f backend.Filter, r *record) bool {
 
 // sweepOne removes a sandbox of the instance whose creator died. Others stay.
 func (b *driver) sweepOne(ctx context.Context, session, instance string) {
-	dead := func(x *sandbox) bool { return !x.made() }
-	err := b.clear(ctx, session, instance, dead, b.abandon)
-	if err != nil {
+	if err := b.clear(ctx, session, instance); err != nil {
 		b.log.Warn("local: cannot remove leftovers of an interrupted create", "session", session, "error", err)
 	}
 }
 
-// reclaim removes a sandbox of the instance whose record is lost and of which nothing lives, for a new one of the session.
-// The workspace stays.
-func (b *driver) reclaim(ctx context.Context, session, instance string) {
-	dead := func(x *sandbox) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
-	err := b.clear(ctx, session, instance, dead, b.drop)
-	if err != nil {
-		b.log.Warn("local: cannot remove a damaged sandbox", "session", session, "error", err)
-	}
-}
-
-// clear removes a sandbox of the instance, if it is dead. One that is in use stays.
-func (b *driver) clear(ctx context.Context, session, instance string, dead func(*sandbox) bool, remove func(context.Context, *sandbox) error) error {
+func (b *driver) clear(ctx context.Context, session, instance string) error {
 	x, err := b.readSandbox(session)
-	if err != nil || x.instance() != instance || !dead(x) {
+	if err != nil || x.instance() != instance || x.made() {
 		return nil
 	}
 	if ok, err := x.tryLock(); !ok || err != nil {
@@ -135,10 +121,10 @@ func (b *driver) clear(ctx context.Context, session, instance string, dead func(
 	defer x.unlock()
 	// What was read may have been unfinished, or of another one.
 	again, err := b.readSandbox(session)
-	if err != nil || !x.current() || !dead(again) {
+	if err != nil || !x.current() || again.made() {
 		return nil
 	}
-	return remove(ctx, again)
+	return b.abandon(ctx, again)
 }
 
 // Start starts a stopped sandbox.
@@ -151,8 +137,8 @@ func (b *driver) Start(ctx context.Context, id string) error {
 	if _, ok := x.running(b.machine.boot); ok {
 		return nil
 	}
-	if x.damaged {
-		return fmt.Errorf("local: the sandbox's record is damaged, so it cannot be started: %w", backend.ErrLost)
+	if !x.made() { // its creator died
+		return notFound(id)
 	}
 	if _, ok := x.started(); !ok { // then nothing may run, whatever the files tell
 		if err := b.halt(ctx, x); err != nil {
@@ -178,18 +164,11 @@ func (b *driver) halt(ctx context.Context, x *sandbox) error {
 		return fmt.Errorf("local: stopping: %w", scrub(err))
 	}
 	if p, ok := x.started(); ok {
-		if x.damaged && p.alive(b.machine.boot) {
-			x.Group = b.foundGroup(p)
-		}
 		if err := p.kill(ctx, b.machine.boot); err != nil {
 			return err
 		}
 	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // what the sandbox's files do not tell of
 		return err
-	} else if x.lives(b.machine.boot) {
-		if time.Sleep(time.Second); x.lives(b.machine.boot) { // not a child between fork and exec that has the socket of a failed start
-			return fmt.Errorf("local: the running sandbox's process record is damaged; kill its process manually: %w", backend.ErrUnavailable)
-		}
 	}
 	if err := b.group(x).remove(ctx); err != nil {
 		return err

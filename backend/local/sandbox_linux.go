@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -84,11 +83,10 @@ func notFound(id string) error {
 type sandbox struct {
 	dir string
 	record
-	fork    *backend.ForkOf // what its workspace begins as, if it is made
-	held    io.Closer       // keeps the workspace of a fork mounted until the sandbox has it; nil for none
-	damaged bool            // the record is lost, or not yet written
-	lock    *flock.Flock    // nil while it is not locked
-	disk    errgroup.Group  // writes that must reach the disk before the sandbox is made
+	fork *backend.ForkOf // what its workspace begins as, if it is made
+	held io.Closer       // keeps the workspace of a fork mounted until the sandbox has it; nil for none
+	lock *flock.Flock    // nil while it is not locked
+	disk errgroup.Group  // writes that must reach the disk before the sandbox is made
 }
 
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
@@ -100,19 +98,24 @@ func (x *sandbox) letGo() {
 	}
 }
 
-// readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. Of one whose record is damaged, or
-// not written yet, no more is known than what the directory's link holds.
+// readSandbox reads a sandbox without locking it. It fails with ErrNotFound if there is none, or if its record is damaged. Of a
+// sandbox whose creation has not written the record yet, only the content of the directory's link is known.
 func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
-	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
-		return x, nil
+	for range 2 { // the record may be written just now
+		if err := readJSON(x.file(recordFile), &x.record); err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
+			return x, nil
+		}
+		if !x.made() {
+			break
+		}
 	}
 	target, err := os.Readlink(x.file(identityLink))
 	nonce, instance, ok := strings.Cut(target, "@")
-	if err != nil || !ok {
-		return nil, notFound(session) // what lies there, if anything, is none of ours
+	if err != nil || !ok || x.made() {
+		return nil, notFound(session)
 	}
-	x.record, x.damaged = nameOnly(session, instance, nonce), true
+	x.record = nameOnly(session, instance, nonce)
 	return x, nil
 }
 
@@ -206,23 +209,6 @@ func (x *sandbox) started() (process, bool) {
 		return p, false
 	}
 	return p, true
-}
-
-// lives reports whether anything of the sandbox may still run. Its socket is asked when its files do not say.
-func (x *sandbox) lives(boot string) bool {
-	if _, ok := x.running(boot); ok {
-		return true
-	}
-	path, done, err := x.socketPath()
-	if err != nil {
-		return false
-	}
-	defer done()
-	conn, err := net.Dial("unix", path)
-	if err == nil {
-		_ = conn.Close() // nothing was said
-	}
-	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
 // made reports whether Create came to its end.

@@ -37,8 +37,8 @@ func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots
 		return err
 	}
 	defer x.unlock()
-	if x.damaged {
-		return fmt.Errorf("local: the sandbox's record is damaged: %w", backend.ErrLost)
+	if !x.made() { // its creator died
+		return notFound(id)
 	}
 	if err := f(b.snapshots(x)); err != nil {
 		return fmt.Errorf("local: %w", scrub(err))
