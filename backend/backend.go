@@ -26,6 +26,12 @@ import (
 // testable with errors.Is. Other errors must wrap one of the sentinels of this package where one fits, so that callers
 // never look at text.
 type SandboxBackend interface {
+	// Name returns the driver's name, such as "docker". It shows in errors and spans.
+	Name() string
+
+	// Ping asks the engine whether it is there, and what it is. ErrUnavailable when it is not there.
+	Ping(ctx context.Context) (EngineInfo, error)
+
 	// Create makes a sandbox from spec and starts it. The image is used from the engine or pulled as spec.Pull says.
 	// A failure, a cancelled context included, must leave nothing behind. A limit or mode that was asked for and that
 	// the engine cannot enforce must fail with ErrUnsupported.
@@ -59,21 +65,10 @@ type SandboxBackend interface {
 	Close() error
 }
 
-// Namer is implemented by drivers that have a name: "docker", "containerd". It shows in errors and spans.
-type Namer interface {
-	Name() string
-}
-
 // Connector is implemented by drivers that can open a stream to the guest beside the owner's: another host process,
 // such as a command line beside a running workflow, uses it without disturbing the owner.
 type Connector interface {
 	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
-}
-
-// Pinger is implemented by drivers whose engine can be asked whether it is there. Ping returns an error that wraps
-// ErrUnavailable when it is not.
-type Pinger interface {
-	Ping(ctx context.Context) (EngineInfo, error)
 }
 
 // WorkspaceKeeper is implemented by drivers whose workspace is a thing apart, which the engine may still have when the

@@ -88,6 +88,8 @@ func newManager(t testing.TB, b backend.SandboxBackend, opts *session.Options) *
 
 func (e *engine) Name() string { return "processes" }
 
+func (e *engine) Ping(context.Context) (backend.EngineInfo, error) { return backend.EngineInfo{}, nil }
+
 func (e *engine) hook() (create func(context.Context, backend.Spec) error, remove func(string) error, dial func(context.Context, string) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -104,7 +104,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		return nil, fmt.Errorf("%w: Options.Environments requires an Instance, because environments outlive this process", backend.ErrInvalid)
 	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
-	o.Engine = cmp.Or(o.Engine, driverName(b))
+	o.Engine = cmp.Or(o.Engine, b.Name())
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		return nil, fmt.Errorf("session store: %w", err)
 	}
 	m := &Manager{
-		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
+		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
 		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
 	}
@@ -178,14 +178,6 @@ func (m *Manager) Owner() string { return m.owner }
 
 // Instance returns the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
-
-// driverName returns a driver's name for errors and spans.
-func driverName(b backend.SandboxBackend) string {
-	if n, ok := optional[backend.Namer](b); ok {
-		return n.Name()
-	}
-	return "engine"
-}
 
 // keyAttributes returns the run and key that a span is about.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {

@@ -45,7 +45,7 @@ const patience = 3 * time.Minute
 
 // Harness describes a driver and its engine to the suite. Fields are required unless their comment says otherwise.
 type Harness struct {
-	// Name is the driver's, as of its Namer: "docker".
+	// Name is the driver's: "docker".
 	Name string
 	// New makes a backend of its own on the one engine and state that all of the suite's backends share, as another
 	// process of the same user would. The suite closes it.

@@ -264,15 +264,10 @@ func (s *suite) defaults(t *testing.T, got backend.Limits) {
 
 // name checks what the driver calls itself.
 func (s *suite) name(t *testing.T) {
-	n, ok := s.b.(backend.Namer)
-	if !ok || n.Name() != s.h.Name {
-		t.Errorf("the driver's name is not %q", s.h.Name)
+	if got := s.b.Name(); got != s.h.Name {
+		t.Errorf("the driver's name is %q, want %q", got, s.h.Name)
 	}
-	p, ok := s.b.(backend.Pinger)
-	if !ok {
-		t.Fatal("the driver is no Pinger")
-	}
-	e, err := p.Ping(t.Context())
+	e, err := s.b.Ping(t.Context())
 	machine := e.Kernel != "" && e.Arch != "" && e.Cgroup != ""
 	if err != nil || e.Name != s.h.Name || e.Version == "" || e.OS == "" || machine == s.h.Cluster {
 		t.Errorf("Ping: %+v, %v", e, err)

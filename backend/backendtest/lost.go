@@ -121,9 +121,7 @@ func (s *suite) closedBackend(t *testing.T) {
 	errs["Create"] = second(gone.b.Create(t.Context(), s.spec()))
 	errs["List"] = second(gone.b.List(t.Context(), backend.Filter{}))
 	errs["Remove"] = gone.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})
-	if p, ok := gone.b.(backend.Pinger); ok {
-		errs["Ping"] = second(p.Ping(t.Context()))
-	}
+	errs["Ping"] = second(gone.b.Ping(t.Context()))
 	for name, err := range errs {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

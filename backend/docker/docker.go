@@ -85,6 +85,8 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is Docker's own.
 type driver struct {
+	kit.NoSnapshots // where there is no engine on this machine
+
 	opts  Options
 	api   *client.Client
 	log   *slog.Logger

@@ -52,7 +52,7 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	case p.Asked.PIDs > 0:
 		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: %w", backend.ErrUnsupported)
 	case s.Fork != nil:
-		return nil, errNoSnapshots
+		return nil, fmt.Errorf("kubernetes: %w", kit.ErrNoSnapshots)
 	case s.Environment != "":
 		return nil, errNoEnvironments
 	case len(s.Mounts) > 0:

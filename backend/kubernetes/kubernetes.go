@@ -114,6 +114,8 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is the cluster's own.
 type driver struct {
+	kit.NoSnapshots
+
 	opts   Options
 	config *rest.Config
 	http   *http.Client // of api; streams have connections of their own
@@ -356,28 +358,6 @@ func (d *driver) Environments(context.Context, string) ([]backend.Environment, e
 
 // RemoveEnvironment has nothing to remove.
 func (d *driver) RemoveEnvironment(context.Context, string, string) error { return nil }
-
-// errNoSnapshots: a volume's files can be kept by its class alone.
-var errNoSnapshots = fmt.Errorf("kubernetes: snapshots are not supported: %w", backend.ErrUnsupported)
-
-// Snapshot fails.
-func (d *driver) Snapshot(context.Context, string, string) (backend.Snapshot, error) {
-	return backend.Snapshot{}, errNoSnapshots
-}
-
-// Snapshots fails.
-func (d *driver) Snapshots(context.Context, string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
-	return nil, "", errNoSnapshots
-}
-
-// CopySnapshot fails.
-func (d *driver) CopySnapshot(context.Context, string, backend.ForkOf) error { return errNoSnapshots }
-
-// RemoveSnapshot fails.
-func (d *driver) RemoveSnapshot(context.Context, string, string) error { return errNoSnapshots }
-
-// Rollback fails.
-func (d *driver) Rollback(context.Context, string, string) error { return errNoSnapshots }
 
 // FindImage cannot be answered: images are on nodes.
 func (d *driver) FindImage(context.Context, string) (string, error) {

@@ -170,8 +170,6 @@ func (e *engine) answer(c Command) Answer {
 
 var _ interface {
 	backend.SandboxBackend
-	backend.Namer
 	backend.Connector
-	backend.Pinger
 	backend.WorkspaceKeeper
 } = (*Backend)(nil)

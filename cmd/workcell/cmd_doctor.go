@@ -238,14 +238,9 @@ func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) 
 // engine asks the engine who it is.
 func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d engines.Engine) bool {
 	r.there = true
-	p, ok := b.(backend.Pinger)
-	if !ok {
-		r.add("engine", verdictOK, "answers", "")
-		return true
-	}
 	bounded, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	info, err := p.Ping(bounded)
+	info, err := b.Ping(bounded)
 	if err != nil {
 		r.absent(ctx, d, err)
 		return false

@@ -69,7 +69,7 @@ type runNote struct {
 // note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
 func (h *host) note(path string) (string, error) {
 	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engine}
-	n.Backend = engines.NameOf(h.m.Backend())
+	n.Backend = h.m.Backend().Name()
 	script, isScript := scriptOf(n.Model)
 	var errs []error
 	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script} {
@@ -257,7 +257,7 @@ func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
 func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
 	if n.Detached {
-		if has := engines.NameOf(m.Backend()); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
+		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
 			err := fmt.Errorf("the run requires backend %s, but this host uses %s", n.Backend, has)
 			return fail(exitInvalid, err, "set WORKCELL_BACKEND="+n.Backend)
 		}

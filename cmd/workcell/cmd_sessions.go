@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
@@ -247,7 +246,7 @@ func (a *app) sandboxRows(ctx context.Context, m *session.Manager, all bool) ([]
 		if rec.Engine == a.engine && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
 			info := session.Info{
 				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
-				Backend: engines.NameOf(m.Backend()), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: session.StateLost,
+				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: session.StateLost,
 			}
 			if rec.State == session.RecordClosed {
 				info.State = stateRemoved

@@ -104,12 +104,12 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 		return nil, nil, err
 	}
 	opts.Pool = a.poolSpecs(conf)
-	if engines.NameOf(driver) == engines.Local {
+	if driver.Name() == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}
 	if store != nil {
 		a.engine = opts.Engine
-		opts.Store = a.guarded(store, place, engines.NameOf(driver))
+		opts.Store = a.guarded(store, place, driver.Name())
 	}
 	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made

@@ -78,7 +78,7 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 	config, err := img.ConfigFile()
 	must(t, err)
 	config = config.DeepCopy()
-	info, err := w.driver.(backend.Pinger).Ping(t.Context())
+	info, err := w.driver.Ping(t.Context())
 	must(t, err)
 	config.OS, config.Architecture = "linux", cmp.Or(info.Arch, runtime.GOARCH)
 	img, err = mutate.ConfigFile(img, config)
@@ -311,7 +311,7 @@ func unusableState(t *testing.T) {
 func TestL8Features(t *testing.T) {
 	t.Parallel()
 	caps := w.driver.Capabilities()
-	info, err := w.driver.(backend.Pinger).Ping(t.Context())
+	info, err := w.driver.Ping(t.Context())
 	must(t, err)
 	version := "1"
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {

@@ -128,14 +128,6 @@ func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, err
 	return e.Open(ctx)
 }
 
-// NameOf returns the name of a driver.
-func NameOf(b backend.SandboxBackend) string {
-	if n, ok := b.(backend.Namer); ok {
-		return n.Name()
-	}
-	return "engine"
-}
-
 // identified is a driver whose engine says what tells it from all others: an address is not enough.
 type identified interface {
 	Identity(ctx context.Context) (string, error)
@@ -170,13 +162,13 @@ func (s Set) ID(ctx context.Context, name string) (string, error) {
 func (s Set) IDOf(ctx context.Context, b backend.SandboxBackend) (string, error) {
 	i, ok := b.(identified)
 	if !ok {
-		return s.ID(ctx, NameOf(b))
+		return s.ID(ctx, b.Name())
 	}
 	id, err := i.Identity(ctx)
 	if err != nil {
 		return "", err
 	}
-	return idOf(NameOf(b), id), nil
+	return idOf(b.Name(), id), nil
 }
 
 func idOf(name, address string) string {
