@@ -29,7 +29,7 @@ type SandboxBackend interface {
 	// Name returns the driver's name, such as "docker". It shows in errors and spans.
 	Name() string
 
-	// Ping asks the engine whether it is there, and what it is. ErrUnavailable when it is not there.
+	// Ping describes the engine. It returns an error that wraps ErrUnavailable if the engine does not answer.
 	Ping(ctx context.Context) (EngineInfo, error)
 
 	// Create makes a sandbox from spec and starts it. The image is used from the engine or pulled as spec.Pull says.

@@ -10,14 +10,14 @@ import (
 // Snapshotter is implemented by drivers that can keep states of a workspace, give them back, and make further sandboxes of them
 // (Spec.Fork). Snapshots belong to their workspace and are removed with it.
 //
-// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. In whatever moment the process
-// ends, a snapshot must be whole or not there at all, and the workspace must be what it was, or become what the snapshot is,
-// before anybody reaches the sandbox again.
+// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. Both must be crash-safe:
+// a snapshot exists completely or not at all, and an interrupted rollback leaves the workspace unchanged or is
+// completed before the next access to the sandbox.
 type Snapshotter interface {
 	// Snapshot keeps the files of a running sandbox's workspace under a name that CheckSnapshotName accepts. ErrExists when the
 	// name is taken, ErrCapacity when there are MaxSnapshots, ErrNoRoom when the disk is full.
 	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
-	// Snapshots returns those of a sandbox, oldest first, and what the next one would be made with: nothing if its commands
+	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism of the next one; empty if the commands
 	// cannot be frozen.
 	Snapshots(ctx context.Context, id string) ([]Snapshot, SnapshotMechanism, error)
 	// CopySnapshot gives a sandbox a snapshot of another one of its instance, under its name, to which it can be rolled back. The

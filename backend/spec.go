@@ -42,8 +42,8 @@ type Enforcement string
 
 // Enforcements, the strongest first.
 const (
-	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it. Its space is set aside:
-	// what others do to the disk then takes nothing of it.
+	// WorkspaceSized: a separate file system of that size, with a matching number of files. Its space is reserved, so that
+	// other writes to the disk do not use it.
 	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
 	// module's drivers only local has it, for a root that can be written to.

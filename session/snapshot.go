@@ -19,9 +19,10 @@ const forksTogether = 4
 // errNoSnapshots: the driver keeps no states of workspaces.
 var errNoSnapshots = fmt.Errorf("%w: snapshots are not supported by this engine", backend.ErrUnsupported)
 
-// Snapshot keeps the files of the work directory as they are under a name, of 1 to 128 letters, digits, '_', '-' and '.'. Commands
-// are frozen meanwhile; if that is not possible, it fails with backend.ErrUnsupported. What a command has not written yet is not in it.
-// Snapshots go with the workspace. A name that is taken is backend.ErrExists, one more than backend.MaxSnapshots backend.ErrCapacity.
+// Snapshot keeps the files of the work directory as they are under a name, of 1 to 128 letters, digits, '_', '-' and
+// '.'. While it copies, commands are frozen; if they cannot be frozen, it fails with backend.ErrUnsupported. Data that
+// a command has not written yet is not in it. Snapshots go with the workspace. A name that is taken is
+// backend.ErrExists, one more than backend.MaxSnapshots backend.ErrCapacity.
 func (s *Session) Snapshot(ctx context.Context, name string) (snap backend.Snapshot, err error) {
 	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context, k backend.Snapshotter) error {
 		snap, err = k.Snapshot(ctx, s.engine.ID, name)

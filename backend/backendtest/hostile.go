@@ -107,8 +107,8 @@ func (s *suite) scratchImages(t *testing.T) {
 	}
 }
 
-// linkedImages have a link or a file where something is mounted. The runtime resolves it within the image: the sandbox runs, or is
-// refused, and what it shows is the image's own.
+// linkedImages have a link or a file at a mount point. The runtime resolves it within the image, so the sandbox runs
+// or is refused.
 func (s *suite) linkedImages(t *testing.T) {
 	data := v1.Config{Volumes: map[string]struct{}{"/a/data": {}}}
 	for what, c := range map[string]struct {

@@ -39,7 +39,7 @@ type driver struct {
 
 	calls  *kit.Calls
 	pulls  kit.Pulls
-	images sync.Map // *image by the digest of what a reference names: content never changes
+	images sync.Map // *image by the digest of its manifest: content never changes
 
 	known sync.Map // *record by id, of sandboxes that are ours; records never change
 }

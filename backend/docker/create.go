@@ -72,7 +72,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	return info, nil
 }
 
-// make makes the container, then starts it. A new workspace gets its owner meanwhile.
+// make creates the container, then starts it while a new workspace gets its owner.
 func (c *creation) make(ctx context.Context) error {
 	if c.p.Spec.Network == backend.NetworkBridge {
 		if err := c.b.ensureNetwork(ctx); err != nil {

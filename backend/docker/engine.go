@@ -28,7 +28,7 @@ type engine struct {
 	profile        string // by this; empty for the engine's own
 	defaultRuntime string
 	root           string // where the engine keeps its data, on its own machine
-	terminals      bool   // it can mount a devpts of ours
+	terminals      bool   // it can mount our devpts
 }
 
 // probe asks the engine whether it is there and can be used.

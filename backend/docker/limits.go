@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// resources translates limits; for root see kit.FileBytes. What the engine cannot do was refused before
-// when it was asked for.
+// resources translates limits; for root see kit.FileBytes. Requested limits that the engine cannot enforce were refused
+// before.
 func (e *engine) resources(l backend.Limits, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {

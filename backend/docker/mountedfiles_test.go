@@ -21,7 +21,8 @@ func TestMountedFiles(t *testing.T) {
 		if got := backendtest.Sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file+" && echo written"); got != "written\n" {
 			t.Errorf("%s: %q", file, got)
 		}
-		if res := backendtest.Exec(t, conn, "/bin/sh", "-c", "head -c 3M /dev/zero >>/etc/"+file+"; head -c 3M /dev/zero >/var/more; sleep 30"); res.State != wire.ExecQuotaKilled {
+		script := "head -c 3M /dev/zero >>/etc/" + file + "; head -c 3M /dev/zero >/var/more; sleep 30"
+		if res := backendtest.Exec(t, conn, "/bin/sh", "-c", script); res.State != wire.ExecQuotaKilled {
 			t.Errorf("%s: %s after 6 MiB of 4", file, res.State)
 		}
 		if got := backendtest.Sh(t, conn, ": >/etc/"+file+" && echo emptied"); got != "emptied\n" {

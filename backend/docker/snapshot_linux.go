@@ -204,7 +204,8 @@ func (c *creation) forkFiles(ctx context.Context) error {
 		if exists(filepath.Join(own, forkedFile)) { // another process was at it, and has done it
 			return nil
 		}
-		_, err := origin.Fork(ctx, from.Snapshot, snapshots.Target{Files: filepath.Join(own, "_data")}) // a directory needs no closing
+		to := snapshots.Target{Files: filepath.Join(own, "_data")}
+		_, err := origin.Fork(ctx, from.Snapshot, to) // a directory needs no closing
 		if err == nil {
 			err = os.WriteFile(filepath.Join(own, forkedFile), nil, 0o600)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// The methods of kit.NoSnapshots remain: snapshots are files of the engine's machine, which is another one here.
+// Snapshots are files of the engine's machine, which is a virtual machine here: the methods of kit.NoSnapshots apply.
 
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)

@@ -94,7 +94,8 @@ func (b *driver) resolveMounts(p *plan) error {
 
 // makeLabels joins the user's labels with ours.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
-	js, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: slices.Sorted(maps.Keys(p.Spec.Labels))})
+	names := slices.Sorted(maps.Keys(p.Spec.Labels))
+	js, err := json.Marshal(config{Record: p.Record(backend.WorkspaceWatched), Labels: names})
 	if err != nil {
 		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
 	}

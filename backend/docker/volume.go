@@ -45,7 +45,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 		return false, false, fmt.Errorf("docker: volume %s belongs to another session: %w", p.volume, backend.ErrExists)
 	}
 	if len(v.Options) > 0 {
-		return false, false, fmt.Errorf("docker: volume %s has mount options; remove it first: %w", p.volume, backend.ErrExists)
+		return false, false, fmt.Errorf("docker: volume %s has mount options; remove it: %w", p.volume, backend.ErrExists)
 	}
 	half = b.half(v)
 	if half && p.Spec.Fork == nil {

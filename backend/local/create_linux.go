@@ -188,7 +188,8 @@ func (b *driver) takeName(r record) (*sandbox, error) {
 // taken returns the error of a session's name.
 func (b *driver) taken(session string) error {
 	if _, err := b.readSandbox(session); err != nil && exists(b.dirs.sandbox(session)) {
-		return fmt.Errorf("local: sandboxes/%s of the state directory is damaged or not a sandbox; remove it: %w", session, backend.ErrExists)
+		return fmt.Errorf("local: sandboxes/%s in the state directory is damaged or not a sandbox; remove it: %w",
+			session, backend.ErrExists)
 	}
 	return fmt.Errorf("local: session %s already has a sandbox: %w", session, backend.ErrExists)
 }

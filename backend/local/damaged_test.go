@@ -63,7 +63,8 @@ func TestDirectoryRemoved(t *testing.T) {
 	<-next.Done()
 }
 
-// TestDamagedRecord verifies that a sandbox whose record is damaged is neither shown nor touched, and that its name stays taken.
+// TestDamagedRecord verifies that a sandbox with a damaged record is neither shown nor touched, and that its name
+// stays taken.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -85,7 +86,8 @@ func TestDamagedRecord(t *testing.T) {
 		if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("%.20q: Start: %v", text, err)
 		}
-		if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "damaged") {
+		_, err = b.Create(t.Context(), spec)
+		if !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%.20q: Create: %v, want ErrExists about a damaged sandbox", text, err)
 		}
 		if err := os.WriteFile(file, whole, 0o600); err != nil {

@@ -120,7 +120,8 @@ func (b *driver) tryIsolation(ctx context.Context) error {
 }
 
 func (b *driver) try(ctx context.Context, root backend.RootMode) error {
-	r := &record{Record: kit.Record{Root: root, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}, IDs: ids{User: launch.ID{UID: 1000, GID: 1000}}}
+	limits := b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))
+	r := &record{Record: kit.Record{Root: root, Limits: limits}, IDs: ids{User: launch.ID{UID: 1000, GID: 1000}}}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}

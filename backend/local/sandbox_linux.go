@@ -98,12 +98,13 @@ func (x *sandbox) letGo() {
 	}
 }
 
-// readSandbox reads a sandbox without locking it. It fails with ErrNotFound if there is none, or if its record is damaged. Of a
-// sandbox whose creation has not written the record yet, only the content of the directory's link is known.
+// readSandbox reads a sandbox without locking it. It returns ErrNotFound if the sandbox does not exist or its record
+// is damaged. Before its creator has written the record, only the content of the directory's link is known.
 func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
 	for range 2 { // the record may be written just now
-		if err := readJSON(x.file(recordFile), &x.record); err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
+		err := readJSON(x.file(recordFile), &x.record)
+		if err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
 			return x, nil
 		}
 		if !x.made() {

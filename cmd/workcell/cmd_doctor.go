@@ -437,7 +437,7 @@ func (r *engineReport) snapshots(ctx context.Context, s *session.Session) {
 	case err != nil:
 		r.add(name, verdictOK, "not available: "+sanitize.Line(err.Error()), "")
 	case mechanism == "":
-		r.add(name, verdictOK, "not available: commands cannot be frozen", "run as root, or in a delegated cgroup (see docs/local.md)")
+		r.add(name, verdictOK, "not available: cannot freeze commands", "run as root, or in a delegated cgroup")
 	case mechanism == backend.SnapshotReflink:
 		r.add(name, verdictOK, "reflink: snapshots share blocks with the workspace", "")
 	default:

@@ -160,7 +160,7 @@ func TestL4DiskFull(t *testing.T) {
 }
 
 // TestL4Reserved verifies that a workspace with a separate file system has its space reserved. On a full disk it can be
-// written to, up to its limit, and what was written stays. A workspace for which the disk has no room is not created.
+// written to, up to its limit, and the data stays. If the disk has no room for a workspace, it is not created.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
 	if w.name == "docker" { // which monitors the size

@@ -39,8 +39,8 @@ func CgroupMounts() map[string]string {
 // Accounting is the controller that counts CPU time on version 1.
 const Accounting = "cpuacct"
 
-// OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts. dir is the
-// group's directory of the memory controller.
+// OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts.
+// dir is the group's directory of the memory controller.
 func OOMKills(dir string, v2 bool) int64 {
 	file := "memory.oom_control"
 	if v2 {

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestOOMKills reads files as the kernel writes them for either version of control groups; a test machine has one of them.
+// TestOOMKills reads files as the kernel writes them for either version of control groups.
 func TestOOMKills(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

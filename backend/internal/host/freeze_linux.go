@@ -65,8 +65,9 @@ func ProcessesOf(pid int, own func(group string) bool) Processes {
 // CanFreeze reports whether Freeze has a control group to freeze.
 func (p Processes) CanFreeze() bool { return p.group != "" }
 
-// Freeze stops all processes of a running sandbox, the main one included. It fails with backend.ErrUnsupported if this process
-// may not do that, and with backend.ErrUnavailable if a process does not stop in time: a copy of the files would mix two states.
+// Freeze stops all processes of a running sandbox, the main one included. It fails with backend.ErrUnsupported if this
+// process may not do that, and with backend.ErrUnavailable if a process does not stop in time, because a copy of the
+// files would mix two states.
 func (p Processes) Freeze(ctx context.Context) error {
 	if p.PID == 0 {
 		return nil
@@ -120,8 +121,8 @@ func (p Processes) frozen() bool {
 	return err == nil && strings.TrimSpace(string(b)) == "FROZEN"
 }
 
-// EndOthers kills all processes of the frozen sandbox but the main one, and those that run the same program and were started from
-// outside: streams of the engine's. They end when they thaw.
+// EndOthers kills all processes of the frozen sandbox except the main one and the engine's streams, which run the same
+// program and were started from outside. They end when they thaw.
 func (p Processes) EndOthers() error {
 	var own unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &own); err != nil {

@@ -23,7 +23,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestFreezeFails verifies that processes which do not stop, or may not be frozen, are an error, and that they run again.
+// TestFreezeFails verifies the errors of processes that cannot be frozen, and that they run again.
 func TestFreezeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -34,8 +34,10 @@ func TestFreezeFails(t *testing.T) {
 		processes host.Processes
 		want      error
 	}{
-		"busy": {host.InGroup(os.Getpid(), dir), backend.ErrUnavailable}, "no group": {host.Processes{PID: os.Getpid()}, backend.ErrUnsupported},
-		"exited": {host.Processes{PID: 1 << 30}, backend.ErrLost}, "stopped sandbox": {},
+		"busy":            {host.InGroup(os.Getpid(), dir), backend.ErrUnavailable},
+		"no group":        {host.Processes{PID: os.Getpid()}, backend.ErrUnsupported},
+		"exited":          {host.Processes{PID: 1 << 30}, backend.ErrLost},
+		"stopped sandbox": {},
 	} {
 		if err := c.processes.Freeze(t.Context()); !errors.Is(err, c.want) {
 			t.Errorf("%s: Freeze = %v, want %v", what, err, c.want)

@@ -57,7 +57,8 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 // transient reports whether an error comes from a shortage of now.
 func transient(err error) bool {
 	for _, e := range []error{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR,
+		syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY,
+		syscall.EINTR,
 	} {
 		if errors.Is(err, e) {
 			return true

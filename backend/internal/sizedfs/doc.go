@@ -1,8 +1,8 @@
 // Package sizedfs makes file systems of a given size in ordinary files, for directories that must not grow beyond it.
 //
 // All that the file may take of its disk is set aside when it is made, so that what was written does not depend on what
-// others do to the disk later: a write into a hole of a full disk is lost after it was said to be done. If the disk's file
-// system cannot reserve space, Format and Probe fail.
+// others do to the disk later: a write into a hole of a full disk is lost after it succeeded. If the disk's file system
+// cannot reserve space, Format and Probe fail.
 //
 // It is mounted through a loop device that the kernel releases by itself when the last mount and the last descriptor of it
 // are gone, so that nothing is left to clean up when a process dies, however it dies. Only Linux has it, and only root may

@@ -80,7 +80,7 @@ func firstLine(out string) string {
 	return line
 }
 
-// empty removes what a new file system holds already.
+// empty removes the directory lost+found of a new file system.
 func empty(file string) error {
 	root, err := Mount(file)
 	if err != nil {

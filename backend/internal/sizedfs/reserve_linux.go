@@ -33,8 +33,9 @@ func noRoom(taken, free, kept int64) error {
 	return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 }
 
-// reserve sets aside what the file system in f may take. It does not use the library's posix_fallocate, which writes zeros if
-// the disk's file system cannot reserve space. Others may reserve at the same time, so it checks the room afterwards.
+// reserve sets aside the space of the file system in f. It does not use the library's posix_fallocate, which writes
+// zeros if the disk's file system cannot reserve space. Others may reserve at the same time, so it checks the room
+// afterwards.
 func reserve(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {

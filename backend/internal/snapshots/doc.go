@@ -1,9 +1,9 @@
 // Package snapshots keeps states of a workspace beside it, and gives them back.
 //
-// A snapshot is a directory with copies of the files, which share their blocks where the file system can do that. A file that is as it
-// was in the snapshot that was made or rolled back to last is another name of the file there: snapshots are never written to. A
-// workspace that is a file system in a file is mounted to copy its files. Snapshots lie in a directory that goes with the workspace.
-// They are complete under another name before they get their own.
+// A snapshot is a directory with copies of the files, which share their blocks where the file system can do that. A
+// file that is as it was in the snapshot that was made or rolled back to last is another name of the file there:
+// snapshots are never written to. A file system in a file is mounted to copy its files. The directory with the
+// snapshots is removed with the workspace. Snapshots are complete under another name before they get their own.
 //
 // A rollback touches only files that have changed. That a file is the one which was copied shows in its inode number and the time
 // of its last change, which programs cannot set; what a process may write to without that is copied in any case.

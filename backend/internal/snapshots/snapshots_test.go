@@ -104,7 +104,8 @@ func asOrdinaryUser(t *testing.T) {
 	dir, err := os.MkdirTemp("/var/tmp", "workcell-snapshots-") // that of temporary files may be root's alone
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, errors.Join(os.Chmod(dir, 0o755), exec.Command("cp", self, dir+"/test").Run(), os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777)))
+	must(t, errors.Join(os.Chmod(dir, 0o755), exec.Command("cp", self, dir+"/test").Run()))
+	must(t, errors.Join(os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777))) // whatever the umask
 	cmd := exec.Command(dir+"/test", "-test.run=^"+t.Name()+"$", "-test.count=1")
 	cmd.Dir, cmd.Env = "/", []string{"TMPDIR=" + dir + "/tmp", "PATH=/usr/bin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61234, Gid: 61234}}

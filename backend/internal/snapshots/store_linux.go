@@ -413,7 +413,7 @@ func (w *Workspace) list() ([]record, error) {
 	return list, nil
 }
 
-// List returns the snapshots, and what the next one would be made with, if anything.
+// List returns the snapshots, and the mechanism of the next one; empty if the commands cannot be frozen.
 func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error) {
 	list, err := w.list()
 	out := make([]backend.Snapshot, 0, len(list))
@@ -426,7 +426,7 @@ func (w *Workspace) List() ([]backend.Snapshot, backend.SnapshotMechanism, error
 	return out, w.mechanism(), err
 }
 
-// mechanism finds out by a try, in files without a name. A file system of the workspace's own shares no blocks with others.
+// mechanism finds out by a try, in files without a name. A separate file system shares no blocks with others.
 func (w *Workspace) mechanism() backend.SnapshotMechanism {
 	if w.Image != "" {
 		return backend.SnapshotCopy
