@@ -71,7 +71,7 @@ func (e *LimitError) Error() string {
 	if e.Value%e.Limit.Scale != 0 {
 		name, value, least, most = name+" in bytes", e.Value, e.Limit.Min, e.Limit.Max
 	}
-	return fmt.Sprintf("%s is %d, it must be %d to %d: %v", name, value, least, most, ErrInvalid)
+	return fmt.Sprintf("%s must be %d to %d, not %d: %v", name, least, most, value, ErrInvalid)
 }
 
 // Unwrap returns ErrInvalid.

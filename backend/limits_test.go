@@ -49,9 +49,9 @@ func TestLimitTable(t *testing.T) {
 		t.Errorf("defaults %+v", backend.DefaultLimits())
 	}
 	for want, l := range map[string]backend.Limits{
-		"memory_mb is 1, it must be 16 to 4194304: invalid argument":                      {MemoryBytes: 1 << 20},
-		"memory_mb in bytes is 5, it must be 16777216 to 4398046511104: invalid argument": {MemoryBytes: 5},
-		"pids is 3, it must be 16 to 4194304: invalid argument":                           {PIDs: 3},
+		"memory_mb must be 16 to 4194304, not 1: invalid argument":                      {MemoryBytes: 1 << 20},
+		"memory_mb in bytes must be 16777216 to 4398046511104, not 5: invalid argument": {MemoryBytes: 5},
+		"pids must be 16 to 4194304, not 3: invalid argument":                           {PIDs: 3},
 	} {
 		if err := l.Validate(); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)

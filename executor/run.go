@@ -167,7 +167,7 @@ func (r *run) check() error {
 	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
 		return fmt.Errorf("%w: %q is not a session id", backend.ErrInvalid, r.t.ResumeID)
 	case r.o.Timeout < session.MinExecTimeout || r.o.Timeout > session.MaxExecTimeout:
-		return fmt.Errorf("%w: timeout %v is out of range, it must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
+		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
 	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:
 		return fmt.Errorf("%w: times and numbers of turns must not be negative", backend.ErrInvalid)
 	}

@@ -34,7 +34,7 @@ func (d *decoder) has(path string) bool { return d.at[path] != nil }
 // object sets the fields of a mapping and names the closest known key for an unknown one.
 func (d *decoder) object(n *yaml.Node, path string, fields []field) {
 	if n.Kind != yaml.MappingNode {
-		d.refuse(n, path, "", "%s must be a mapping, it is %s", path, kind(n))
+		d.refuse(n, path, "", "%s must be a mapping, not %s", path, kind(n))
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -68,7 +68,7 @@ func (d *decoder) unknown(key *yaml.Node, path string, fields []field) {
 func (d *decoder) text(p *string) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			d.refuse(n, path, "", "%s must be text, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be text, not %s", path, kind(n))
 			return
 		}
 		*p = n.Value
@@ -100,7 +100,7 @@ func enum[T ~string](d *decoder, p *T) func(*yaml.Node, string) {
 func (d *decoder) integer(p *int64) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
-			d.refuse(n, path, "", "%s must be a whole number, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be a whole number, not %s", path, kind(n))
 			return
 		}
 		if err := n.Decode(p); err != nil {
@@ -118,7 +118,7 @@ func (d *decoder) duration(p *Duration) func(*yaml.Node, string) {
 		v, hint, ok := yamlnode.Duration(n)
 		switch {
 		case !ok:
-			d.refuse(n, path, hint, "%s must be a duration, it is %s", path, kind(n))
+			d.refuse(n, path, hint, "%s must be a duration, not %s", path, kind(n))
 		case v == 0:
 			d.refuse(n, path, "remove it to use the default", "%s is 0", path)
 		}
@@ -131,7 +131,7 @@ func (d *decoder) duration(p *Duration) func(*yaml.Node, string) {
 func (d *decoder) boolean(p any) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(p) != nil {
-			d.refuse(n, path, "", "%s must be true or false, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be true or false, not %s", path, kind(n))
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (d *decoder) boolean(p any) func(*yaml.Node, string) {
 func (d *decoder) list(p *[]string) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.SequenceNode {
-			d.refuse(n, path, "", "%s must be a list, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be a list, not %s", path, kind(n))
 			return
 		}
 		*p = make([]string, len(n.Content))
@@ -155,7 +155,7 @@ func (d *decoder) list(p *[]string) func(*yaml.Node, string) {
 func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.MappingNode {
-			d.refuse(n, path, "", "%s must be a mapping of names to text, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be a mapping of names to text, not %s", path, kind(n))
 			return
 		}
 		*p = make(map[string]string, len(n.Content)/2)
@@ -164,7 +164,7 @@ func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
 			sub := join(path, key.Value)
 			d.at[sub] = key
 			if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
-				d.refuse(value, sub, `write "" for an empty value`, "%s must be text, it is %s", sub, kind(value))
+				d.refuse(value, sub, `write "" for an empty value`, "%s must be text, not %s", sub, kind(value))
 				continue
 			}
 			(*p)[key.Value] = value.Value
@@ -176,7 +176,7 @@ func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
 func (d *decoder) ports(p *map[string]int64) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.MappingNode {
-			d.refuse(n, path, "write {web: 8080}", "%s must be a mapping of names to ports, it is %s", path, kind(n))
+			d.refuse(n, path, "write {web: 8080}", "%s must be a mapping of names to ports, not %s", path, kind(n))
 			return
 		}
 		*p = make(map[string]int64, len(n.Content)/2)
@@ -273,7 +273,7 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 				"the short form takes a runtime, but %q is a mode", n.Value)
 		}
 	default:
-		d.fail(n, "write `sandbox: python`, or remove the key to have none", "`%s:` must be a runtime or a mapping, it is %s", path, kind(n))
+		d.fail(n, "write `sandbox: python`, or remove the key to have none", "`%s:` must be a runtime or a mapping, not %s", path, kind(n))
 	}
 }
 

@@ -123,7 +123,7 @@ func (r *reporter) decoder() *decoder {
 func (r *reporter) document(doc *Document) {
 	root := doc.root
 	if root.Kind != yaml.MappingNode {
-		r.fail(root, "write `key: value` lines", "the frontmatter must be a mapping, it is %s", kind(root))
+		r.fail(root, "write `key: value` lines", "the frontmatter must be a mapping, not %s", kind(root))
 		return
 	}
 	d := r.decoder()
@@ -210,7 +210,7 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 		var turns int64
 		d.integer(&turns)(n, "maxTurns")
 		if turns < 0 || turns > 10_000 {
-			d.fail(n, "", "maxTurns is %d, it must be 1 to 10000", turns)
+			d.fail(n, "", "maxTurns must be 1 to 10000, not %d", turns)
 		}
 		m.MaxTurns = int(turns)
 	case "toolChoice":
@@ -242,7 +242,7 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 // use reads `use:`; an entry for our own middleware is held to the rules of `sandbox:`.
 func (doc *Document) use(d *decoder, n *yaml.Node) {
 	if n.Kind != yaml.SequenceNode {
-		d.fail(n, "", "use must be a list, it is %s", kind(n))
+		d.fail(n, "", "use must be a list, not %s", kind(n))
 		return
 	}
 	for _, entry := range n.Content {

@@ -110,7 +110,7 @@ func (d *decoder) shortExecutor(s *Sandbox, field func(*Executor) func(*yaml.Nod
 func (d *decoder) amount(p *float64) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!float" && n.ShortTag() != "!!int" || n.Decode(p) != nil {
-			d.refuse(n, path, "", "%s must be a number, it is %s", path, kind(n))
+			d.refuse(n, path, "", "%s must be a number, not %s", path, kind(n))
 		} else if *p == 0 {
 			d.refuse(n, path, "remove it for no limit", "%s is 0", path)
 		}
@@ -140,7 +140,7 @@ func (c *checker) executor(s Sandbox) {
 	c.within("executor.timeout_seconds", x.TimeoutSeconds, 1, int64(bound.ExecTimeout.Seconds()))
 	c.within("executor.stall_seconds", x.StallSeconds, 1, int64(bound.ExecTimeout.Seconds()))
 	if usd := x.Budget.USD; !(usd >= 0 && usd <= maxExecutorUSD) {
-		c.add("executor.budget.usd", "", "executor.budget.usd is %v, it must be above 0 and at most %d", usd, maxExecutorUSD)
+		c.add("executor.budget.usd", "", "executor.budget.usd must be above 0 and at most %d, not %v", maxExecutorUSD, usd)
 	}
 	for name, list := range map[string][]string{"before": x.Before, "after": x.After, "skills": x.Skills} {
 		if len(list) > maxExecutorLines {

@@ -35,7 +35,7 @@ func TestExecutorsThatAreWrong(t *testing.T) {
 		"{command: claude, executor: codex}":                                          "x.prompt:2:20: command and executor set the same value; remove command",
 		"{command: claude, runtime: python}":                                          "x.prompt:2:37: runtime cannot be used in mode executor, which uses the coding agent's image; remove it, or set image",
 		"{command: claude, yield_ms: 5}":                                              "x.prompt:2:38: yield_ms requires code mode; in mode executor every call waits for the command; add mode: code, or remove it",
-		"{mode: executor, executor: {command: claude, budget: {usd: -1}}}":            "x.prompt:2:69: executor.budget.usd is -1, it must be above 0 and at most 100000",
+		"{mode: executor, executor: {command: claude, budget: {usd: -1}}}":            "x.prompt:2:69: executor.budget.usd must be above 0 and at most 100000, not -1",
 		"{mode: executor, executor: {command: claude, resume: always, max_turns: 0}}": "x.prompt:2:63: unknown executor.resume \"always\"; available: never, step, session\nx.prompt:2:82: sandbox.executor.max_turns is 0; remove it to use the default",
 	} {
 		_, err := frontmatter.Parse("x.prompt", []byte("---\nsandbox: "+src+"\n---\nx"))

@@ -134,40 +134,40 @@ func TestParseErrors(t *testing.T) {
 		{"unknown runtime", "---\nsandbox: pyton\n---\n", `a.prompt:2:10: unknown runtime "pyton"; did you mean "python"?`},
 		{"mode in short form", "---\nsandbox: code\n---\n", `a.prompt:2:10: the short form takes a runtime, but "code" is a mode; write`},
 		{"empty", "---\nsandbox:\nmodel: x\n---\n", "a.prompt:2:9: `sandbox:` is empty; write `sandbox: python`, or remove the key"},
-		{"false", "---\nsandbox: false\n---\n", "a.prompt:2:10: `sandbox:` must be a runtime or a mapping, it is false"},
-		{"list", "---\nsandbox: [python]\n---\n", "a.prompt:2:10: sandbox must be a mapping, it is a list"},
-		{"wrong type", "---\nsandbox:\n  limits: {pids: many}\n---\n", "a.prompt:3:18: sandbox.limits.pids must be a whole number, it is text"},
-		{"fraction", "---\nsandbox: {limits: {cpu_millicores: 0.5}}\n---\n", "must be a whole number, it is the number 0.5"},
-		{"number as text", "---\nsandbox: {limits: {pids: \"5\"}}\n---\n", "sandbox.limits.pids must be a whole number, it is text"},
-		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb is -1, it must be 16 to"},
+		{"false", "---\nsandbox: false\n---\n", "a.prompt:2:10: `sandbox:` must be a runtime or a mapping, not false"},
+		{"list", "---\nsandbox: [python]\n---\n", "a.prompt:2:10: sandbox must be a mapping, not a list"},
+		{"wrong type", "---\nsandbox:\n  limits: {pids: many}\n---\n", "a.prompt:3:18: sandbox.limits.pids must be a whole number, not text"},
+		{"fraction", "---\nsandbox: {limits: {cpu_millicores: 0.5}}\n---\n", "must be a whole number, not the number 0.5"},
+		{"number as text", "---\nsandbox: {limits: {pids: \"5\"}}\n---\n", "sandbox.limits.pids must be a whole number, not text"},
+		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb must be 16 to 4194304, not -1"},
 		{"zero", "---\nsandbox: {limits: {pids: 0}}\n---\n", "a.prompt:2:26: sandbox.limits.pids is 0; remove it to use the default"},
 		{"huge number", "---\nsandbox: {limits: {pids: 99999999999999999999}}\n---\n", "a.prompt:2:26: "},
 		{"exec timeout in seconds", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be 1 to 3600"},
-		{"exec timeout", "---\nsandbox: {limits: {exec_timeout: 3601s}}\n---\n", "a.prompt:2:34: limits.exec_timeout is 1h0m1s, it must be 1s to 1h"},
-		{"no unit", "---\nsandbox: {limits: {idle_timeout: 900}}\n---\n", "2:34: sandbox.limits.idle_timeout must be a duration, it is the number 900; add a unit, as in 900s"},
+		{"exec timeout", "---\nsandbox: {limits: {exec_timeout: 3601s}}\n---\n", "a.prompt:2:34: limits.exec_timeout must be 1s to 1h, not 1h0m1s"},
+		{"no unit", "---\nsandbox: {limits: {idle_timeout: 900}}\n---\n", "2:34: sandbox.limits.idle_timeout must be a duration, not the number 900; add a unit, as in 900s"},
 		{"neither word", "---\nsandbox: {limits: {timeout: 15m}}\n---\n", `2:20: unknown key "timeout" in sandbox.limits; available: cpu_millicores, memory_mb, pids, workspace_mb, idle_timeout, exec_timeout`},
 		{"idle time twice", "---\nsandbox: {limits: {timeout_seconds: 9, idle_timeout: 9s}}\n---\n", "2:37: limits.timeout_seconds and limits.idle_timeout set the same value"},
 		{"null value", "---\nsandbox:\n  image:\n---\n", "a.prompt:3:9: sandbox.image is empty; give a value or remove the key"},
-		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, it is text"},
+		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, not text"},
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
 		{"yield in compute mode", "---\nsandbox: {yield_ms: 500}\n---\n", "yield_ms requires code mode"},
 		{"snapshots in compute mode", "---\nsandbox: {snapshots: true}\n---\n", "snapshots require code mode"},
 		{"snapshots by name", "---\nsandbox: {mode: code, snapshots: [one]}\n---\n", "sandbox.snapshots must be true or false"},
 		{"a port in compute mode", "---\nsandbox: {ports: {web: 8080}}\n---\n", "ports require code mode"},
-		{"port out of range", "---\nsandbox: {mode: code, ports: {web: 65536}}\n---\n", "ports.web is 65536, it must be 1 to 65535"},
+		{"port out of range", "---\nsandbox: {mode: code, ports: {web: 65536}}\n---\n", "ports.web must be 1 to 65535, not 65536"},
 		{"port by name", "---\nsandbox: {mode: code, ports: {web: http}}\n---\n", "sandbox.ports.web must be a whole number"},
 		{"port zero", "---\nsandbox: {mode: code, ports: {web: 0}}\n---\n", "sandbox.ports.web is 0"},
 		{"name of a port", "---\nsandbox: {mode: code, ports: {\"../web\": 80}}\n---\n", "is not the name of a port"},
 		{"list of ports", "---\nsandbox: {mode: code, ports: [8080]}\n---\n", "must be a mapping of names to ports"},
 		{"port twice", "---\nsandbox: {mode: code, ports: {web: 80, web: 81}}\n---\n", "web"},
-		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms is 3600001, it must be 1 to 3600000"},
+		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms must be 1 to 3600000, not 3600001"},
 		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is reserved for isolated sandboxes; write session: isolated`},
 		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session requires code mode"},
 		{"image", "---\nsandbox: {image: \"a b\"}\n---\n", `"a b" is not an image reference`},
 		{"env name", "---\nsandbox: {env: {\"A B\": x}}\n---\n", `a.prompt:2:17: "A B" is not the name of an environment variable`},
-		{"env value", "---\nsandbox: {env: {A: [x]}}\n---\n", "sandbox.env.A must be text, it is a list"},
-		{"env null", "---\nsandbox: {env: {A: }}\n---\n", "sandbox.env.A must be text, it is nothing"},
+		{"env value", "---\nsandbox: {env: {A: [x]}}\n---\n", "sandbox.env.A must be text, not a list"},
+		{"env null", "---\nsandbox: {env: {A: }}\n---\n", "sandbox.env.A must be text, not null"},
 		{"option for pip", "---\nsandbox:\n  mode: code\n  pip_packages: [requests, --pre]\n---\n", `a.prompt:4:28: "--pre" is not a package name; write a name with or without versions`},
 		{"address for npm", "---\nsandbox:\n  npm_packages:\n    - lodash\n    - git+ssh://a/b\n---\n", `a.prompt:5:7: "git+ssh://a/b" is not a package name; write a name with or without a version`},
 		{"host of a setup", "---\nsandbox: {setup: {run: [make], network: {allow: ['a/b']}}}\n---\n", `a.prompt:2:50: "a/b" is not a host`},
@@ -207,14 +207,14 @@ func TestParseErrors(t *testing.T) {
 		{"anchor in sandbox", "---\nsandbox: &a {mode: code}\nx: *a\n---\n", "a.prompt:2:10: anchors are not supported here"},
 		{"alias of itself", "---\nx: &a [*a]\n---\n", "a.prompt:2:8: the alias *a contains itself"},
 		{"key that is no text", "---\n? [a]\n: b\n---\n", "a.prompt:2:3: a key must be text"},
-		{"list as frontmatter", "---\n- a\n---\n", "a.prompt:2:1: the frontmatter must be a mapping, it is a list"},
+		{"list as frontmatter", "---\n- a\n---\n", "a.prompt:2:1: the frontmatter must be a mapping, not a list"},
 		{"frontmatter in braces", "---\n{sandbox: python}\n---\n", "frontmatter in braces cannot contain a sandbox"},
 		{"complex key", "---\n?\n  sandbox\n: python\n---\n", "cannot be rewritten"},
 		{"two blocks", "---\nmodel: x\n---\n---\nsandbox: python\n---\nbody\n", "a.prompt:4: the template begins with a second frontmatter block"},
-		{"maxTurns", "---\nmaxTurns: -1\n---\n", "a.prompt:2:11: maxTurns is -1"},
-		{"model", "---\nmodel: [x]\n---\n", "a.prompt:2:8: model must be text, it is a list"},
+		{"maxTurns", "---\nmaxTurns: -1\n---\n", "a.prompt:2:11: maxTurns must be 1 to 10000, not -1"},
+		{"model", "---\nmodel: [x]\n---\n", "a.prompt:2:8: model must be text, not a list"},
 		{"toolChoice", "---\ntoolChoice: always\n---\n", `unknown toolChoice "always"; available: auto, required, none`},
-		{"tools", "---\ntools: [a, {b: c}]\n---\n", "tools[1] must be text, it is a mapping"},
+		{"tools", "---\ntools: [a, {b: c}]\n---\n", "tools[1] must be text, not a mapping"},
 		{"use", "---\nuse: {a: b}\n---\n", "use must be a list"},
 		{"use entry", "---\nuse: [{config: {}}]\n---\n", "an entry of use must be the name of a middleware"},
 		{"use config", "---\nuse: [{name: workcell/sandbox, config: {mod: code}}]\n---\n", `a.prompt:2:41: unknown key "mod" in sandbox; did you mean "mode"?`},
@@ -251,13 +251,13 @@ sandbox:
 maxTurns: none
 ---
 `))
-	want := `bad.prompt:2:8: model must be text, it is the number 5
+	want := `bad.prompt:2:8: model must be text, not the number 5
 bad.prompt:4:9: unknown mode "cod"; did you mean "code"?
 bad.prompt:5:3: unknown key "imagee" in sandbox; did you mean "image"?
-bad.prompt:7:11: limits.pids is -4, it must be 16 to 4194304
-bad.prompt:8:16: sandbox.limits.memory_mb must be a whole number, it is text
+bad.prompt:7:11: limits.pids must be 16 to 4194304, not -4
+bad.prompt:8:16: sandbox.limits.memory_mb must be a whole number, not text
 bad.prompt:9:9: "1A" is not the name of an environment variable
-bad.prompt:10:11: maxTurns must be a whole number, it is text`
+bad.prompt:10:11: maxTurns must be a whole number, not text`
 	if err == nil {
 		t.Fatal("no error")
 	}

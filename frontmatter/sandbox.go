@@ -372,7 +372,7 @@ func (c *checker) within(field string, value, low, high int64) {
 	if value == 0 || (value >= low && value <= high) {
 		return
 	}
-	c.add(field, "", "%s is %d, it must be %d to %d", field, value, low, high)
+	c.add(field, "", "%s must be %d to %d, not %d", field, low, high, value)
 }
 
 func (c *checker) names(s Sandbox) {
@@ -416,7 +416,7 @@ func (c *checker) limits(l Limits) {
 	}
 	for _, t := range l.timeouts() {
 		if d := *t.value; d != 0 && (d < minTimeout || d > t.most) {
-			c.add("limits."+t.name, "", "limits.%s is %s, it must be %s to %s", t.name, d, minTimeout, t.most)
+			c.add("limits."+t.name, "", "limits.%s must be %s to %s, not %s", t.name, minTimeout, t.most, d)
 		}
 	}
 }
@@ -466,7 +466,7 @@ func (c *checker) ports(s Sandbox) {
 			c.add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", clip(name))
 		}
 		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
-			c.add("ports."+name, "", "ports.%s is %d, it must be 1 to %d", clip(name), n, math.MaxUint16)
+			c.add("ports."+name, "", "ports.%s must be 1 to %d, not %d", clip(name), math.MaxUint16, n)
 		}
 	}
 	if len(s.Ports) > maxPorts {

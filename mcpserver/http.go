@@ -85,7 +85,7 @@ func (o *HTTPOptions) complete() error {
 // fill sets a field that is zero to its default, and refuses a negative one.
 func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
-		return fmt.Errorf("mcpserver: %s is %v, it must not be negative", name, *field)
+		return fmt.Errorf("mcpserver: %s is %v, must not be negative", name, *field)
 	}
 	*field = cmp.Or(*field, value)
 	return nil

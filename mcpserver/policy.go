@@ -87,12 +87,12 @@ func (p *Policy) compile() error {
 	}
 	bounded := func(name string, value, least, most int64) {
 		if value != 0 && (value < least || value > most) {
-			errs = append(errs, fmt.Errorf("limits.%s is %d, it must be 0 or %d to %d", name, value, least, most))
+			errs = append(errs, fmt.Errorf("limits.%s must be 0 or %d to %d, not %d", name, least, most, value))
 		}
 	}
 	bounded("file_mb", p.Limits.FileMB, 1, 1<<30)
 	if d := p.Limits.ExecTimeout; d < 0 || d%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s, it must be whole seconds, 0s for no limit", d))
+		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s; use whole seconds, or 0s for no limit", d))
 	}
 	for name, value := range p.Limits.sandbox() {
 		least, most := backend.LimitNamed(name).Bounds()

@@ -45,7 +45,7 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 			want = "a time such as 5m"
 		}
 		if !ok {
-			return Policy{}, fmt.Errorf("limits.%s is %v, it must be %s", name, cmp.Or[any](value, "empty"), want)
+			return Policy{}, fmt.Errorf("limits.%s must be %s, not %v", name, want, cmp.Or[any](value, "empty"))
 		}
 	}
 	p := DefaultPolicy()

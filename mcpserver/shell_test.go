@@ -255,13 +255,13 @@ func TestParsePolicy(t *testing.T) {
 	for _, tc := range []struct{ yaml, want string }{
 		{"limit: {}", `[1:1] unknown field "limit"`},
 		{"commands:\n  refuse:\n    - {patern: x}", `[3:8] unknown field "patern"`},
-		{"limits:\n  file_mb: -1", "limits.file_mb is -1, it must be 0 or 1 to"},
-		{"limits:\n  memory_mb: 0.5", "limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
-		{"limits:\n  memory_mb:", "limits.memory_mb is empty, it must be a whole number"},
-		{"limits:\n  file_mb: 10MB", "limits.file_mb is 10MB, it must be a whole number"},
+		{"limits:\n  file_mb: -1", "limits.file_mb must be 0 or 1 to"},
+		{"limits:\n  memory_mb: 0.5", "limits.memory_mb must be a whole number, not 0.5"}, // 0 would be no bound
+		{"limits:\n  memory_mb:", "limits.memory_mb must be a whole number, not empty"},
+		{"limits:\n  file_mb: 10MB", "limits.file_mb must be a whole number, not 10MB"},
 		{"limits:\n  execution_seconds: 300", `[2:3] unknown field "execution_seconds"`},
-		{"limits:\n  exec_timeout: 300", "limits.exec_timeout is 300, it must be a time such as 5m"},
-		{"limits:\n  exec_timeout: 1500ms", "limits.exec_timeout is 1.5s, it must be whole seconds"},
+		{"limits:\n  exec_timeout: 300", "limits.exec_timeout must be a time such as 5m, not 300"},
+		{"limits:\n  exec_timeout: 1500ms", "limits.exec_timeout is 1.5s; use whole seconds"},
 		{"limits:\n  exec_timeout: soon", `time: invalid duration "soon"`},
 		{"limits:\n  workspace: 1", `[2:3] unknown field "workspace"`},
 		{"files: {refuse: x}", "[1:17] string was used where sequence is expected"},

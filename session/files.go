@@ -167,7 +167,7 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
 	defer func() { s.end(span, "ListFiles", &err) }()
 	if opts.Limit < 0 || opts.Limit > MaxListEntries {
-		return FileList{}, fmt.Errorf("%w: limit %d is out of range, it must be 0 to %d", backend.ErrInvalid, opts.Limit, MaxListEntries)
+		return FileList{}, fmt.Errorf("%w: limit %d is out of range, must be 0 to %d", backend.ErrInvalid, opts.Limit, MaxListEntries)
 	}
 	if opts.Limit == 0 {
 		opts.Limit = DefaultListEntries

@@ -102,7 +102,7 @@ func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 		return fallback, nil
 	}
 	if d < MinExecTimeout || d > MaxExecTimeout {
-		return 0, fmt.Errorf("%w: timeout %v is out of range, it must be %v to %v seconds", backend.ErrInvalid, d,
+		return 0, fmt.Errorf("%w: timeout %v is out of range, must be %v to %v seconds", backend.ErrInvalid, d,
 			MinExecTimeout.Seconds(), MaxExecTimeout.Seconds())
 	}
 	return d, nil

@@ -31,7 +31,7 @@ sandbox:
 	fmt.Println(err)
 	// Output:
 	// coder.prompt:5:3: unknown key "imagee" in sandbox; did you mean "image"?
-	// coder.prompt:6:23: limits.memory_mb is -1, it must be 16 to 4194304
+	// coder.prompt:6:23: limits.memory_mb must be 16 to 4194304, not -1
 }
 
 // PromptFS shows Genkit a prompt file in the form that it understands.

@@ -46,15 +46,15 @@ func TestExecArguments(t *testing.T) {
 		{"sandbox_exec", obj{"cmd": []string{"a"}, "command": "b"}, "cmd and command cannot be combined"},
 		{"sandbox_exec", obj{"command": `["ls", "-l"]`}, "Pass the list itself as cmd"},
 		{"sandbox_exec", obj{"cmd": []string{""}}, "cmd[0], the program, is empty"},
-		{"sandbox_exec", obj{"command": "x", "timeout": 1e12}, "timeout_seconds is 1000000000000, it must be 1 to 3600"},
+		{"sandbox_exec", obj{"command": "x", "timeout": 1e12}, "timeout_seconds must be 1 to 3600, not 1000000000000"},
 		{"sandbox_exec", obj{"command": "x", "yield_ms": 3600001}, "it must be 0 to 3600000"},
 		{"sandbox_exec_write", obj{"exec_id": "x"}, "nothing to write"},
 		{"sandbox_exec_write", obj{"exec_id": "x", "data_b64": "!"}, "data_b64 is not base64"},
 		{"sandbox_exec_write", obj{"exec_id": "x", "text": "a", "data_b64": "YQ"}, "text and data_b64 cannot be combined"},
 		{"sandbox_exec_read", obj{"exec_id": ""}, "exec_id is empty"},
-		{"sandbox_exec_read", obj{"exec_id": "x", "wait_ms": 60001}, "wait_ms is 60001, it must be 0 to 60000"},
-		{"sandbox_exec_read", obj{"exec_id": "x", "since_seq": -1}, "since_seq is -1, it must not be negative"},
-		{"sandbox_exec_wait", obj{"exec_id": "x", "timeout_seconds": -1}, "timeout_seconds is -1"},
+		{"sandbox_exec_read", obj{"exec_id": "x", "wait_ms": 60001}, "wait_ms must be 0 to 60000, not 60001"},
+		{"sandbox_exec_read", obj{"exec_id": "x", "since_seq": -1}, "since_seq is -1, must not be negative"},
+		{"sandbox_exec_wait", obj{"exec_id": "x", "timeout_seconds": -1}, "timeout_seconds must be 1 to 3600, not -1"},
 	} {
 		if out := set.fails(toolspec.CodeInvalid, tt.tool, tt.input); !strings.Contains(message(out), tt.want) {
 			t.Errorf("%s %v: %s, want %q", tt.tool, tt.input, message(out), tt.want)

@@ -61,11 +61,11 @@ func TestFileArguments(t *testing.T) {
 		"no path":             {"sandbox_fs_write", obj{"contents": ""}, toolspec.CodeInvalid, "path is required"},
 		"empty path":          {"sandbox_fs_write", obj{"path": "", "contents": ""}, toolspec.CodeInvalid, "path is empty"},
 		"nul":                 {"sandbox_fs_read", obj{"path": "a\x00b"}, toolspec.CodeInvalid, "NUL"},
-		"max_bytes":           {"sandbox_fs_read", obj{"path": "a", "max_bytes": 1 << 27}, toolspec.CodeInvalid, "max_bytes is 134217728, it must be 1 to 67108864"},
+		"max_bytes":           {"sandbox_fs_read", obj{"path": "a", "max_bytes": 1 << 27}, toolspec.CodeInvalid, "max_bytes must be 1 to 67108864, not 134217728"},
 		"offset":              {"sandbox_fs_read", obj{"path": "a", "offset": -1}, toolspec.CodeInvalid, "offset is -1"},
 		"line_offset":         {"sandbox_fs_read", obj{"path": "a", "line_offset": -1}, toolspec.CodeInvalid, "line_offset is -1"},
 		"bytes and lines":     {"sandbox_fs_read", obj{"path": "a", "offset": 1, "line_limit": 1}, toolspec.CodeInvalid, "offset counts bytes"},
-		"limit":               {"sandbox_fs_list", obj{"limit": 10001}, toolspec.CodeInvalid, "limit is 10001, it must be 1 to 10000"},
+		"limit":               {"sandbox_fs_list", obj{"limit": 10001}, toolspec.CodeInvalid, "limit must be 1 to 10000, not 10001"},
 		"root":                {"sandbox_fs_delete", obj{"path": ".", "recursive": true}, toolspec.CodeInvalid, ""},
 		"directory as a file": {"sandbox_fs_read", obj{"path": "."}, toolspec.CodeInvalid, ""},
 	} {

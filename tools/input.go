@@ -73,7 +73,7 @@ func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 		name := inside(field, detail("property"))
 		return fmt.Sprintf("unknown input %s%s", sanitize.Clip(name), nearInput(name, schema))
 	case "invalid_type":
-		return fmt.Sprintf("input %s must be %s, it is %s", sanitize.Clip(field), wantedKind(detail("expected")), toolspec.KindOf(e.Value()))
+		return fmt.Sprintf("input %s must be %s, not %s", sanitize.Clip(field), wantedKind(detail("expected")), toolspec.KindOf(e.Value()))
 	case "enum":
 		return fmt.Sprintf("input %s must be one of %s", sanitize.Clip(field), detail("allowed"))
 	}

@@ -109,7 +109,7 @@ func TestModelMistakes(t *testing.T) {
 		{"invalid_argument", "cmd or command is required"},
 		{"invalid_argument", "the arguments must be a JSON object"},
 		{"invalid_argument", "the arguments must be a JSON object"},
-		{"invalid_argument", "path must be text, it is an object"},
+		{"invalid_argument", "path must be text, not an object"},
 		{"internal", "bomb failed unexpectedly"},
 		{"invalid_argument", "the arguments of bomb do not fit its schema"},
 		{"invalid_argument", "the arguments of bomb do not fit its schema"},
@@ -244,7 +244,7 @@ func TestInvalidSandboxInGo(t *testing.T) {
 	s := codeMode()
 	s.Limits.PIDs, s.Runtime = -1, "ruby"
 	_, _, err := r.generate(context.Background(), s, say("never"))
-	if err == nil || !strings.Contains(err.Error(), "limits.pids is -1") || !strings.Contains(err.Error(), `unknown runtime "ruby"`) {
+	if err == nil || !strings.Contains(err.Error(), "limits.pids must be 16 to 4194304, not -1") || !strings.Contains(err.Error(), `unknown runtime "ruby"`) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := r.plugin.Tools(context.Background(), s); err == nil {

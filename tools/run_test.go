@@ -51,7 +51,7 @@ func TestRunArguments(t *testing.T) {
 		"no code":    {obj{}, "code is required"},
 		"empty code": {obj{"code": ""}, "code is empty"},
 		"runtime":    {obj{"code": "x", "runtime": "ruby"}, `unknown runtime "ruby": must be python, node, or bash`},
-		"timeout":    {obj{"code": "x", "timeout_seconds": 4000}, "timeout_seconds is 4000, it must be 1 to 3600"},
+		"timeout":    {obj{"code": "x", "timeout_seconds": 4000}, "timeout_seconds must be 1 to 3600, not 4000"},
 		"main":       {obj{"code": "x", "files": obj{"./main.sh": ""}}, "files must not contain main.sh"},
 		"absolute":   {obj{"code": "x", "files": obj{"/workspace/main.sh": ""}}, "cannot write /workspace/main.sh: paths must be relative"},
 		"sandbox_id": {obj{"code": "x", "sandbox_id": "y"}, "unknown argument \"sandbox_id\""},

@@ -47,7 +47,7 @@ func (o *object) optional(key string) *expr.Value {
 // optionalText is optional for a scalar that ends up as text: a path, a line of input.
 func (o *object) optionalText(key string) *expr.Value {
 	if n := o.at[key]; n != nil && n.Kind != yaml.ScalarNode {
-		o.fail(n, "", "%s of %s must be text, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, "", "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
 		return nil
 	}
 	return o.optional(key)
@@ -57,7 +57,7 @@ func (o *object) optionalText(key string) *expr.Value {
 // else it is needed.
 func (l *loader) expression(n *yaml.Node, what string, condition bool) *expr.Program {
 	if n.Kind != yaml.ScalarNode || yamlnode.IsNull(n) {
-		l.fail(n, "", "%s must be an expression, it is %s", what, yamlnode.Kind(n))
+		l.fail(n, "", "%s must be an expression, not %s", what, yamlnode.Kind(n))
 		return nil
 	}
 	src, offset := n.Value, 0
@@ -84,7 +84,7 @@ func (l *loader) expression(n *yaml.Node, what string, condition bool) *expr.Pro
 // assignments compiles a mapping of names to values.
 func (l *loader) assignments(n *yaml.Node, what string) []assignment {
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "%s must be a mapping of names to values, it is %s", what, yamlnode.Kind(n))
+		l.fail(n, "", "%s must be a mapping of names to values, not %s", what, yamlnode.Kind(n))
 		return nil
 	}
 	var out []assignment

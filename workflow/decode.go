@@ -83,7 +83,7 @@ type object struct {
 func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bool) {
 	o := &object{loader: l, node: n, what: what, at: map[string]*yaml.Node{}}
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "%s must be a mapping, it is %s", what, yamlnode.Kind(n))
+		l.fail(n, "", "%s must be a mapping, not %s", what, yamlnode.Kind(n))
 		return o, false
 	}
 	for key, value := range yamlnode.Pairs(n) {
@@ -139,7 +139,7 @@ func (o *object) text(key string) string {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		o.fail(n, quoteHint(n), "%s of %s must be text, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, quoteHint(n), "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
 		return ""
 	}
 	if n.Value == "" {
@@ -170,10 +170,10 @@ func (o *object) integer(key string, low, high int) int {
 	v, err := strconv.Atoi(n.Value)
 	switch {
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
-		o.fail(n, "", "%s of %s must be a whole number, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, "", "%s of %s must be a whole number, not %s", key, o.what, yamlnode.Kind(n))
 		return 0
 	case err != nil || v < low || v > high:
-		o.fail(n, "", "%s of %s is %s, it must be %d to %d", key, o.what, clip(n.Value), low, high)
+		o.fail(n, "", "%s of %s must be %d to %d, not %s", key, o.what, low, high, clip(n.Value))
 		return 0
 	}
 	return v
@@ -186,7 +186,7 @@ func (o *object) boolean(key string) bool {
 	}
 	var v bool
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&v) != nil {
-		o.fail(n, "", "%s of %s must be true or false, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, "", "%s of %s must be true or false, not %s", key, o.what, yamlnode.Kind(n))
 	}
 	return v
 }
@@ -200,13 +200,13 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 	d, hint, ok := yamlnode.Duration(n)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		o.fail(n, hint, "%s of %s must be a duration, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, hint, "%s of %s must be a duration, not %s", key, o.what, yamlnode.Kind(n))
 		return 0
 	case !ok:
 		o.fail(n, hint, "%s of %s: %q is not a duration", key, o.what, clip(n.Value))
 		return 0
 	case d < low || d > high:
-		o.fail(n, "", "%s of %s is %s, it must be %s to %s", key, o.what, d, low, high)
+		o.fail(n, "", "%s of %s must be %s to %s, not %s", key, o.what, low, high, d)
 		return 0
 	}
 	return d
@@ -219,7 +219,7 @@ func (o *object) items(key string, most int) []*yaml.Node {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, yamlnode.Kind(n))
+		o.fail(n, "", "%s of %s must be a list, not %s", key, o.what, yamlnode.Kind(n))
 		return nil
 	}
 	if len(n.Content) == 0 {

@@ -135,7 +135,7 @@ steps:
   - {id: none, type: for_each, items: "[]", steps: [{id: a, type: set, vars: {x: 1}}]}
   - {id: bad, type: for_each, items: input.s, steps: [{id: b, type: set, vars: {x: 1}}]}`,
 			input: map[string]any{"s": "text"},
-			trail: []string{"none:succeeded", "bad:failed"}, err: "test.yaml:4:38: step bad: items must be a list, it was a string",
+			trail: []string{"none:succeeded", "bad:failed"}, err: "test.yaml:4:38: step bad: items must be a list, not a string",
 		},
 		"nested fan-out": {src: `
   - id: outer

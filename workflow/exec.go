@@ -41,7 +41,7 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.timeout > 0 {
 		left := ex.timeout - time.Since(started)
 		if left <= 0 {
-			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout), Err: errStepTimeout}
 		}
 		req.Timeout = max(left, session.MinExecTimeout)
 	}
@@ -203,7 +203,7 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 func commandError(out session.ExecResult, forgiven bool) error {
 	switch {
 	case out.Status == session.ExecTimedOut:
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command took longer than %s", asked(out.Timeout))}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command timed out after %s", asked(out.Timeout))}
 	case out.Status == session.ExecOOMKilled:
 		return &Error{Code: codeOOM, Message: "the command was killed: out of memory"}
 	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:

@@ -178,7 +178,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 		return string(StatusSucceeded), err
 	})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		e := &Error{Code: codeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+		e := &Error{Code: codeTimeout, Message: fmt.Sprintf("timed out after %s", ex.timeout), Err: errStepTimeout}
 		var inside *Error
 		if errors.As(err, &inside) {
 			e.Failed = inside.Failed

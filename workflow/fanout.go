@@ -39,7 +39,7 @@ func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 	items, ok := v.([]any)
 	if !ok {
 		where := ex.run.wf.where(b.items.Programs()[0].Place) // what the file itself holds is a list
-		return result{}, &Error{Code: codeExpression, Where: where, Message: "items must be a list, it was " + expr.Describe(v)}
+		return result{}, &Error{Code: codeExpression, Where: where, Message: "items must be a list, not " + expr.Describe(v)}
 	}
 	if err := ex.affords(len(items)); err != nil {
 		return result{}, err

@@ -53,7 +53,7 @@ func (o *object) transitions(b *switchBody) {
 			sc.text = at.Value // true, 3 and "true", "3" are the same here
 			switch first, double := seen[sc.text]; {
 			case at.Kind != yaml.ScalarNode:
-				o.fail(at, "", "condition of %s must be text, it is %s", c.what, yamlnode.Kind(at))
+				o.fail(at, "", "condition of %s must be text, not %s", c.what, yamlnode.Kind(at))
 			case double:
 				o.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: duplicate condition %q", o.what, clip(sc.text))
 			case isBool && sc.text != "true" && sc.text != "false":
@@ -175,7 +175,7 @@ func (o *object) list(key string) *expr.Value {
 		return nil
 	}
 	if k := p.Kind(); k != expr.KindAny && k != expr.KindList {
-		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, k)
+		o.fail(n, "", "%s of %s must be a list, not %s", key, o.what, k)
 	}
 	return expr.Of(p)
 }

@@ -23,7 +23,7 @@ func (o *object) outputs(wf *Workflow) {
 	}
 	for i, n := range o.items("outputs", maxItems) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			o.fail(n, quoteHint(n), "outputs[%d] of %s must be text, it is %s", i, o.what, yamlnode.Kind(n))
+			o.fail(n, quoteHint(n), "outputs[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
 			return
 		}
 		wf.outputs, wf.outputsAt = append(wf.outputs, n.Value), append(wf.outputsAt, n)

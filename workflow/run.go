@@ -187,7 +187,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(cause, errRunTimeout):
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, Final: true}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run timed out after %s", r.wf.Timeout), Err: cause, Final: true}
 	case errors.Is(cause, errStepTimeout):
 		return &Error{Code: codeTimeout, Message: "the enclosing step took too long", Err: cause, Final: true}
 	case errors.Is(cause, ErrInterrupted):

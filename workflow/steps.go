@@ -229,7 +229,7 @@ func (o *object) agentBody(*step) body {
 		}
 	}
 	if n := o.at["input"]; n != nil && n.Kind != yaml.MappingNode {
-		o.fail(n, `as in input: {path: "${ input.repo }"}`, "input of %s must be a mapping, it is %s", o.what, yamlnode.Kind(n))
+		o.fail(n, `as in input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
 		return b
 	}
 	b.input = o.optional("input")
@@ -261,7 +261,7 @@ func (o *object) execBody(*step) body {
 	case o.has("cmd"):
 		for i, n := range o.items("cmd", 10_000) {
 			if n.Kind != yaml.ScalarNode || yamlnode.IsNull(n) {
-				o.fail(n, "", "cmd[%d] of %s must be text, it is %s", i, o.what, yamlnode.Kind(n))
+				o.fail(n, "", "cmd[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
 				continue
 			}
 			b.argv = append(b.argv, o.value(n))
@@ -279,7 +279,7 @@ func (o *object) execBody(*step) body {
 	for i, n := range o.items("ok_codes", 256) {
 		var code int
 		if n.Kind != yaml.ScalarNode || n.Decode(&code) != nil || code < 0 || code > 255 {
-			o.fail(n, "", "ok_codes[%d] of %s must be a number between 0 and 255, it is %s", i, o.what, yamlnode.Kind(n))
+			o.fail(n, "", "ok_codes[%d] of %s must be a number between 0 and 255, not %s", i, o.what, yamlnode.Kind(n))
 		}
 		b.okCodes = append(b.okCodes, code)
 	}
@@ -291,7 +291,7 @@ func (o *object) execBody(*step) body {
 
 func (o *object) environment(n *yaml.Node) []assignment {
 	if n.Kind != yaml.MappingNode {
-		o.fail(n, "", "env of %s must be a mapping of names to text, it is %s", o.what, yamlnode.Kind(n))
+		o.fail(n, "", "env of %s must be a mapping of names to text, not %s", o.what, yamlnode.Kind(n))
 		return nil
 	}
 	var out []assignment
@@ -302,7 +302,7 @@ func (o *object) environment(n *yaml.Node) []assignment {
 		case strings.HasPrefix(key.Value, "WORKCELL_"):
 			o.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are reserved", clip(key.Value), o.what)
 		case v.Kind != yaml.ScalarNode || yamlnode.IsNull(v):
-			o.fail(v, `write "" for an empty value`, "%s in env of %s must be text, it is %s", key.Value, o.what, yamlnode.Kind(v))
+			o.fail(v, `write "" for an empty value`, "%s in env of %s must be text, not %s", key.Value, o.what, yamlnode.Kind(v))
 		default:
 			out = append(out, assignment{name: key.Value, value: o.value(v)})
 		}

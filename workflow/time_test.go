@@ -81,7 +81,7 @@ func TestTimeouts(t *testing.T) {
 		"of a step": {src: `
   - {id: a, type: agent, agent: slow, timeout: 3s, retry: {max_attempts: 2, backoff: 1s}, on_error: b}
   - {id: b, type: end, output: "${ steps.a.error }"}`,
-			work: time.Hour, took: 7 * time.Second, output: map[string]any{"code": "timeout", "message": "took longer than 3s"}},
+			work: time.Hour, took: 7 * time.Second, output: map[string]any{"code": "timeout", "message": "timed out after 3s"}},
 		// It ends what is inside it, and is the container's failure, not the run's.
 		"of a container": {src: `
   - id: p
@@ -98,7 +98,7 @@ timeout: 4s
 steps:
   - {id: a, type: agent, agent: slow, retry: {max_attempts: 9, backoff: 1s}, timeout: 2s, on_error: continue}
   - {id: b, type: end}`,
-			work: time.Hour, took: 4 * time.Second, err: "step a: the run took longer than 4s"},
+			work: time.Hour, took: 4 * time.Second, err: "step a: the run timed out after 4s"},
 		"of the caller": {src: `
   - {id: a, type: agent, agent: x, on_error: continue}`,
 			work: time.Hour, deadline: 2 * time.Second, took: 2 * time.Second, err: "step a: the caller's deadline has passed"},
@@ -170,7 +170,7 @@ func TestStubbornAgent(t *testing.T) {
 			time.Sleep(time.Hour)
 			return workflow.AgentOutput{}, nil
 		}), &workflow.Options{StopGrace: 4 * time.Second}).Run(t.Context(), wf, nil)
-		if err == nil || err.Error() != "step a: took longer than 1s" {
+		if err == nil || err.Error() != "step a: timed out after 1s" {
 			t.Errorf("Run = %v", err)
 		}
 		if took := time.Since(started); took != 5*time.Second {

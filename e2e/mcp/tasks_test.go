@@ -111,7 +111,7 @@ func TestTaskInputs(t *testing.T) {
 		want string
 	}{
 		{map[string]any{"task": "calc"}, "input n is missing; input unit is missing"},
-		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "1.5"}}, "input n must be a whole number, it is the number 1.5"},
+		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "1.5"}}, "input n must be a whole number, not the number 1.5"},
 		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "ten"}}, "is not a JSON value of type integer"},
 		{map[string]any{"task": "calc", "inputs": map[string]any{"units": "m"}}, "unknown input units, did you mean unit?"},
 		{map[string]any{"task": "count", "input": "ten"}, "is not a JSON value of type integer"},

@@ -355,7 +355,7 @@ func (p *pass) failure(ctx, within context.Context, o outcome) *Error {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	case errors.Is(within.Err(), context.DeadlineExceeded): // not the end of what has returned
-		return toolspec.Failf(toolspec.CodeTimeout, "%s took longer than %d seconds", name, p.set.limits.Seconds).
+		return toolspec.Failf(toolspec.CodeTimeout, "%s timed out after %d seconds", name, p.set.limits.Seconds).
 			WithRemediation("Request less in one call. The call may have had an effect.")
 	}
 	p.set.r.o.Log.WarnContext(ctx, "a host tool failed", "tool", name, "error", o.err)

@@ -63,7 +63,7 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 	}
 	for _, b := range r.o.Policy.Limits.Bounds() {
 		if *b.Value != 0 && (*b.Value < b.Least || *b.Value > b.Most) {
-			return nil, fmt.Errorf("host tools: the policy's limit %s is %d, it must be %d to %d", b.Name, *b.Value, b.Least, b.Most)
+			return nil, fmt.Errorf("host tools: the policy's limit %s must be %d to %d, not %d", b.Name, b.Least, b.Most, *b.Value)
 		}
 	}
 	seen := map[string]bool{}
@@ -240,7 +240,7 @@ func freeze(t Tool) *entry {
 	}
 	switch name := t.MCPName(); {
 	case t.Name == "" || len(name) > maxNameBytes:
-		return fail("its name in the sandbox has %d characters, it must be 1 to %d", len(name), maxNameBytes)
+		return fail("its name in the sandbox has %d characters, must have 1 to %d", len(name), maxNameBytes)
 	case toolrule.Reserved(t.Name) || toolrule.Reserved(name):
 		return fail("a tool with this name cannot be called from a sandbox")
 	case t.Handle == nil:

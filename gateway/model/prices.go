@@ -53,7 +53,7 @@ func ParsePrices(file []byte) (Prices, error) {
 		return nil, fmt.Errorf("prices: %v: %w", err, backend.ErrInvalid)
 	}
 	if _, err := time.Parse(time.DateOnly, f.AsOf); err != nil && f.AsOf != "" {
-		return nil, fmt.Errorf("prices: as_of is %q, it must be a date such as 2026-09-30: %w", f.AsOf, backend.ErrInvalid)
+		return nil, fmt.Errorf("prices: as_of must be a date such as 2026-09-30, not %q: %w", f.AsOf, backend.ErrInvalid)
 	}
 	for provider, models := range f.Prices {
 		for name, p := range models {

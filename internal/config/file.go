@@ -83,7 +83,7 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 		what = "the file"
 	}
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "write `key: value` lines", "%s must be a mapping, it is %s", what, yamlnode.Kind(n))
+		r.fail(n, "write `key: value` lines", "%s must be a mapping, not %s", what, yamlnode.Kind(n))
 		return
 	}
 	for key, value := range yamlnode.Pairs(n) {
@@ -110,7 +110,7 @@ func (r *reader) set(s *setting, n *yaml.Node) {
 		if _, isTime := s.to.(*time.Duration); isTime {
 			_, hint, _ = yamlnode.Duration(n)
 		}
-		r.fail(n, hint, "%s must be %s, it is %s", s.key, want, yamlnode.Kind(n))
+		r.fail(n, hint, "%s must be %s, not %s", s.key, want, yamlnode.Kind(n))
 		return
 	}
 	if s.check != nil {

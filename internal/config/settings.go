@@ -151,7 +151,7 @@ func (c *Config) limitSettings() []*setting {
 		n := new(int64)
 		list = append(list, &setting{key: keyLimits + row.Name, to: n, fallback: row.Default / row.Scale, check: func() (string, string) {
 			if *n < least || *n > most {
-				return fmt.Sprintf("%s%s is %d, it must be %d to %d", keyLimits, row.Name, *n, least, most), ""
+				return fmt.Sprintf("%s%s must be %d to %d, not %d", keyLimits, row.Name, least, most, *n), ""
 			}
 			*row.Of(&c.Limits) = *n * row.Scale
 			return "", ""

@@ -122,7 +122,7 @@ func (r Rules) Problems() []Problem {
 			add(field+".tool", hint, "%s", message)
 		}
 		if rule.MaxCalls < 0 || rule.MaxCalls > 1_000_000 {
-			add(field+".max_calls", "", "max_calls is %d, it must be 1 to 1000000", rule.MaxCalls)
+			add(field+".max_calls", "", "max_calls must be 1 to 1000000, not %d", rule.MaxCalls)
 		}
 		for _, c := range []struct{ name, text string }{{"when", rule.When}, {"ask", rule.Ask}} {
 			if c.text == "" {
@@ -141,7 +141,7 @@ func (l Limits) Problems() []Problem {
 	var found []Problem
 	for _, b := range l.Bounds() {
 		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
-			found = append(found, Problem{Field: b.Name, Message: fmt.Sprintf("%s is %d, it must be %d to %d", b.Name, v, b.Least, b.Most)})
+			found = append(found, Problem{Field: b.Name, Message: fmt.Sprintf("%s must be %d to %d, not %d", b.Name, b.Least, b.Most, v)})
 		}
 	}
 	return found

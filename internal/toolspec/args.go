@@ -38,7 +38,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 		for name, value := range v {
 			text, ok := scalarText(value)
 			if !ok {
-				return fmt.Errorf("the value of %q must be text, it is %s", sanitize.Clip(name), KindOf(value))
+				return fmt.Errorf("the value of %q must be text, not %s", sanitize.Clip(name), KindOf(value))
 			}
 			out[name] = text
 		}
@@ -51,7 +51,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 			out[name] = value
 		}
 	default:
-		return fmt.Errorf("must be an object of names to texts, it is %s", KindOf(v))
+		return fmt.Errorf("must be an object of names to texts, not %s", KindOf(v))
 	}
 	*m = out
 	return nil
@@ -113,9 +113,9 @@ func (b Bound) Describe(input map[string]any) {
 func (b Bound) check(value int64) *Error {
 	switch {
 	case value < 0 && b.Most == 0:
-		return Failf(CodeInvalid, "%s is %d, it must not be negative", b.Name, value)
+		return Failf(CodeInvalid, "%s is %d, must not be negative", b.Name, value)
 	case value != 0 && (value < b.Least || b.Most != 0 && value > b.Most):
-		return Failf(CodeInvalid, "%s is %d, it must be %d to %d", b.Name, value, b.Least, b.Most)
+		return Failf(CodeInvalid, "%s must be %d to %d, not %d", b.Name, b.Least, b.Most, value)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (a argument) set(value json.RawMessage) error {
 		return fmt.Errorf("%s is empty", a.name)
 	case a.name == "timeout_seconds" && field.IsZero():
 		// Left out is the default; a given 0 could mean none or at once.
-		return fmt.Errorf("%s is 0, it must be 1 to %d", a.name, bound.ExecTimeout/time.Second)
+		return fmt.Errorf("%s must be 1 to %d, not 0", a.name, bound.ExecTimeout/time.Second)
 	}
 	return nil
 }
@@ -315,7 +315,7 @@ func wrongType(name, want string, got any) error {
 	case want == "text":
 		hint = "; write it as a JSON string"
 	}
-	return fmt.Errorf("%s must be %s, it is %s%s", name, want, KindOf(got), hint)
+	return fmt.Errorf("%s must be %s, not %s%s", name, want, KindOf(got), hint)
 }
 
 func decodeNumber(b []byte, v any) error {

@@ -73,16 +73,16 @@ func TestDecodeInputErrors(t *testing.T) {
 		"empty":            {`{"path":""}`, `path is empty`},
 		"unknown":          {`{"comand":"x"}`, `unknown argument "comand", did you mean "command"?`},
 		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", available: sandbox_id, path, cmd, command`},
-		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, it is text; pass one line for the shell as command, or a list as in ["ls", "-l"]`},
-		"command as list":  {`{"command":["ls"]}`, `command must be text, it is a list; pass a list of arguments as cmd`},
-		"object as text":   {`{"path":{"a":1}}`, `path must be text, it is an object; write it as a JSON string`},
-		"wrong number":     {`{"timeout_seconds":"soon"}`, `timeout_seconds must be a whole number, it is text`},
-		"fraction":         {`{"timeout_seconds":1.5}`, `timeout_seconds must be a whole number, it is the number 1.5`},
-		"no time":          {`{"timeout":"0"}`, `timeout_seconds is 0, it must be 1 to 3600`},
-		"nested in list":   {`{"cmd":["a",["b"]]}`, `cmd[1] must be text, it is a list`},
-		"env of objects":   {`{"env":{"A":{}}}`, `env: the value of "A" must be text, it is an object`},
+		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, not text; pass one line for the shell as command, or a list as in ["ls", "-l"]`},
+		"command as list":  {`{"command":["ls"]}`, `command must be text, not a list; pass a list of arguments as cmd`},
+		"object as text":   {`{"path":{"a":1}}`, `path must be text, not an object; write it as a JSON string`},
+		"wrong number":     {`{"timeout_seconds":"soon"}`, `timeout_seconds must be a whole number, not text`},
+		"fraction":         {`{"timeout_seconds":1.5}`, `timeout_seconds must be a whole number, not the number 1.5`},
+		"no time":          {`{"timeout":"0"}`, `timeout_seconds must be 1 to 3600, not 0`},
+		"nested in list":   {`{"cmd":["a",["b"]]}`, `cmd[1] must be text, not a list`},
+		"env of objects":   {`{"env":{"A":{}}}`, `env: the value of "A" must be text, not an object`},
 		"env item":         {`{"env":["A"]}`, `env: item 0 must be "name=value" or an object with name and value`},
-		"env number":       {`{"env":5}`, `env: must be an object of names to texts, it is the number 5`},
+		"env number":       {`{"env":5}`, `env: must be an object of names to texts, not the number 5`},
 		"list":             {`[1]`, `the arguments must be a JSON object`},
 		"alias and target": {`{"timeout":1,"timeout_seconds":2}`, `unknown argument "timeout", did you mean "timeout_seconds"?`},
 		"several":          {`{"zzz":1,"cmd":5}`, `unknown argument "zzz", available:`},
@@ -99,9 +99,9 @@ func TestBounds(t *testing.T) {
 	bounds := []Bound{{Name: "timeout_seconds", Least: 1, Most: 3600}, {Name: "yield_ms"}}
 	for want, in := range map[string]input{
 		"": {TimeoutSeconds: 3600},
-		"timeout_seconds is 3601, it must be 1 to 3600": {TimeoutSeconds: 3601},
-		"timeout_seconds is -1, it must be 1 to 3600":   {TimeoutSeconds: -1},
-		"yield_ms is -5, it must not be negative":       {YieldMS: new(int64(-5))},
+		"timeout_seconds must be 1 to 3600, not 3601": {TimeoutSeconds: 3601},
+		"timeout_seconds must be 1 to 3600, not -1":   {TimeoutSeconds: -1},
+		"yield_ms is -5, must not be negative":        {YieldMS: new(int64(-5))},
 	} {
 		got := ""
 		if fail := CheckBounds(&in, bounds); fail != nil {

@@ -55,7 +55,7 @@ func Kind(n *yaml.Node) string {
 	}
 	switch n.ShortTag() {
 	case "!!null":
-		return "nothing"
+		return "null"
 	case "!!bool":
 		return n.Value
 	case "!!int", "!!float":

@@ -143,7 +143,7 @@ func (c *configReader) fail(n *yaml.Node, hint, format string, args ...any) {
 // fields reads a mapping of known keys.
 func (c *configReader) fields(n *yaml.Node, what string, known map[string]func(*yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "%s must be a mapping, it is %s", what, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be a mapping, not %s", what, yamlnode.Kind(n))
 		return
 	}
 	for key, value := range yamlnode.Pairs(n) {
@@ -175,7 +175,7 @@ func (c *configReader) root(n *yaml.Node) {
 
 func (c *configReader) servers(n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "servers must be a mapping of names to servers, it is %s", yamlnode.Kind(n))
+		c.fail(n, "", "servers must be a mapping of names to servers, not %s", yamlnode.Kind(n))
 		return
 	}
 	for key, value := range yamlnode.Pairs(n) {
@@ -242,7 +242,7 @@ func (c *configReader) url(n *yaml.Node) string {
 
 func (c *configReader) text(n *yaml.Node, name string) string {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" || n.Value == "" {
-		c.fail(n, "", "%s must be text, it is %s", name, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be text, not %s", name, yamlnode.Kind(n))
 		return ""
 	}
 	if strings.ContainsRune(n.Value, 0) {
@@ -256,7 +256,7 @@ func (c *configReader) text(n *yaml.Node, name string) string {
 
 func (c *configReader) texts(n *yaml.Node, name string) []string {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		c.fail(n, "", "%s must be a list of strings, it is %s", name, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be a list of strings, not %s", name, yamlnode.Kind(n))
 		return nil
 	}
 	var list []string
@@ -268,9 +268,9 @@ func (c *configReader) texts(n *yaml.Node, name string) []string {
 
 func (c *configReader) number(n *yaml.Node, name string, least, most int64) (v int64) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || n.Decode(&v) != nil {
-		c.fail(n, "", "%s must be a whole number, it is %s", name, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be a whole number, not %s", name, yamlnode.Kind(n))
 	} else if v < least || v > most {
-		c.fail(n, "", "%s is %d, it must be %d to %d", name, v, least, most)
+		c.fail(n, "", "%s must be %d to %d, not %d", name, least, most, v)
 	}
 	return v
 }
@@ -302,7 +302,7 @@ var (
 // secrets reads names with values, in which ${NAME} stands for a variable of the host; $${ stands for ${.
 func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) map[string]Secret {
 	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "%s must be a mapping of names to text, it is %s", what, yamlnode.Kind(n))
+		c.fail(n, "", "%s must be a mapping of names to text, not %s", what, yamlnode.Kind(n))
 		return nil
 	}
 	out := map[string]Secret{}

@@ -64,7 +64,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
 		"server: {}":                                                                 `f.yaml:1:1: unknown key "server" in the file; did you mean "servers"?`,
-		"servers: []":                                                                "f.yaml:1:10: servers must be a mapping of names to servers, it is a list",
+		"servers: []":                                                                "f.yaml:1:10: servers must be a mapping of names to servers, not a list",
 		"servers: {a.b: {url: http://x}}":                                            `f.yaml:1:11: invalid server name "a.b": a name has a letter, then letters, digits, '_' and '-', at most 32`,
 		"servers: {sandbox: {url: http://x}}":                                        `f.yaml:1:11: invalid server name "sandbox": the name is reserved`,
 		"servers: {app: {url: http://x}}":                                            `f.yaml:1:11: "app" is reserved for the program's own tools; use another name`,
@@ -79,11 +79,11 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], env: {'C=D': x}}}":                              `f.yaml:1:35: invalid name "C=D" in env`,
 		"servers: {a: {url: http://x, headers: {B: \"c\\r\\nd: ${GITHUB_TOKEN}\"}}}": "f.yaml:1:43: the value of headers.B contains a newline or a NUL byte",
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
-		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds is 0, it must be 1 to 3600",
+		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds must be 1 to 3600, not 0",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
 		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" names no tool; write server.tool, as in orders.lookup or github.get_*`,
 		"policy: {limits: {call: 1}}":                                                `f.yaml:1:19: unknown key "call" in limits; did you mean "calls"?`,
-		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: calls must be a whole number, it is text",
+		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: calls must be a whole number, not text",
 		"policy:":                                                                    "f.yaml:1:8: policy is empty; give a value or remove the key",
 		"a: 1\n---\nb: 2":                                                            "f.yaml:2: more than one YAML document; remove the second one",
 	} {
