@@ -34,7 +34,7 @@ func (m *mailbox) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if len(m.b)+len(p) > maxMail {
-		return 0, fmt.Errorf("it does not read the answers to its requests: %w", backend.ErrInvalid)
+		return 0, fmt.Errorf("it does not read the responses to its requests: %w", backend.ErrInvalid)
 	}
 	m.b = append(m.b, p...)
 	m.more.Signal()

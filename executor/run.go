@@ -165,7 +165,7 @@ func (r *run) check() error {
 	case !validAgent.MatchString(r.o.Agent):
 		return fmt.Errorf("%w: agent name %q is not a valid file name", backend.ErrInvalid, r.o.Agent)
 	case r.t.ResumeID != "" && !validID.MatchString(r.t.ResumeID):
-		return fmt.Errorf("%w: %q is not a session id", backend.ErrInvalid, r.t.ResumeID)
+		return fmt.Errorf("%w: %q is not a session ID", backend.ErrInvalid, r.t.ResumeID)
 	case r.o.Timeout < session.MinExecTimeout || r.o.Timeout > session.MaxExecTimeout:
 		return fmt.Errorf("%w: timeout %v is out of range, must be %v to %v", backend.ErrInvalid, r.o.Timeout, session.MinExecTimeout, session.MaxExecTimeout)
 	case r.o.Stall < 0 || r.o.Start < 0 || r.t.MaxTurns < 0:

@@ -50,7 +50,7 @@ func TestTalk(t *testing.T) {
 		"answers":        {`read a; test "$a" = hello || exit 9; echo ping; read a; test "$a" = ping || exit 9; echo end; cat`, executor.Options{}, executor.Completed, ""},
 		"does not leave": {`echo end; trap "" TERM; while :; do sleep 0.1; done`, executor.Options{}, executor.Completed, ""},
 		"says it twice":  {`echo end; echo end`, executor.Options{}, executor.Completed, ""},
-		"never reads":    {`yes "$(head -c 100000 /dev/zero | tr '\0' x)"`, executor.Options{}, executor.Crashed, "it does not read the answers to its requests: invalid"},
+		"never reads":    {`yes "$(head -c 100000 /dev/zero | tr '\0' x)"`, executor.Options{}, executor.Crashed, "it does not read the responses to its requests: invalid"},
 		"says nothing":   {`exit 0`, executor.Options{}, executor.Unparsable, "exit code 0"},
 		"stalls":         {`echo x; sleep 100`, executor.Options{Stall: time.Second}, executor.Stalled, "no events for 1s"},
 		"reads on":       {`cat`, executor.Options{Timeout: time.Second}, executor.TimedOut, "after 1s"},

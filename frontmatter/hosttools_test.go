@@ -54,10 +54,10 @@ func TestHostToolsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
 		"{mode: compute, host_tools: {allow: [a.b]}}":                     "x.prompt:2:38: host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox; add mode: script, or remove it",
-		"{mode: script, host_tools: {}}":                                  "x.prompt:2:37: host_tools allows no tool; name the tools that code may call, as in allow: [orders.lookup]",
+		"{mode: script, host_tools: {}}":                                  "x.prompt:2:37: host_tools allows no tool; list the tools that code may call, for example allow: [orders.lookup]",
 		"{mode: script, host_tools: [a.b]}":                               "x.prompt:2:37: sandbox.host_tools must be a mapping, not a list",
-		"{mode: script, host_tools: {alow: [a.b]}}":                       "x.prompt:2:37: host_tools allows no tool; name the tools that code may call, as in allow: [orders.lookup]\nx.prompt:2:38: unknown key \"alow\" in sandbox.host_tools; did you mean \"allow\"?",
-		"{mode: script, host_tools: {allow: [ab]}}":                       `x.prompt:2:46: "ab" names no tool; write server.tool, as in orders.lookup or github.get_*`,
+		"{mode: script, host_tools: {alow: [a.b]}}":                       "x.prompt:2:37: host_tools allows no tool; list the tools that code may call, for example allow: [orders.lookup]\nx.prompt:2:38: unknown key \"alow\" in sandbox.host_tools; did you mean \"allow\"?",
+		"{mode: script, host_tools: {allow: [ab]}}":                       `x.prompt:2:46: "ab" names no tool; use server.tool, for example orders.lookup or github.get_*`,
 		"{mode: script, host_tools: {allow: [1]}}":                        "x.prompt:2:46: sandbox.host_tools.allow[0] must be text, not the number 1",
 		"{mode: script, host_tools: {allow: [app.sandbox_exec]}}":         `x.prompt:2:46: the tool "sandbox_exec" cannot be called from inside a sandbox; remove it`,
 		"{mode: script, host_tools: {allow: [app.execute_task]}}":         `x.prompt:2:46: the tool "execute_task" cannot be called from inside a sandbox; remove it`,

@@ -174,7 +174,7 @@ func TestParseErrors(t *testing.T) {
 		{"setup without lines", "---\nsandbox: {setup: {network: {allow: [a.org]}}}\n---\n", "setup.network requires packages or commands to install"},
 		{"empty line of a setup", "---\nsandbox: {setup: {run: [' ']}}\n---\n", "a.prompt:2:25: a line of setup.run is empty"},
 		{"preset of the network", "---\nsandbox:\n  network:\n    allow: [pypi.org, registry:nmp]\n---\n", `a.prompt:4:23: unknown preset "registry:nmp"; did you mean "registry:npm"?`},
-		{"host of the network", "---\nsandbox: {network: {allow: ['https://a.org/x']}}\n---\n", `a.prompt:2:29: "https://a.org/x" is not a host; write the name alone, without scheme and path`},
+		{"host of the network", "---\nsandbox: {network: {allow: ['https://a.org/x']}}\n---\n", `a.prompt:2:29: "https://a.org/x" is not a host; use the host name without scheme and path`},
 		{"hosts and a network", "---\nsandbox: {network: {enabled: true, allow: [a.org]}}\n---\n", "a.prompt:2:43: network.allow requires a sandbox without a network"},
 		{"nothing to deny", "---\nsandbox: {network: {deny: [a.org]}}\n---\n", "a.prompt:2:27: deny requires allow"},
 		{"first generation flag in code mode", "---\nsandbox:\n  mode: code\n  allow_network: false\n---\n", "a.prompt:4:18: allow_network requires compute mode; use network.enabled"},

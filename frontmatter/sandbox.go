@@ -384,11 +384,11 @@ func (c *checker) names(s Sandbox) {
 		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
-		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user id", clip(s.User))
+		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user ID", clip(s.User))
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
 		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits
-			c.add("user", "", "%s is not a user id, the largest is %d", clip(id), math.MaxInt32)
+			c.add("user", "", "%s is not a user ID, the largest is %d", clip(id), math.MaxInt32)
 		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {

@@ -17,7 +17,7 @@ import (
 // refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	e := toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
-		"Use another way, or report that the operator's guard policy does not allow it.")
+		"Try another approach, or report that the operator's guard policy does not allow it.")
 	e.Rule = rule
 	return e
 }

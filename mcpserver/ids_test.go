@@ -99,7 +99,7 @@ func (l *lines) with(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.buf.String()) {
-		if strings.Contains(line, "refused a sandbox id of another scope") && strings.Contains(line, text) {
+		if strings.Contains(line, "refused a sandbox ID of another scope") && strings.Contains(line, text) {
 			n++
 		}
 	}

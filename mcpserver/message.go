@@ -143,13 +143,13 @@ func idOf(raw json.RawMessage) (jsonrpc.ID, *fault) {
 	case raw[0] == '"':
 		var text string
 		if json.Unmarshal(raw, &text) != nil || len(text) > maxIDLen {
-			return jsonrpc.ID{}, invalid("the id is longer than %d bytes", maxIDLen)
+			return jsonrpc.ID{}, invalid("id is longer than %d bytes", maxIDLen)
 		}
 		value = text
 	default:
 		n, err := strconv.ParseInt(string(raw), 10, 64)
 		if err != nil || n > maxID || n < -maxID {
-			return jsonrpc.ID{}, invalid("the id must be a string or a whole number up to 2^53")
+			return jsonrpc.ID{}, invalid("id must be a string or a whole number up to 2^53")
 		}
 		value = float64(n)
 	}

@@ -101,7 +101,7 @@ func (s *Server) begin(
 	default:
 		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
 			fmt.Sprintf("%d calls are already running", cap(c.scope.slots)),
-			"Wait for one of them, or end one with task_cancel.")})
+			"Wait for a call to finish, or cancel one with task_cancel.")})
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -211,7 +211,7 @@ var timedOut = regexp.MustCompile(`(?i)timed?[ -]?out|deadline exceeded`)
 
 // pendingSchema is the schema of the field pending in the answer to a call that is still running.
 var pendingSchema = map[string]any{
-	"type": "object", "description": "set when the call is not done yet; then the other fields are missing",
+	"type": "object", "description": "set while the call is running; the other fields are then missing",
 	"properties": map[string]any{"task_id": map[string]any{"type": "string"}, "note": map[string]any{"type": "string"}},
 }
 
@@ -259,8 +259,8 @@ func (s *Server) addPendingTools(srv *mcp.Server, find resolver) {
 	res.Output = map[string]any{"type": "object"} // that of any tool
 	s.addTool(srv, find, res, false, typed(s.taskResult))
 	end := toolspec.DefinitionOf[taskInput, taskStatusOutput](toolTaskCancel,
-		"Ends a running call and everything it started.")
-	end.Title, end.Destructive, end.Idempotent = "End a call", true, true
+		"Cancels a running call and kills the processes it started.")
+	end.Title, end.Destructive, end.Idempotent = "Cancel a call", true, true
 	s.addTool(srv, find, end, false, typed(s.taskCancel))
 }
 

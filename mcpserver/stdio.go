@@ -122,7 +122,7 @@ func (c *lineConn) take(line []byte, long bool) error {
 		msg, fault = decodeMessage(line)
 	}
 	if fault == nil && !c.begin(msg) {
-		fault = invalid("the id is in use by a pending request") // to nobody: the id has one answer to come
+		fault = invalid("id is already used by a pending request") // to nobody: the id has one answer to come
 	}
 	if fault != nil {
 		if fault.mute {

@@ -182,7 +182,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case len(sc.tasks) >= maxTaskSessions:
 		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity,
 			fmt.Sprintf("session limit reached (%d)", maxTaskSessions),
-			"End one with cleanup_session, or use an existing session.")
+			"Delete a session with cleanup_session, or use an existing session.")
 	default:
 		t = &taskSession{run: fresh}
 		sc.tasks[id] = t

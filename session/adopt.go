@@ -42,7 +42,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 			began = time.Now() // who has made it gets time to let go of it
 			if !logged && time.Since(start) >= silentWait {
 				logged = true
-				m.log.WarnContext(ctx, "waiting for another process that is opening or removing the sandbox", "key", s.key.String())
+				m.log.WarnContext(ctx, "waiting for another process to open or remove the sandbox", "key", s.key.String())
 			}
 		}
 		if !pause(ctx, handoverPause) {
@@ -52,7 +52,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 }
 
 // ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
-var ErrHeld error = &textError{text: "another process has the sandbox", err: backend.ErrExists}
+var ErrHeld error = &textError{text: "another process is using the sandbox", err: backend.ErrExists}
 
 // errHeld: the key's sandbox belongs to a process that lives.
 var errHeld error = &textError{text: "the sandbox is open in another process", err: ErrHeld}
@@ -144,7 +144,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	for _, rec := range live {
 		if rec.Key == key && rec.Engine == m.opts.Engine {
 			if !validSandboxID(rec.ID) {
-				return rec, fmt.Errorf("%w: the record has an id that no sandbox has; delete the record", backend.ErrInvalid)
+				return rec, fmt.Errorf("%w: the record contains an unknown sandbox ID; delete the record", backend.ErrInvalid)
 			}
 			return rec, nil
 		}
@@ -156,7 +156,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 func (m *Manager) findRecorded(ctx context.Context, rec Record) (backend.Info, error) {
 	engine, key, err := m.find(ctx, rec.ID)
 	if err == nil && key != rec.Key && !isPooled(engine) { // whose a pooled one is, its guest knows
-		err = fmt.Errorf("%w: the record names the sandbox of another session: delete the record", backend.ErrInvalid)
+		err = fmt.Errorf("%w: the record contains the ID of another sandbox; delete the record", backend.ErrInvalid)
 	}
 	return engine, err
 }

@@ -456,7 +456,7 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 // validExecID checks the form of an exec's id; whether there is one only the guest knows.
 func validExecID(id string) error {
 	if !wire.ValidExecID(id) {
-		return fmt.Errorf("%w: exec id not found", backend.ErrNotFound)
+		return fmt.Errorf("%w: exec ID not found", backend.ErrNotFound)
 	}
 	return nil
 }

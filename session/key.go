@@ -117,11 +117,11 @@ func (k Key) Validate() error {
 // ParseKey reads the text form of a key.
 func ParseKey(text string) (Key, error) {
 	if len(text) > 3*maxKeyPart+2 {
-		return Key{}, fmt.Errorf("%w: the session key has %d bytes, the limit is %d", backend.ErrInvalid, len(text), 3*maxKeyPart+2)
+		return Key{}, fmt.Errorf("%w: the sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, len(text), 3*maxKeyPart+2)
 	}
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
-		return Key{}, fmt.Errorf("%w: session key %q must be namespace:id:name", backend.ErrInvalid, text)
+		return Key{}, fmt.Errorf("%w: sandbox key %q must be namespace:id:name", backend.ErrInvalid, text)
 	}
 	k := Key{Namespace: parts[0], ID: parts[1], Name: parts[2]}
 	if err := k.Validate(); err != nil {
@@ -133,14 +133,14 @@ func ParseKey(text string) (Key, error) {
 // validatePart checks one part of a key.
 func validatePart(what, part string) error {
 	if part == "" {
-		return fmt.Errorf("%w: session key without %s", backend.ErrInvalid, what)
+		return fmt.Errorf("%w: sandbox key without %s", backend.ErrInvalid, what)
 	}
 	if len(part) > maxKeyPart {
-		return fmt.Errorf("%w: %s of a session key has %d bytes, the limit is %d", backend.ErrInvalid, what, len(part), maxKeyPart)
+		return fmt.Errorf("%w: %s of a sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, what, len(part), maxKeyPart)
 	}
 	for i, c := range []byte(part) {
 		if !keyByte(c) || (i == 0 && (c == '-' || c == '.')) {
-			return fmt.Errorf("%w: %s %q of a session key: character %q at %d is not allowed", backend.ErrInvalid, what, part, c, i)
+			return fmt.Errorf("%w: %s %q of a sandbox key: character %q at %d is not allowed", backend.ErrInvalid, what, part, c, i)
 		}
 	}
 	return nil

@@ -61,7 +61,7 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	}
 	switch {
 	case rec.Key.Scope() != scope:
-		m.log.WarnContext(ctx, "refused a sandbox id of another scope",
+		m.log.WarnContext(ctx, "refused a sandbox ID of another scope",
 			"asked_by", cleanText(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
 		return nil, errNoSandbox
 	case rec.State == RecordLost:

@@ -67,7 +67,7 @@ func (s *memoryStore) Insert(ctx context.Context, rec Record) error {
 func (s *memoryStore) put(rec Record) error {
 	for _, other := range s.records {
 		if rec.State.Live() && other.State.Live() && other.ID != rec.ID && other.Key == rec.Key && other.Engine == rec.Engine {
-			return fmt.Errorf("%w: live sandbox of session %s", backend.ErrExists, rec.Key)
+			return fmt.Errorf("%w: live sandbox %s", backend.ErrExists, rec.Key)
 		}
 	}
 	s.records[rec.ID] = rec

@@ -485,7 +485,7 @@ func TestWaitIsLogged(t *testing.T) {
 	one := open(first, session.Request{Image: "test:first"})
 	<-going
 	two := open(second, testImage())
-	const words = "waiting for another process that is opening or removing the sandbox"
+	const words = "waiting for another process to open or remove the sandbox"
 	for !strings.Contains(log.String(), words) && t.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 	}

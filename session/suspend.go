@@ -67,7 +67,7 @@ func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement 
 	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
 	}
-	return fmt.Errorf("%w: idle policy stop: the sandbox's files are lost when it stops", backend.ErrUnsupported)
+	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
 }
 
 // keepsFiles reports whether the files of such a sandbox survive its processes.
@@ -170,7 +170,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	case isOvertaken(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("the sandbox was lost but is kept, because another process may own it: %w", err)
+		return false, fmt.Errorf("the sandbox was lost but not removed, because another process may own it: %w", err)
 	case rec.State == s.disowned.State && rec.EngineID == s.disowned.EngineID && rec.LastUsed.Equal(s.disowned.LastUsed):
 		return true, nil
 	}

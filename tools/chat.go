@@ -51,8 +51,8 @@ func checkChat(ctx context.Context) error {
 	if id := sessionID(ctx); bound || id == "" || session.UserFromContext(ctx) != "" || unguessable(id) {
 		return nil
 	}
-	return fmt.Errorf("a client chose the id of this agent's session, but no user is specified; use session.WithUser, "+
-		"or let Genkit choose the ids: %w", backend.ErrInvalid)
+	return fmt.Errorf("a client chose the ID of this agent's session, but no user is specified; use session.WithUser, "+
+		"or let Genkit choose the IDs: %w", backend.ErrInvalid)
 }
 
 // unguessable reports whether id is a random UUID, as Genkit's are.

@@ -99,7 +99,7 @@ func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	notice := outcomeNotice(res, info)
 	if notice == "" && res.Leaked {
-		notice = "[workcell: processes of the command run on until the sandbox ends, or sandbox_exec_kill]\n"
+		notice = "[workcell: background processes of this command are still running; to kill them, use sandbox_exec_kill]\n"
 	}
 	return execOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,

@@ -44,7 +44,7 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput
 	if before != nil && before.ID() != s.ID() {
 		out.Note = "The earlier sandbox was lost and replaced: files from earlier calls are lost. " + out.Note
 	} else if before != nil && before != s {
-		out.Note = "The sandbox was restarted: files from earlier calls are kept, processes have ended. " + out.Note
+		out.Note = "The sandbox was restarted: files from earlier calls are kept, processes have exited. " + out.Note
 	}
 	return out, nil
 }

@@ -73,7 +73,7 @@ func TestForeignSandboxes(t *testing.T) {
 	if out := other.ok("sandbox_fs_read", obj{"path": "secret"}); out["contents"] != "x" {
 		t.Errorf("%v", out)
 	}
-	if !strings.Contains(r.log.String(), "refused a sandbox id of another scope") {
+	if !strings.Contains(r.log.String(), "refused a sandbox ID of another scope") {
 		t.Error("no audit line")
 	}
 }

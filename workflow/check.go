@@ -33,7 +33,7 @@ func (l *loader) checkTarget(s *step, t target) {
 		return
 	}
 	if other := l.byID[t.id]; other != nil {
-		l.fail(t.at, fmt.Sprintf("a step can only lead to steps of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
+		l.fail(t.at, fmt.Sprintf("next can only be a step of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
 		return
 	}
 	l.fail(t.at, nearHint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)

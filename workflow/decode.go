@@ -66,7 +66,7 @@ func (l *loader) failExpr(n *yaml.Node, err error) {
 	}
 	hint := ""
 	if m := hyphenated.FindStringSubmatch(n.Value); m != nil {
-		hint = fmt.Sprintf(`write an id with hyphens as steps["%s"]`, m[1])
+		hint = fmt.Sprintf(`write an ID with hyphens as steps["%s"]`, m[1])
 	}
 	l.failAt(e.Place, hint, "%s", e.Msg)
 }

@@ -32,7 +32,7 @@ func (o *object) cases(b *switchBody) {
 		if c.require("when", "an expression that is true or false") {
 			sc.when = o.expression(c.at["when"], "when of "+c.what, true)
 		}
-		if c.require("next", "the id of a step") {
+		if c.require("next", "the ID of a step") {
 			sc.to = c.target("next")
 		}
 		b.cases = append(b.cases, sc)
@@ -63,7 +63,7 @@ func (o *object) transitions(b *switchBody) {
 				seen[sc.text] = at.Line
 			}
 		}
-		if c.require("next", "the id of a step") {
+		if c.require("next", "the ID of a step") {
 			sc.to = c.target("next")
 		}
 		b.cases = append(b.cases, sc)

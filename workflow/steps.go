@@ -156,7 +156,7 @@ func (l *loader) register(o *object, s *step) {
 		l.fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
 	}
 	if first := l.byID[s.id]; first != nil {
-		l.fail(o.at["id"], fmt.Sprintf("the first is on line %d", first.node.Line), "duplicate step id %q", s.id)
+		l.fail(o.at["id"], fmt.Sprintf("the first is on line %d", first.node.Line), "duplicate step ID %q", s.id)
 		return
 	}
 	l.byID[s.id] = s
@@ -222,7 +222,7 @@ func (o *object) target(key string) target {
 
 func (o *object) agentBody(*step) body {
 	b := &agentBody{agent: o.text("agent")}
-	if o.require("agent", "name the file of the agent without .prompt") && b.agent != "" {
+	if o.require("agent", "use the name of the agent's file without .prompt") && b.agent != "" {
 		var err error
 		if b.file, err = o.known(b.agent); err != nil {
 			o.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)

@@ -138,7 +138,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 func (b *driver) only(ctx context.Context, r *record) error {
 	others, err := b.others(ctx, r.session, r)
 	if err == nil && len(others) > 0 {
-		err = fmt.Errorf("containerd: session %s already has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
+		err = fmt.Errorf("containerd: sandbox %s already has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
 	}
 	return err
 }

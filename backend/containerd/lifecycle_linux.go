@@ -196,7 +196,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return err
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("containerd: session %s already has a container: %w", sessionID, backend.ErrExists)
+		return fmt.Errorf("containerd: sandbox %s already has a container: %w", sessionID, backend.ErrExists)
 	}
 	tag, err := b.state.readTag(session)
 	if err == nil && tag != (workspaceTag{}) && !tag.is(instance, sessionID) {

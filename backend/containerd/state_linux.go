@@ -128,7 +128,7 @@ type workspaceTag struct {
 }
 
 // errStrange: a workspace cannot be a session's.
-var errStrange = fmt.Errorf("containerd: the existing workspace belongs to another session: %w", backend.ErrExists)
+var errStrange = fmt.Errorf("containerd: the existing workspace belongs to another sandbox: %w", backend.ErrExists)
 
 func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session

@@ -163,7 +163,7 @@ func (c *creation) createContainer(ctx context.Context) error {
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s was removed during the call: %w", c.p.Image, backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
-		return fmt.Errorf("docker: session %s already has a container: %w", c.p.Spec.ID, backend.ErrExists)
+		return fmt.Errorf("docker: sandbox %s already has a container: %w", c.p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return err
 	}
 	if !sameOwner(v.Labels, instance, sessionID) {
-		return fmt.Errorf("docker: volume %s belongs to another session: %w", name, backend.ErrExists)
+		return fmt.Errorf("docker: volume %s belongs to another sandbox: %w", name, backend.ErrExists)
 	}
 	return errors.Join(b.removeTerminals(ctx, name), b.removeUnforked(ctx, name))
 }

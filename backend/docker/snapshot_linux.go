@@ -30,7 +30,7 @@ func (b *driver) snapshots(v volumeName) (*snapshots.Workspace, error) {
 	w := &snapshots.Workspace{Dir: b.volumeDir(v)}
 	w.Files = filepath.Join(w.Dir, "_data")
 	if _, err := os.Lstat(w.Files); err != nil || !strings.HasPrefix(b.api.DaemonHost(), "unix://") || os.Geteuid() != 0 {
-		return nil, fmt.Errorf("docker: cannot access the workspace to snapshot it; run as root on the engine's host, or use local or containerd: %w",
+		return nil, fmt.Errorf("docker: snapshots require access to the workspace; run as root on the engine's host, or use local or containerd: %w",
 			backend.ErrUnsupported)
 	}
 	return w, nil

@@ -42,7 +42,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 		return true, false, nil
 	}
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
-		return false, false, fmt.Errorf("docker: volume %s belongs to another session: %w", p.volume, backend.ErrExists)
+		return false, false, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
 	}
 	if len(v.Options) > 0 {
 		return false, false, fmt.Errorf("docker: volume %s has mount options; remove it: %w", p.volume, backend.ErrExists)
@@ -55,7 +55,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 }
 
 // errHalf: whoever made the fork died while it did, and nothing but the snapshot's files was ever in it.
-var errHalf = fmt.Errorf("docker: the existing workspace of the session is an incomplete fork of a snapshot: %w", backend.ErrLost)
+var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
 	return kit.Call(ctx, b.calls, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {

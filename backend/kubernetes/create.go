@@ -114,7 +114,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 		_, there, err = d.getClaim(ctx, p.name)
 	}
 	if err == nil && (there.Values[backend.LabelInstance] != p.Spec.Instance || there.Values[backend.LabelID] != p.Spec.ID) {
-		err = fmt.Errorf("kubernetes: the workspace of session %s belongs to another installation: %w", p.Spec.ID, backend.ErrExists)
+		err = fmt.Errorf("kubernetes: the workspace of sandbox %s belongs to another installation: %w", p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	}
 	_, err := kit.Finish(ctx, d.calls, "create pod", call(d.api.pods.Create, pod))
 	if errors.Is(err, backend.ErrExists) {
-		return fmt.Errorf("kubernetes: session %s already has a pod: %w", session, backend.ErrExists)
+		return fmt.Errorf("kubernetes: sandbox %s already has a pod: %w", session, backend.ErrExists)
 	}
 	return err
 }

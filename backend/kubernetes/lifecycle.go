@@ -289,7 +289,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	case err != nil:
 		return err
 	case of.Values[backend.LabelInstance] != instance || of.Values[backend.LabelID] != sessionID:
-		return fmt.Errorf("kubernetes: claim %s belongs to another session: %w", name, backend.ErrExists)
+		return fmt.Errorf("kubernetes: claim %s belongs to another sandbox: %w", name, backend.ErrExists)
 	}
 	err = d.calls.Retry(ctx, func() (bool, error) {
 		pod, err := d.getPod(ctx, name)
@@ -297,7 +297,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		case errors.Is(err, backend.ErrNotFound):
 			return true, nil
 		case err == nil && pod.DeletionTimestamp == nil:
-			return true, fmt.Errorf("kubernetes: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
+			return true, fmt.Errorf("kubernetes: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
 		}
 		return err != nil, err // a pod that is going is waited for
 	})

@@ -191,7 +191,7 @@ func (b *driver) taken(session string) error {
 		return fmt.Errorf("local: sandboxes/%s in the state directory is damaged or not a sandbox; remove it: %w",
 			session, backend.ErrExists)
 	}
-	return fmt.Errorf("local: session %s already has a sandbox: %w", session, backend.ErrExists)
+	return fmt.Errorf("local: sandbox %s already exists: %w", session, backend.ErrExists)
 }
 
 // rollback removes what a failed Create made. It runs after the caller's context ended, too.

@@ -100,11 +100,11 @@ func (d dirs) claimBlock(claimant string) (uint32, error) {
 			return uint32(firstBlock + n*blockSize), nil
 		}
 		if !errors.Is(err, os.ErrExist) {
-			return 0, fmt.Errorf("local: claiming user ids: %w", scrub(err))
+			return 0, fmt.Errorf("local: claiming user IDs: %w", scrub(err))
 		}
 		d.dropStale(link)
 	}
-	return 0, fmt.Errorf("local: all blocks of user ids are in use: %w", backend.ErrCapacity)
+	return 0, fmt.Errorf("local: all blocks of user IDs are in use: %w", backend.ErrCapacity)
 }
 
 func (d dirs) block(base uint32) string {
@@ -126,7 +126,7 @@ func (d dirs) releaseBlock(base uint32) error {
 		return nil
 	}
 	if err := os.Remove(d.block(base)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("local: releasing user ids: %w", scrub(err))
+		return fmt.Errorf("local: releasing user IDs: %w", scrub(err))
 	}
 	return nil
 }

@@ -43,9 +43,9 @@ func inspectMachine() (machine, error) {
 
 // details are for people who want to know what holds here.
 func (m machine) details() map[string]string {
-	d := map[string]string{"user namespace": "separate user ids", "landlock": "none", "limits": "cgroup"}
+	d := map[string]string{"user namespace": "separate user IDs", "landlock": "none", "limits": "cgroup"}
 	if !m.blocks {
-		d["user namespace"] = "the calling user's id"
+		d["user namespace"] = "the calling user's ID"
 	}
 	if m.landlock >= launch.MinLandlock {
 		d["landlock"] = "version " + strconv.Itoa(m.landlock)

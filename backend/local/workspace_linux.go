@@ -52,13 +52,13 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(ctx, x)
 	case err != nil:
-		return fmt.Errorf("local: the workspace of session %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
+		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
 	case old.Instance != x.instance():
-		return fmt.Errorf("local: workspace of session %s belongs to another instance: %w", x.session(), backend.ErrExists)
+		return fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", x.session(), backend.ErrExists)
 	case old.Size == 0 && x.sized() > 0: // it is a directory and stays one
 		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.sized():
-		return fmt.Errorf("local: the existing workspace of session %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
+		return fmt.Errorf("local: the existing workspace of sandbox %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
 	}
 	if err := b.endFormer(ctx, old); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	defer x.unlock()
 	w, err := b.dirs.readOwner(sessionID)
 	if err == nil && w.Instance != instance { // of one that does not say, the session's id, which nobody guesses, says enough
-		err = fmt.Errorf("local: workspace of session %s belongs to another instance: %w", sessionID, backend.ErrExists)
+		err = fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", sessionID, backend.ErrExists)
 	} else {
 		err = b.removeWorkspace(ctx, sessionID, func(workspace) bool { return true })
 	}

@@ -44,7 +44,7 @@ type ending struct {
 func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 	switch {
 	case !wire.ValidExecID(req.ExecID):
-		return nil, wire.Errorf(wire.CodeInvalid, "exec id %.80q", req.ExecID)
+		return nil, wire.Errorf(wire.CodeInvalid, "exec ID %.80q", req.ExecID)
 	case len(req.Argv) == 0 || req.Argv[0] == "":
 		return nil, wire.Errorf(wire.CodeInvalid, "no command")
 	case req.Terminal != nil:

@@ -166,7 +166,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	defer e.mu.Unlock()
 	for _, s := range e.sandboxes {
 		if s.info.SessionID == info.SessionID {
-			return backend.Info{}, fmt.Errorf("memory: session %s already has a sandbox: %w", info.SessionID, backend.ErrExists)
+			return backend.Info{}, fmt.Errorf("memory: sandbox %s already has a sandbox: %w", info.SessionID, backend.ErrExists)
 		}
 	}
 	w := e.workspaces[info.SessionID]
@@ -175,7 +175,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 		e.workspaces[info.SessionID] = w
 	}
 	if w.instance != info.Instance {
-		return backend.Info{}, fmt.Errorf("memory: workspace of session %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
+		return backend.Info{}, fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w", info.SessionID, backend.ErrExists)
 	}
 	w.files.setLimit(info.Limits.WorkspaceBytes)
 	s := &sandbox{info: info, files: w.files}
@@ -368,11 +368,11 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	}
 	for _, s := range b.e.sandboxes {
 		if s.files == w.files {
-			return fmt.Errorf("memory: the workspace of session %s is in use: %w", sessionID, backend.ErrExists)
+			return fmt.Errorf("memory: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
 		}
 	}
 	if w.instance != instance {
-		return fmt.Errorf("memory: workspace of session %s belongs to another installation: %w", sessionID, backend.ErrExists)
+		return fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w", sessionID, backend.ErrExists)
 	}
 	delete(b.e.workspaces, sessionID)
 	return nil

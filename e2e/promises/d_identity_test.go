@@ -57,7 +57,7 @@ func TestD1OtherRun(t *testing.T) {
 		delete(in, "sandbox_id")
 		fails(t, tool, thief.call(t, tool, in), toolspec.CodeNotFound)
 	}
-	if log := w.log.String(); !strings.Contains(log, "refused a sandbox id of another scope") || !strings.Contains(log, owner.s.ID()) ||
+	if log := w.log.String(); !strings.Contains(log, "refused a sandbox ID of another scope") || !strings.Contains(log, owner.s.ID()) ||
 		!strings.Contains(log, thief.run.ID) {
 		t.Error("the log does not name who asked for whose sandbox")
 	}

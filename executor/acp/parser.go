@@ -177,7 +177,7 @@ func (p *parser) opened(answer json.RawMessage) error {
 	}
 	if p.session = p.resume; p.session == "" {
 		if err := json.Unmarshal(answer, &a); err != nil || a.Session == "" {
-			return errors.New("it started a session without an id")
+			return errors.New("it started a session without an ID")
 		}
 		p.session = a.Session
 	}

@@ -35,7 +35,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; add it to argv", backend.ErrInvalid, name)
 	}
 	if t.MaxTurns > 0 && !d.JSON && !argv.Has(d.Argv, argv.MaxTurns) {
-		return executor.Invocation{}, fmt.Errorf("%w: a limit of turns requires {max_turns} in argv or json events", backend.ErrUnsupported)
+		return executor.Invocation{}, fmt.Errorf("%w: max_turns requires {max_turns} in argv or json events", backend.ErrUnsupported)
 	}
 	prompt := t.Prompt
 	if !argv.Has(d.Argv, argv.Schema) {

@@ -138,7 +138,7 @@ func decode(front string) (*yaml.Node, error) {
 		}
 	}
 	if root == nil || root.Kind != yaml.MappingNode {
-		return nil, &Problem{firstLine, "the front matter is not a map"}
+		return nil, &Problem{firstLine, "the front matter is not a mapping"}
 	}
 	var wrong *Problem
 	format.Check(root, func(n *yaml.Node, _, message string, args ...any) {
@@ -193,7 +193,7 @@ func Validate(s Skill) error {
 			problem(key, "unknown field %q, available: %s", clip(key), strings.Join(known, ", "))
 		case key == "metadata":
 			if _, ok := s.front[key].(map[string]any); !ok {
-				problem(key, "metadata is not a map")
+				problem(key, "metadata is not a mapping")
 			}
 		case !isText:
 			problem(key, "%s is not text", key)

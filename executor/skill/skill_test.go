@@ -80,7 +80,7 @@ func TestValidate(t *testing.T) {
 		"long compat":       {"name: a\ndescription: x\ncompatibility: " + strings.Repeat("a", 501), []string{"501 characters"}},
 		"unknown":           {"name: a\ndescription: x\nhooks: y", []string{`unknown field "hooks"`}},
 		"list":              {"name: a\ndescription: x\nallowed-tools: [Bash]", []string{"allowed-tools is not text"}},
-		"metadata":          {"name: a\ndescription: x\nmetadata: y", []string{"metadata is not a map"}},
+		"metadata":          {"name: a\ndescription: x\nmetadata: y", []string{"metadata is not a mapping"}},
 		"all":               {"name: A\nx: y", []string{`unknown field "x"`, `name "A"`, "description is missing"}},
 		"letters":           {"name: größe-2\ndescription: x", nil},
 	} {

@@ -245,7 +245,7 @@ func (l *link) admit(req *jsonrpc.Request, read func()) error {
 	}
 	if l.open[req.ID] != nil {
 		l.load().pending.Release(r.size)
-		return errors.New("duplicate request id")
+		return errors.New("duplicate request ID")
 	}
 	req.Extra, l.open[req.ID] = r.extra, r
 	return nil

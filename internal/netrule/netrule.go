@@ -63,7 +63,7 @@ func (l List) Problems() []Problem {
 		rules []string
 	}{{"allow", l.Allow}, {"deny", l.Deny}} {
 		if len(part.rules) > MaxRules {
-			found = append(found, Problem{part.name, fmt.Sprintf("%s has %d hosts, the most are %d", part.name, len(part.rules), MaxRules), ""})
+			found = append(found, Problem{part.name, fmt.Sprintf("%s has %d hosts, the limit is %d", part.name, len(part.rules), MaxRules), ""})
 		}
 		for i, text := range part.rules {
 			if _, err := Parse(text); err != nil {
@@ -150,7 +150,7 @@ func parsePattern(text string) (p pattern, _ *Problem) {
 		return pattern{}, &Problem{Message: fmt.Sprintf("%s is not a host", quote(text)), Hint: hint}
 	}
 	if strings.Contains(text, "/") {
-		return refuse("write the name alone, without scheme and path")
+		return refuse("use the host name without scheme and path")
 	}
 	host, port, hasPort := cutPort(text)
 	if hasPort {
@@ -168,17 +168,17 @@ func parsePattern(text string) (p pattern, _ *Problem) {
 	name, ok := Host(host)
 	switch _, err := netip.ParseAddr(name); {
 	case host == "*":
-		return refuse("name the hosts, or write network: {enabled: true} for all that are public")
+		return refuse("list the hosts, or use network: {enabled: true} to allow all public hosts")
 	case strings.ContainsFunc(host, func(r rune) bool { return r > 0x7e }):
-		return refuse("write an international name as it is resolved, xn--…")
+		return refuse("use the encoded form of an international name, for example xn--…")
 	case strings.Contains(host, "*"):
-		return refuse("a * stands only at the beginning, as in *.example.org")
+		return refuse("* is only allowed at the beginning, for example *.example.org")
 	case !ok:
 		return refuse("")
 	case p.wild && err == nil:
-		return refuse("an address has no names below it")
+		return refuse("* cannot be used with an IP address")
 	case p.wild && !strings.Contains(name, "."):
-		return refuse("all names below a top-level domain are too many")
+		return refuse("* cannot match all names of a top-level domain")
 	}
 	p.name = name
 	return p, nil

@@ -130,8 +130,8 @@ func (d Dir) ReadInstance() (string, error) {
 	id := strings.TrimSpace(string(raw))
 	if !isInstanceID(id) {
 		// Guessing a new id would orphan the sandboxes that carry the old one, so a person has to decide.
-		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance id", path),
-			"remove the file; it is recreated with the id in the state file, or with a new id, in which case running sandboxes are no longer listed")
+		return "", hint.New(hint.Failed, fmt.Errorf("%s does not contain an instance ID", path),
+			"remove the file; it is recreated with the ID in the state file, or with a new ID, in which case running sandboxes are no longer listed")
 	}
 	return id, nil
 }

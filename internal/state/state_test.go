@@ -70,7 +70,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	path := filepath.Join(dir, instanceFile)
 	must(t, os.WriteFile(path, []byte("../../x\n"), 0o600))
 	_, err := Dir(dir).instance(session.NewID())
-	wantFailure(t, err, hint.Failed, "does not contain an instance id")
+	wantFailure(t, err, hint.Failed, "does not contain an instance ID")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
 		t.Errorf("file = %q, %v", raw, err)
 	}

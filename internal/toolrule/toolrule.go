@@ -103,7 +103,7 @@ func (r Rules) Problems() []Problem {
 		found = append(found, Problem{field, fmt.Sprintf(format, args...), hint})
 	}
 	if len(r.Allow) == 0 {
-		add("allow", "name the tools that code may call, as in allow: [orders.lookup]", "host_tools allows no tool")
+		add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
 	}
 	if len(r.Allow) > MaxRules {
 		add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxRules)
@@ -198,7 +198,7 @@ var (
 func ServerProblem(name string) string {
 	switch {
 	case !serverPattern.MatchString(name):
-		return "a name has a letter, then letters, digits, '_' and '-', at most 32"
+		return "use at most 32 letters, digits, '_', or '-', starting with a letter"
 	case name == "sandbox" || name == "workcell":
 		return "the name is reserved"
 	}
@@ -213,11 +213,11 @@ func Reserved(tool string) bool {
 func (p Pattern) problem() (message, hint string) {
 	switch {
 	case p == "":
-		return "a rule names no tool", "as in tool: orders.lookup"
+		return "a rule requires a tool", "for example tool: orders.lookup"
 	case !patternPattern.MatchString(string(p)):
-		return fmt.Sprintf("%q names no tool", clip(string(p))), "write server.tool, as in orders.lookup or github.get_*"
+		return fmt.Sprintf("%q is not a tool name", clip(string(p))), "use server.tool, for example orders.lookup or github.get_*"
 	case Reserved(p.Tool()):
-		return fmt.Sprintf("the tool %q cannot be called from inside a sandbox", clip(p.Tool())), "remove it"
+		return fmt.Sprintf("tool %q cannot be called from a sandbox", clip(p.Tool())), "remove it"
 	}
 	return "", ""
 }

@@ -37,10 +37,10 @@ const (
 // when nothing more fitting is known.
 func remediations() []remediation {
 	return []remediation{
-		{CodeNotFound, "Check the id or path; sandbox_fs_list lists files, and ids of other runs are not visible."},
+		{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},
 		{CodeExists, "Use another name, or replace the existing one."},
 		{CodeInvalid, "Correct the arguments as the message describes and call the tool again."},
-		{CodePermission, "Work below /workspace or /tmp as the current user; policy cannot be changed from inside a run."},
+		{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from inside a run."},
 		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
 		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
 		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old files are lost."},
@@ -48,7 +48,7 @@ func remediations() []remediation {
 		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills processes that a finished command left running."},
 		{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
 		{CodeUnsupported, "Continue without it, and mention it in the answer."},
-		{CodeQuota, "Delete files that you no longer need, in the workspace with sandbox_fs_delete, even if it is full, elsewhere with rm, then try again."},
+		{CodeQuota, "Delete files that you no longer need, then try again. In the workspace, use sandbox_fs_delete, which works even if the disk is full; elsewhere, use rm."},
 		{CodeToolFailed, "Follow the message, which comes from the tool: correct the arguments, or continue without it."},
 		{CodeInternal, "Try once more; if it fails again, report the message."},
 	}
@@ -173,10 +173,10 @@ func ErrorOf(err error) *Error {
 		e.Message = fmt.Sprintf("the sandbox %q of this run already exists with a different %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
 		return e.WithRemediation("Agents that share a sandbox must use the same settings: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.WithRemediation("Report that the host's disk is full: the operator has to free space, or configure a smaller workspace_mb.")
+		return e.WithRemediation("Report that the host's disk is full: the operator must free space or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.WithRemediation("Report that the image is missing: the agent's author has to pull it, build it, or name another image.")
+		return e.WithRemediation("Report that the image is missing: the agent's author has to pull it, build it, or use another image.")
 	}
 	return e
 }

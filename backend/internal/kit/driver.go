@@ -210,7 +210,7 @@ func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snaps
 // CopySnapshot copies a snapshot of another sandbox to a sandbox. See [backend.Snapshotter].
 func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	if !IsSessionID(from.SessionID) {
-		return fmt.Errorf("%s: session id %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
+		return fmt.Errorf("%s: session ID %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
 	}
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CopySnapshot(ctx, id, from) })
 }

@@ -93,7 +93,7 @@ func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
-		return fmt.Errorf("session id %.140q: %w", s.ID, backend.ErrInvalid)
+		return fmt.Errorf("session ID %.140q: %w", s.ID, backend.ErrInvalid)
 	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
 		return fmt.Errorf("root mode %d: %w", s.Root, backend.ErrInvalid)
 	case s.Network != "" && s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:

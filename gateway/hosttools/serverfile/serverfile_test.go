@@ -65,7 +65,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 	for src, want := range map[string]string{
 		"server: {}":                                                                 `f.yaml:1:1: unknown key "server" in the file; did you mean "servers"?`,
 		"servers: []":                                                                "f.yaml:1:10: servers must be a mapping of names to servers, not a list",
-		"servers: {a.b: {url: http://x}}":                                            `f.yaml:1:11: invalid server name "a.b": a name has a letter, then letters, digits, '_' and '-', at most 32`,
+		"servers: {a.b: {url: http://x}}":                                            `f.yaml:1:11: invalid server name "a.b": use at most 32 letters, digits, '_', or '-', starting with a letter`,
 		"servers: {sandbox: {url: http://x}}":                                        `f.yaml:1:11: invalid server name "sandbox": the name is reserved`,
 		"servers: {app: {url: http://x}}":                                            `f.yaml:1:11: "app" is reserved for the program's own tools; use another name`,
 		"servers: {a: {}}":                                                           "f.yaml:1:11: server a has neither a command nor a url; set command or url",
@@ -81,7 +81,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds must be 1 to 3600, not 0",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
-		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" names no tool; write server.tool, as in orders.lookup or github.get_*`,
+		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" names no tool; use server.tool, for example orders.lookup or github.get_*`,
 		"policy: {limits: {call: 1}}":                                                `f.yaml:1:19: unknown key "call" in limits; did you mean "calls"?`,
 		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: calls must be a whole number, not text",
 		"policy:":                                                                    "f.yaml:1:8: policy is empty; give a value or remove the key",
