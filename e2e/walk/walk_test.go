@@ -46,6 +46,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 				why: "nobody is at a terminal", instead: `script -qec "workcell sessions attach $id" /dev/null <<<'echo $((6*7)); exit'`, says: `(?m)^42\s*$`,
 			},
 			`workcell sessions rm "$id"`: {says: `^sbx_`},
+			`workcell sessions gc`:       {says: `nothing (to remove|removed)`},
 		},
 		"examples/README.md": {
 			fix: {says: `all_passed: true`},
