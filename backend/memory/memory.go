@@ -166,7 +166,7 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	defer e.mu.Unlock()
 	for _, s := range e.sandboxes {
 		if s.info.SessionID == info.SessionID {
-			return backend.Info{}, fmt.Errorf("memory: sandbox %s already has a sandbox: %w", info.SessionID, backend.ErrExists)
+			return backend.Info{}, fmt.Errorf("memory: sandbox %s already exists: %w", info.SessionID, backend.ErrExists)
 		}
 	}
 	w := e.workspaces[info.SessionID]

@@ -1,5 +1,5 @@
-// Command chat serves a Genkit agent that has a sandbox for each conversation: files that it makes in one turn are there in
-// the next, whichever HTTP request asks for it, and also when the program was restarted in between.
+// Command chat serves a Genkit agent with one sandbox for each conversation. A turn can use the files of earlier turns, even
+// if the program restarts in between.
 //
 //	export GEMINI_API_KEY=…
 //	go run ./examples/chat
@@ -8,11 +8,11 @@
 //	curl -s localhost:8080/agents/chat -d '{"data": {"message": {"role": "user", "content": [{"text": "What is their sum?"}]}},
 //	    "init": {"sessionId": "SESSION_ID of the first answer"}}'
 //
-// With -model openai/NAME it asks OpenAI, or a server like it: OPENAI_API_KEY, OPENAI_BASE_URL.
+// To use OpenAI or a compatible server, set OPENAI_API_KEY and OPENAI_BASE_URL, and pass -model openai/NAME.
 //
-// It serves this machine alone, as one user, unless -tokens FILE names its users, with a line `TOKEN NAME` for each. Requests have
-// to bring a token then (Authorization: Bearer TOKEN), and one user's conversations and files are out of another's reach, also
-// with the id of the conversation. A server for the world has TLS in front of this, and users who sign in.
+// By default, the server has one user and accepts connections only from this host. To serve several users, pass
+// -tokens FILE with a line `TOKEN NAME` for each user. Each request then requires a token (Authorization: Bearer TOKEN).
+// Users cannot access conversations and files of other users, even with their IDs. On the internet, add TLS and a login.
 package main
 
 import (
@@ -86,7 +86,7 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if at, err := net.ResolveTCPAddr("tcp", *addr); err != nil || users == nil && !at.IP.IsLoopback() {
-		return errors.Join(fmt.Errorf("-addr %s: others than this machine are served with -tokens only", *addr), err)
+		return errors.Join(fmt.Errorf("-addr %s: other hosts require -tokens", *addr), err)
 	}
 	manager, end, err := openManager(ctx, *state, *engine)
 	if err != nil {
@@ -135,7 +135,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, gra
 	}
 	cancel()
 	if err := shutdown(cancelTimeout); err != nil {
-		return errors.Join(fmt.Errorf("turns that do not end: %w", err), server.Close())
+		return errors.Join(fmt.Errorf("turns are still running: %w", err), server.Close())
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func readUsers(file string) (map[[sha256.Size]byte]string, error) {
 	for line := range strings.Lines(string(text)) {
 		token, name, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if !ok {
-			return nil, fmt.Errorf("%s: a line is not `TOKEN NAME`", file)
+			return nil, fmt.Errorf("%s: each line must be `TOKEN NAME`", file)
 		}
 		users[sha256.Sum256([]byte(token))] = strings.TrimSpace(name)
 	}
@@ -266,7 +266,7 @@ func newHandler(ctx context.Context, manager *session.Manager, state, model stri
 	case "openai":
 		provider = &openai.OpenAI{}
 	default:
-		return nil, fmt.Errorf("model %q is of no provider that is known here", model)
+		return nil, fmt.Errorf("unknown model provider in %q", model)
 	}
 	plugin := &tools.Plugin{Manager: manager}
 	g := genkit.Init(ctx, genkit.WithPlugins(provider, plugin), genkit.WithExperimental())

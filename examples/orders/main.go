@@ -1,5 +1,5 @@
-// Command orders is an MCP server with the tools of a small shop, for examples/host-tools.yaml. It speaks on its standard
-// streams:
+// Command orders is an MCP server on standard input and output. It provides the tools of a small shop for
+// examples/host-tools.yaml:
 //
 //	workcell tools ls --host-tools examples/host-tools.yaml
 //	workcell agent run examples/agents/order-desk.prompt --host-tools examples/host-tools.yaml 'What do the orders 1 to 20 come to?'
@@ -25,7 +25,7 @@ type order struct {
 	ID       string  `json:"id"`
 	Customer string  `json:"customer"`
 	Amount   float64 `json:"amount" jsonschema:"in euros"`
-	Refunded float64 `json:"refunded" jsonschema:"how much of it was paid back"`
+	Refunded float64 `json:"refunded" jsonschema:"refunded amount"`
 }
 
 // refundInput is what to pay back of an order.
@@ -63,7 +63,7 @@ func (s *shop) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInput)
 		return nil, order{}, err
 	}
 	if left := o.Amount - s.refunded[o.ID]; in.Amount <= 0 || in.Amount > left {
-		return nil, order{}, fmt.Errorf("order %s has %.2f left to be refunded", o.ID, left)
+		return nil, order{}, fmt.Errorf("order %s has only %.2f left to refund", o.ID, left)
 	}
 	s.refunded[o.ID] += in.Amount
 	o.Refunded = s.refunded[o.ID]
@@ -82,7 +82,7 @@ func (s *shop) order(id string) (order, error) {
 func find(id string) (order, error) {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > 60 {
-		return order{}, fmt.Errorf("there is no order %q", id)
+		return order{}, fmt.Errorf("order %q not found", id)
 	}
 	customers := []string{"Ada", "Grace", "Edsger", "Barbara"}
 	return order{ID: id, Customer: customers[n%len(customers)], Amount: float64(n*7%50) + 0.5}, nil

@@ -13,17 +13,17 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-// openEngine opens Docker or, if Docker does not answer, the local backend. That needs Linux.
+// openEngine connects to Docker. If Docker is not available, it uses the local backend, which requires Linux.
 func openEngine(ctx context.Context) backend.SandboxBackend {
 	if engine, err := docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")}); err == nil {
-		fmt.Println("The sandbox is a container of Docker.")
+		fmt.Println("Using a Docker container as the sandbox.")
 		return engine
 	}
-	fmt.Println("Docker does not answer. The sandbox has the programs of this machine, and isolates less than a container.")
+	fmt.Println("Docker is not available. Using the local backend, which isolates less than a container.")
 	return must(local.New(ctx, nil))
 }
 
-// recorded is a model that needs no key. It plays one recorded tool call, and its answer is the output of the real program.
+// recorded is a model that needs no key. It makes one recorded tool call and returns the program's output.
 const recorded = "recorded/primes"
 
 const program = "print(sum(all(n % d for d in range(2, int(n**.5) + 1)) for n in range(2, 10000)), 'primes are below 10,000')"
@@ -40,7 +40,7 @@ func defineRecorded(g *genkit.Genkit) {
 		})
 }
 
-// must panics, so that deferred calls remove the sandbox.
+// must panics on an error, so that deferred calls remove the sandbox.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
