@@ -50,7 +50,7 @@ func (d *decoder) object(n *yaml.Node, path string, fields []field) {
 		sub := join(path, key.Value)
 		d.at[sub] = value
 		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
-			d.refuse(value, sub, "give a value or remove the key", "%s is empty", sub)
+			d.refuse(value, sub, "set a value or remove the key", "%s is empty", sub)
 			continue
 		}
 		fields[at].set(value, sub)
@@ -73,7 +73,7 @@ func (d *decoder) text(p *string) func(*yaml.Node, string) {
 		}
 		*p = n.Value
 		if n.Value == "" {
-			d.refuse(n, path, "give a value or remove the key", "%s is empty", path)
+			d.refuse(n, path, "set a value or remove the key", "%s is empty", path)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (c *checker) executor(s Sandbox) {
 	x := s.Executor
 	switch {
 	case x == nil && s.Mode == ModeExecutor:
-		c.add("mode", "add one, as in executor: {command: claude}", "mode executor requires an executor")
+		c.add("mode", "add one, for example executor: {command: claude}", "mode executor requires an executor")
 		return
 	case x == nil:
 		return

@@ -28,7 +28,7 @@ func TestExecutorShortForm(t *testing.T) {
 func TestExecutorsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
-		"{mode: executor}":                                                            "x.prompt:2:17: mode executor requires an executor; add one, as in executor: {command: claude}",
+		"{mode: executor}":                                                            "x.prompt:2:17: mode executor requires an executor; add one, for example executor: {command: claude}",
 		"{mode: code, executor: claude}":                                              "x.prompt:2:33: executor requires mode executor; add mode: executor, or remove it",
 		"{mode: executor, executor: {}}":                                              "x.prompt:2:37: executor has no command; use one of claude, codex, gemini, opencode, acp, custom",
 		"{command: cluade}":                                                           `x.prompt:2:10: unknown executor.command "cluade"; did you mean "claude"?`,

@@ -39,7 +39,7 @@ func (d *decoder) hostTools(n *yaml.Node, path string) *HostTools {
 // hostToolRules reads rules: "server.tool", or a mapping.
 func (d *decoder) hostToolRules(n *yaml.Node, path string) []HostTool {
 	if n.Kind != yaml.SequenceNode {
-		d.refuse(n, path, "as in allow: [orders.lookup]", "%s must be a list, not %s", path, kind(n))
+		d.refuse(n, path, "for example allow: [orders.lookup]", "%s must be a list, not %s", path, kind(n))
 		return nil
 	}
 	rules := make([]HostTool, len(n.Content))

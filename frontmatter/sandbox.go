@@ -384,7 +384,7 @@ func (c *checker) names(s Sandbox) {
 		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
-		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user ID", clip(s.User))
+		c.add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", clip(s.User))
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
 		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits

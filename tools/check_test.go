@@ -86,7 +86,7 @@ func TestCheckAgent(t *testing.T) {
 		"input that is no mapping": {
 			head: "input: {schema: string}\noutput: {schema: any}",
 			want: []string{
-				`a.prompt:2:17: input must be a mapping of names to values, not string; as in schema: {task: string}`,
+				`a.prompt:2:17: input must be a mapping of names to values, not string; for example schema: {task: string}`,
 				`a.prompt:3:18: output.schema: has a primitive type that is NOT VALID -- given: /any/ Expected valid values are:[array boolean integer number null object string]`,
 			},
 		},

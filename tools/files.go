@@ -61,7 +61,7 @@ func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	}
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || n > 0o777 || n == 0 {
-		return 0, toolspec.Failf(toolspec.CodeInvalid, "mode %q must be permissions in octal between 0001 and 0777, as in 0755", sanitize.Clip(text))
+		return 0, toolspec.Failf(toolspec.CodeInvalid, "mode %q must be permissions in octal between 0001 and 0777, for example 0755", sanitize.Clip(text))
 	}
 	return fs.FileMode(n), nil
 }

@@ -136,7 +136,7 @@ func mediaByAddress(messages []*ai.Message) error {
 	for _, m := range messages {
 		for _, p := range m.Content {
 			if p.IsMedia() && strings.HasPrefix(strings.ToLower(p.Text), "http") {
-				return fmt.Errorf("%w: media %s: URLs are not fetched; pass its bytes, as in data:image/png;base64,…",
+				return fmt.Errorf("%w: media %s: URLs are not fetched; pass its bytes, for example data:image/png;base64,…",
 					backend.ErrInvalid, sanitize.Clip(p.Text))
 			}
 			if p.IsToolResponse() {

@@ -311,7 +311,7 @@ type fsEntry struct {
 	PathB64   string `json:"path_b64,omitempty" jsonschema_description:"exact bytes of a path that is not UTF-8; path is then a readable form"`
 	Type      string `json:"type" jsonschema:"enum=file,enum=dir,enum=symlink,enum=other"`
 	Size      int64  `json:"size"`
-	Mode      string `json:"mode" jsonschema_description:"octal, as in 0644"`
+	Mode      string `json:"mode" jsonschema_description:"octal, for example 0644"`
 	MtimeUnix int64  `json:"mtime_unix"`
 }
 

@@ -49,7 +49,7 @@ func (l *loader) checkPaths(r read) {
 		switch p.Root {
 		case "steps":
 			if early {
-				l.failAt(p.At, "", "steps cannot be used here, because none has run")
+				l.failAt(p.At, "", "steps cannot be used here, because no step has run yet")
 				continue
 			}
 			l.checkStepPath(p, r.seq.visible())

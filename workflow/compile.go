@@ -90,7 +90,7 @@ func (l *loader) assignments(n *yaml.Node, what string) []assignment {
 	var out []assignment
 	for key, value := range yamlnode.Pairs(n) {
 		if !expr.IsIdent(key.Value) {
-			l.fail(key, "letters, digits and '_'", "%q in %s is not a valid name", clip(key.Value), what)
+			l.fail(key, "use letters, digits, and '_'", "%q in %s is not a valid name", clip(key.Value), what)
 			continue
 		}
 		l.varsAt[key.Value] = true

@@ -95,7 +95,7 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 			continue
 		}
 		if yamlnode.IsNull(value) {
-			l.fail(key, "give a value or remove the key", "%s of %s is empty", key.Value, what)
+			l.fail(key, "set a value or remove the key", "%s of %s is empty", key.Value, what)
 			continue
 		}
 		o.at[key.Value] = value
@@ -143,7 +143,7 @@ func (o *object) text(key string) string {
 		return ""
 	}
 	if n.Value == "" {
-		o.fail(n, "give a value or remove the key", "%s of %s is empty", key, o.what)
+		o.fail(n, "set a value or remove the key", "%s of %s is empty", key, o.what)
 	}
 	return n.Value
 }
@@ -156,7 +156,7 @@ func (o *object) word(key string) string {
 	}
 	s := o.text(key)
 	if s != "" && !isID(s) {
-		o.fail(n, "letters, digits, '_' and '-', at most 64, beginning with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
+		o.fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
 		return ""
 	}
 	return s

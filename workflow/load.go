@@ -115,7 +115,7 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 		l.fail(root, "", "%v", err)
 		return nil
 	}
-	o.require("id", "give it a name, as in id: review-and-fix")
+	o.require("id", "give it a name, for example id: review-and-fix")
 	wf := &Workflow{
 		src: l.Source,
 		ID:  o.word("id"), Name: o.text("name"), Description: o.text("description"),

@@ -20,7 +20,7 @@ func (o *object) switchBody(*step) body {
 	case o.has("expression") || o.has("transitions"):
 		o.transitions(b)
 	default:
-		o.fail(o.node, "as in cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
+		o.fail(o.node, "for example cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
 	}
 	b.fallback = o.target("default")
 	return b
@@ -43,7 +43,7 @@ func (o *object) transitions(b *switchBody) {
 	if o.require("expression", "set the value that conditions are compared to") {
 		b.expression = o.expression(o.at["expression"], "expression of "+o.what, false)
 	}
-	o.require("transitions", `as in transitions: [{condition: "true", next: done}]`)
+	o.require("transitions", `for example transitions: [{condition: "true", next: done}]`)
 	isBool := b.expression != nil && b.expression.Kind() == expr.KindBool
 	seen := map[string]int{}
 	for c := range o.objects("transitions", maxSteps, "condition", "next") {
@@ -86,11 +86,11 @@ func (o *object) fan(concurrency int) *fanBody {
 
 func (o *object) parallelBody(s *step) body {
 	b := o.fan(maxBranches)
-	o.require("branches", "as in branches: [{id: lint, steps: [...]}]")
+	o.require("branches", "for example branches: [{id: lint, steps: [...]}]")
 	seen := map[string]int{}
 	for bo := range o.objects("branches", maxBranches, "id", "steps", "output", "sandbox") {
 		br := branch{sandbox: bo.sandboxRef()}
-		if bo.require("id", "it is the key of the branch's output") {
+		if bo.require("id", "set the key of the branch's output") {
 			br.id = bo.word("id")
 			if first, double := seen[br.id]; double {
 				o.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has duplicate branch %q", o.what, br.id)
@@ -106,7 +106,7 @@ func (o *object) parallelBody(s *step) body {
 
 func (o *object) forEachBody(s *step) body {
 	b := o.fan(1)
-	if o.require("items", `use a list, or an expression whose value is a list, as in items: "input.files"`) {
+	if o.require("items", `use a list, or an expression whose value is a list, for example items: "input.files"`) {
 		b.items = o.list("items")
 	}
 	b.as, b.indexAs = o.loopVar("as", "item"), o.loopVar("index_as", "index")

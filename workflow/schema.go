@@ -21,7 +21,7 @@ type schema struct {
 
 func (l *loader) schema(n *yaml.Node) *schema {
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "as in input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, not %s", yamlnode.Kind(n))
+		l.fail(n, "for example input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, not %s", yamlnode.Kind(n))
 		return nil
 	}
 	raw, _ := expr.Data(n, l.failExpr).(map[string]any)

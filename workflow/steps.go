@@ -141,7 +141,7 @@ func (l *loader) tolerated(n *yaml.Node, own []string, what string) []string {
 func (l *loader) unknownType(o *object) {
 	known := names(stepTypes(), func(t stepType) string { return string(t.name) })
 	if !o.has("type") {
-		l.fail(o.node, "one of "+strings.Join(known, ", "), "%s has no type", o.what)
+		l.fail(o.node, "use one of "+strings.Join(known, ", "), "%s has no type", o.what)
 		return
 	}
 	typ := o.at["type"]
@@ -203,7 +203,7 @@ func (l *loader) retry(n *yaml.Node, what string, r *retry) {
 	if !ok {
 		return
 	}
-	o.require("max_attempts", "set the total number of attempts, as in {max_attempts: 3, backoff: 2s}")
+	o.require("max_attempts", "set the total number of attempts, for example {max_attempts: 3, backoff: 2s}")
 	r.attempts = max(o.integer("max_attempts", 1, maxAttempts), 1)
 	r.backoff = time.Second
 	if o.has("backoff") {
@@ -229,7 +229,7 @@ func (o *object) agentBody(*step) body {
 		}
 	}
 	if n := o.at["input"]; n != nil && n.Kind != yaml.MappingNode {
-		o.fail(n, `as in input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
+		o.fail(n, `for example input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
 		return b
 	}
 	b.input = o.optional("input")
@@ -238,7 +238,7 @@ func (o *object) agentBody(*step) body {
 
 func (o *object) setBody(*step) body {
 	b := &setBody{}
-	if o.require("vars", `as in vars: {count: "${ vars.count + 1 }"}`) {
+	if o.require("vars", `for example vars: {count: "${ vars.count + 1 }"}`) {
 		b.vars = o.assignments(o.at["vars"], "vars of "+o.what)
 	}
 	return b

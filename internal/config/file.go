@@ -95,7 +95,7 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 		case at < 0 || strings.Contains(key.Value, "."):
 			r.fail(key, cmp.Or(removed[path], suggest.Hint(key.Value, below(r.table, prefix))), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
 		case yamlnode.IsNull(value):
-			r.fail(value, "give a value or remove the key", "%s is empty", path)
+			r.fail(value, "set a value or remove the key", "%s is empty", path)
 		default:
 			r.set(r.table[at], value)
 		}

@@ -156,7 +156,7 @@ func TestEvalErrors(t *testing.T) {
 func TestCondition(t *testing.T) {
 	t.Parallel()
 	env := newEnv(t)
-	if _, err := env.Condition(`size(input.list)`); err == nil || !strings.Contains(err.Error(), "must be true or false, this is an int") {
+	if _, err := env.Condition(`size(input.list)`); err == nil || !strings.Contains(err.Error(), "must be true or false, not an int") {
 		t.Errorf("an int condition: %v", err)
 	}
 	p, err := env.Condition(`input.repo`) // whose type is not known before

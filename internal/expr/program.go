@@ -70,7 +70,7 @@ func (e *Env) Condition(src string) (*Program, error) {
 		return nil, err
 	}
 	if k := p.Kind(); k != KindAny && k != KindBool {
-		return nil, &Error{Place: e.at, Msg: fmt.Sprintf("the condition must be true or false, this is %s", k)}
+		return nil, &Error{Place: e.at, Msg: fmt.Sprintf("the condition must be true or false, not %s", k)}
 	}
 	return p, nil
 }

@@ -36,7 +36,7 @@ func (g Globs) Problems() []Problem {
 		case path.IsAbs(glob):
 			list = append(list, Problem{i, fmt.Sprintf("the output %q is absolute", text), "use a path relative to /workspace"})
 		case !fs.ValidPath(glob) || glob == ".":
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below /workspace", text), `as in report.csv, "dist/**" or "coverage.xml?"`})
+			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below /workspace", text), `for example report.csv, "dist/**" or "coverage.xml?"`})
 		case !doublestar.ValidatePattern(glob):
 			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a pattern", text), "close every [ and {, and put \\ before literal characters"})
 		case slices.Index(g, text) < i:

@@ -116,7 +116,7 @@ func config(url string) (*pgxpool.Config, error) {
 		return nil, fmt.Errorf("%w: %v", ErrAddress, err)
 	}
 	if conf.ConnConfig.Database == "" {
-		return nil, fmt.Errorf("%w: no database specified, as in postgres://user@host/database", ErrAddress)
+		return nil, fmt.Errorf("%w: no database specified, for example postgres://user@host/database", ErrAddress)
 	}
 	if !asksFor(url, "pool_max_conns") {
 		conf.MaxConns = maxConns

@@ -51,8 +51,8 @@ type Problem struct {
 // Problems returns what is wrong with the environment.
 func (e Environment) Problems() []Problem {
 	found := slices.Concat(
-		packages("pip_packages", e.Pip, pip, "write a name with or without versions, as in requests>=2.31,<3"),
-		packages("npm_packages", e.Npm, npm, "write a name with or without a version, as in lodash@^4.17.0 or @types/node@20"))
+		packages("pip_packages", e.Pip, pip, "write a name with or without versions, for example requests>=2.31,<3"),
+		packages("npm_packages", e.Npm, npm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20"))
 	size := 0
 	for i, line := range e.Setup {
 		size += len(line)

@@ -46,7 +46,7 @@ func Find(env environ.Lookup, url, dir string) (Place, error) {
 	url = cmp.Or(url, env.Get(Variable))
 	if url != "" && !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
 		return Place{}, hint.New(hint.Usage, fmt.Errorf("--state or %s is not the URL of a PostgreSQL database", Variable),
-			"as in postgres://user@host/database; use --state-dir for a directory")
+			"for example postgres://user@host/database; use --state-dir for a directory")
 	}
 	d, err := Locate(env, dir)
 	return Place{Dir: d, URL: url}, err

@@ -71,7 +71,7 @@ func AwaitLost(ctx context.Context, records Records, owner string, lost func(err
 func sharedHint(err error) string {
 	switch {
 	case errors.Is(err, postgres.ErrAddress):
-		return "set WORKCELL_STATE or --state, as in postgres://user@host/database"
+		return "set WORKCELL_STATE or --state, for example postgres://user@host/database"
 	case errors.Is(err, postgres.ErrUnreachable):
 		return "check that the server is running and that WORKCELL_STATE or --state is its URL; running work waits for it, and interrupted work can be resumed"
 	case errors.Is(err, postgres.ErrRefused):

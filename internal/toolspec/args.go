@@ -309,7 +309,7 @@ func wrongType(name, want string, got any) error {
 	_, isList := got.([]any)
 	switch {
 	case name == "cmd" && isText:
-		hint = `; pass one line for the shell as command, or a list as in ["ls", "-l"]`
+		hint = `; pass one line for the shell as command, or a list, for example ["ls", "-l"]`
 	case name == "command" && isList:
 		hint = "; pass a list of arguments as cmd"
 	case want == "text":

@@ -73,7 +73,7 @@ func TestDecodeInputErrors(t *testing.T) {
 		"empty":            {`{"path":""}`, `path is empty`},
 		"unknown":          {`{"comand":"x"}`, `unknown argument "comand", did you mean "command"?`},
 		"unknown far":      {`{"colour":"x"}`, `unknown argument "colour", available: sandbox_id, path, cmd, command`},
-		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, not text; pass one line for the shell as command, or a list as in ["ls", "-l"]`},
+		"cmd as text":      {`{"cmd":"ls -l"}`, `cmd must be a list of strings, not text; pass one line for the shell as command, or a list, for example ["ls", "-l"]`},
 		"command as list":  {`{"command":["ls"]}`, `command must be text, not a list; pass a list of arguments as cmd`},
 		"object as text":   {`{"path":{"a":1}}`, `path must be text, not an object; write it as a JSON string`},
 		"wrong number":     {`{"timeout_seconds":"soon"}`, `timeout_seconds must be a whole number, not text`},

@@ -80,7 +80,7 @@ func Duration(n *yaml.Node) (d time.Duration, hint string, ok bool) {
 		return d, "", true
 	}
 	if _, err := strconv.ParseFloat(n.Value, 64); err == nil {
-		return 0, fmt.Sprintf("add a unit, as in %ss", n.Value), false
+		return 0, fmt.Sprintf("add a unit, for example %ss", n.Value), false
 	}
 	return 0, `write it as "90s", "30m" or "1h30m"`, false
 }

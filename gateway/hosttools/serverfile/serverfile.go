@@ -152,7 +152,7 @@ func (c *configReader) fields(n *yaml.Node, what string, known map[string]func(*
 		case !ok:
 			c.fail(key, suggest.Hint(key.Value, slices.Sorted(maps.Keys(known))), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
 		case yamlnode.IsNull(value):
-			c.fail(value, "give a value or remove the key", "%s is empty", key.Value)
+			c.fail(value, "set a value or remove the key", "%s is empty", key.Value)
 		default:
 			set(value)
 		}
@@ -233,7 +233,7 @@ func (c *configReader) url(n *yaml.Node) string {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		c.fail(n, "as in https://tools.example/mcp", "url is not an http or https URL")
+		c.fail(n, "for example https://tools.example/mcp", "url is not an http or https URL")
 	case u.User != nil:
 		c.fail(n, "use headers", "url contains a password")
 	}

@@ -71,7 +71,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {}}":                                                           "f.yaml:1:11: server a has neither a command nor a url; set command or url",
 		"servers: {a: {url: http://x, command: [b]}}":                                "f.yaml:1:11: server a has a command and a url; remove one of the two",
 		"servers: {a: {url: http://x, env: {B: c}}}":                                 "f.yaml:1:11: server a has keys that it cannot use; use env with command, and headers with url",
-		"servers: {a: {url: ftp://x}}":                                               "f.yaml:1:20: url is not an http or https URL; as in https://tools.example/mcp",
+		"servers: {a: {url: ftp://x}}":                                               "f.yaml:1:20: url is not an http or https URL; for example https://tools.example/mcp",
 		"servers: {a: {url: 'http://u:hunter2@x'}}":                                  "f.yaml:1:20: url contains a password; use headers",
 		"servers: {a: {command: [b, '${GITHUB_TOKEN}']}}":                            "f.yaml:1:28: command cannot contain variables; use variables only in env and headers",
 		"servers: {a: {command: [b], env: {C: '${NOPE}'}}}":                          "f.yaml:1:38: the variable NOPE is not set; set it, or remove it from the file",
@@ -81,10 +81,10 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds must be 1 to 3600, not 0",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
-		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" names no tool; use server.tool, for example orders.lookup or github.get_*`,
+		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" is not a tool name; use server.tool, for example orders.lookup or github.get_*`,
 		"policy: {limits: {call: 1}}":                                                `f.yaml:1:19: unknown key "call" in limits; did you mean "calls"?`,
 		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: calls must be a whole number, not text",
-		"policy:":                                                                    "f.yaml:1:8: policy is empty; give a value or remove the key",
+		"policy:":                                                                    "f.yaml:1:8: policy is empty; set a value or remove the key",
 		"a: 1\n---\nb: 2":                                                            "f.yaml:2: more than one YAML document; remove the second one",
 	} {
 		_, err := serverfile.Parse("f.yaml", []byte(src), variables)
