@@ -66,7 +66,7 @@ const approvalSchema = `{"type":"object","properties":{"allow":{"type":"boolean"
 func question(r hosttools.ApprovalRequest) *mcp.ElicitParams {
 	return &mcp.ElicitParams{
 		Mode:            "form",
-		Message:         sanitize.Line(fmt.Sprintf("Code of agent %s wants to call %s.%s with %s", r.Caller.Agent, r.Server, r.Tool, r.Args)),
+		Message:         sanitize.Line(fmt.Sprintf("Code of agent %s asks to call %s.%s with %s", r.Caller.Agent, r.Server, r.Tool, r.Args)),
 		RequestedSchema: json.RawMessage(approvalSchema),
 	}
 }

@@ -132,7 +132,7 @@ func TestRulesThatDoNotFitTheTools(t *testing.T) {
 		"github.*":      `host_tools.allow[0].tool: no tool matches "github.*"`,
 		"orders.a*":     `host_tools.allow[0].tool: orders.a.b and orders.a_b have the same name in the sandbox, orders_a_b; allow one of the two`,
 		"orders.sand*":  `host_tools.allow[0].tool: no tool matches "orders.sand*"`,
-		"app.sandbox_x": `host_tools.allow[0].tool: the tool "sandbox_x" cannot be called from inside a sandbox; remove it`,
+		"app.sandbox_x": `host_tools.allow[0].tool: tool "sandbox_x" cannot be called from a sandbox; remove it`,
 	} {
 		if got := problems(t, r, allow(pattern)); got != want {
 			t.Errorf("%s: %s, want %s", pattern, got, want)
