@@ -8,19 +8,19 @@ lib = set -euo pipefail; . hack/lib.sh;
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## three agents fix a bug in one sandbox, and their trace; BACKEND=docker|containerd installs that engine
+demo: ## run three agents that fix a bug in one sandbox, and show the trace; BACKEND=docker|containerd installs the engine
 	@hack/demo.sh
 
-demo-code: ## a program in a sandbox without a network calls tools of the host, and asks before it pays
+demo-code: ## run a program that calls host tools from a sandbox without network access, with approval
 	@DEMO=code hack/demo.sh
 
-demo-cli: ## a CLI coding agent in a sandbox without network and key fixes a bug; needs an engine, builds its image
+demo-cli: ## build the image of a CLI coding agent and let it fix a bug in a sandbox without network access or key
 	@DEMO=cli hack/demo.sh
 
-test: ## the fast tier: checks, unit tests, and the suites on Docker, containerd and local; sets everything up
+test: ## run the fast tier: checks, unit tests, and the suites on Docker, containerd, and local (Linux, as root)
 	@hack/test.sh
 
-test-all: ## make test, then every area
+test-all: ## run make test and every area
 	@hack/test.sh all
 
 test-engines: ## the rest on Docker and containerd: faults, watching, ports, interpreters
@@ -35,7 +35,7 @@ test-newcomer: ## the README from top to bottom, the demo, Jaeger
 test-engines test-containerd2 test-gvisor test-kubernetes test-postgres test-agents test-network test-systems test-newcomer:
 	@hack/test.sh $(@:test-%=%)
 
-engine: ## make sure that Docker, and containerd where it can be had, are there
+engine: ## install and start Docker and, if available, containerd
 	@hack/engine.sh
 
 images: engine ## build the test images and load them into the engines
@@ -44,7 +44,7 @@ images: engine ## build the test images and load them into the engines
 agents: engine ## build the images of the CLI coding agents and load them into the engines
 	@hack/images.sh -agents
 
-contract: engine ## try the drivers of the CLI coding agents (AGENTS, or all) with their newest versions; warns only
+contract: engine ## try the coding-agent drivers (AGENTS, or all) with the newest agent versions; prints warnings only
 	@$(lib) contract() { \
 	  use_docker_context; only=$${AGENTS:-} log=$$(mktemp); at_exit "rm -f $$log"; \
 	  ENGINES=docker hack/images.sh -agents -newest -only "$${only// /,}" | awk '$$2 ~ /^workcell\// {print $$2}' | while read -r image; do \
@@ -58,16 +58,16 @@ contract: engine ## try the drivers of the CLI coding agents (AGENTS, or all) wi
 	  done; \
 	}; supervise contract
 
-jaeger: ## build Jaeger from its Go module, once
+jaeger: ## build Jaeger from its Go module
 	@hack/tool.sh jaeger
 
-cluster: ## build a Kubernetes from its Go modules, once, start it here, print the path of its kubeconfig
+cluster: ## build Kubernetes from its Go modules, start it on this host, and print the path of its kubeconfig
 	@hack/cluster.sh up
 
-cluster-down: ## end what cluster started
+cluster-down: ## stop the cluster of make cluster
 	@hack/cluster.sh down
 
-build: ## bin/workcell, with the version of the checkout, if it is one
+build: ## build bin/workcell with the version of the checkout
 	@$(lib) need_go; version=$$(git describe --tags --always --dirty 2>/dev/null) || true; \
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/workcell ./cmd/workcell; \
 	say "bin/workcell $${version:-(no version: not a checkout)}"
@@ -82,7 +82,7 @@ manifests: ## rebuild deploy/kubernetes/workcell.yaml from the Helm chart
 	  "$$helm" template workcell --namespace workcell deploy/helm/workcell >>"$$new"; cat "$$new" >deploy/kubernetes/workcell.yaml; \
 	}; supervise render
 
-trace-picture: ## draw docs/trace.svg: the trace of a run of the example, on the local backend, with recorded answers
+trace-picture: ## draw docs/trace.svg from a run of the example on the local backend with recorded answers
 	@$(lib) draw() { \
 	  export WORKCELL_STATE_DIR=$$(mktemp -d) WORKCELL_REAPER=off; at_exit "rm -rf $$WORKCELL_STATE_DIR"; \
 	  go build -trimpath -o "$$WORKCELL_STATE_DIR/workcell" ./cmd/workcell; \
@@ -92,7 +92,7 @@ trace-picture: ## draw docs/trace.svg: the trace of a run of the example, on the
 	  say "docs/trace.svg is the trace of $$run"; \
 	}; supervise draw
 
-bench: images ## measure, print a table, write e2e/bench/out/latest.json
+bench: images ## run the benchmarks, print a table, and write e2e/bench/out/latest.json
 	@hack/bench.sh
 
 soak: images ## fault tests (TESTS, or all) and killed workers for SOAK (default 10m): injected, lost and left of each fault
@@ -110,7 +110,7 @@ lint: ## check sizes of packages, prose, Go, scripts, and GitHub workflows
 	@"$$(hack/tool.sh actionlint)"
 
 # Before Go 1.27, -fuzztime may fail when the time is over (https://go.dev/issue/75804). An interrupt does not.
-fuzz: ## every fuzz test for FUZZTIME (default 10s) each
+fuzz: ## run each fuzz test for FUZZTIME (default 10s)
 	@$(lib) fuzz() { \
 	  dir=$$(mktemp -d); at_exit "rm -rf $$dir"; \
 	  grep -rEo --include='*_test.go' --exclude-dir=.git '^func Fuzz[A-Za-z0-9_]+' . | sed 's,/[^/]*:func , ,' | sort | while read -r package name; do \
@@ -121,11 +121,11 @@ fuzz: ## every fuzz test for FUZZTIME (default 10s) each
 	  done; \
 	}; supervise fuzz
 
-image: ## the image of the command for amd64 and arm64, with bills of materials, in dist/image
+image: ## build the command's image for amd64 and arm64 with SBOMs in dist/image
 	@go run ./hack/images -version "$$(git describe --tags --always --dirty)" -created "$$(git log -1 --format=%ct)" dist/image
 
-release: ## everything of a release in dist/, nothing published
+release: ## build all files of a release in dist/ without publishing them
 	@hack/release.sh snapshot
 
-clean: ## remove what was built in this folder; caches and images stay
+clean: ## remove build results in this directory, but not caches and images
 	rm -rf bin dist e2e/bench/out
