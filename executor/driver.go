@@ -166,7 +166,7 @@ func WithSchema(prompt string, schema json.RawMessage) string {
 	if schema == nil {
 		return prompt
 	}
-	return prompt + "\n\nAnswer with JSON only, without a code block. The JSON must be valid according to this schema:\n" + string(schema)
+	return prompt + "\n\nAnswer only with JSON that is valid for this schema, without a code block:\n" + string(schema)
 }
 
 // WithSystem returns the prompt of a task for a CLI that has no other place for a system prompt.

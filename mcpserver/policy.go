@@ -81,7 +81,7 @@ func (p *Policy) compile() error {
 	for what, list := range map[string][]string{"refuse": p.Files.Refuse, "allow": p.Files.Allow} {
 		for i, pattern := range list {
 			if _, err := path.Match(pattern, "x"); err != nil || pattern == "" || strings.Contains(pattern, "/") {
-				errs = append(errs, fmt.Errorf("files.%s[%d]: %q is not a pattern of a base name, for example *.exe", what, i, pattern))
+				errs = append(errs, fmt.Errorf("files.%s[%d]: %q is not a base name pattern, for example *.exe", what, i, pattern))
 			}
 		}
 	}

@@ -140,7 +140,7 @@ func validatePart(what, part string) error {
 	}
 	for i, c := range []byte(part) {
 		if !keyByte(c) || (i == 0 && (c == '-' || c == '.')) {
-			return fmt.Errorf("%w: %s %q of a sandbox key: character %q at %d is not allowed", backend.ErrInvalid, what, part, c, i)
+			return fmt.Errorf("%w: %s %q of a sandbox key: invalid character %q at %d", backend.ErrInvalid, what, part, c, i)
 		}
 	}
 	return nil

@@ -88,7 +88,7 @@ type openOutput struct {
 	Network   string     `json:"network"`
 	Limits    openLimits `json:"limits"`
 	Ports     []openPort `json:"ports,omitempty" jsonschema_description:"ports that programs in the sandbox listen on"`
-	Note      string     `json:"note" jsonschema_description:"description of the sandbox: network, limits, and interpreters"`
+	Note      string     `json:"note" jsonschema_description:"description of the sandbox: network, limits, interpreters"`
 }
 
 // openPort is a port inside the sandbox that the agent's file names. Which port of the host leads there, if any does, is no

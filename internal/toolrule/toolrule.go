@@ -215,7 +215,7 @@ func (p Pattern) problem() (message, hint string) {
 	case p == "":
 		return "a rule requires a tool", "for example tool: orders.lookup"
 	case !patternPattern.MatchString(string(p)):
-		return fmt.Sprintf("%q is not a tool name", clip(string(p))), "use server.tool, for example orders.lookup or github.get_*"
+		return fmt.Sprintf("%q is not a tool name", clip(string(p))), "use server.tool, such as orders.lookup or github.get_*"
 	case Reserved(p.Tool()):
 		return fmt.Sprintf("tool %q cannot be called from a sandbox", clip(p.Tool())), "remove it"
 	}

@@ -40,7 +40,7 @@ func remediations() []remediation {
 		{CodeNotFound, "Check the ID or path. sandbox_fs_list lists files. IDs of other runs are not visible."},
 		{CodeExists, "Use another name, or replace the existing one."},
 		{CodeInvalid, "Correct the arguments as the message describes and call the tool again."},
-		{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from inside a run."},
+		{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from a run."},
 		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
 		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
 		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old files are lost."},

@@ -81,7 +81,7 @@ func TestFilesThatAreWrong(t *testing.T) {
 		"servers: {a: {command: [b], start: eagr}}":                                  `f.yaml:1:36: unknown start "eagr"; did you mean "eager"?`,
 		"servers: {a: {command: [b], timeout_seconds: 0}}":                           "f.yaml:1:46: timeout_seconds must be 1 to 3600, not 0",
 		"servers: {a: {command: [b], pin: abc}}":                                     `f.yaml:1:34: "abc" is not a digest; write sha256: and 64 hexadecimal digits`,
-		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" is not a tool name; use server.tool, for example orders.lookup or github.get_*`,
+		"policy: {deny: [delete]}":                                                   `f.yaml:1:17: "delete" is not a tool name; use server.tool, such as orders.lookup or github.get_*`,
 		"policy: {limits: {call: 1}}":                                                `f.yaml:1:19: unknown key "call" in limits; did you mean "calls"?`,
 		"policy: {limits: {calls: many}}":                                            "f.yaml:1:26: calls must be a whole number, not text",
 		"policy:":                                                                    "f.yaml:1:8: policy is empty; set a value or remove the key",
