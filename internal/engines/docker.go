@@ -83,7 +83,7 @@ func (s Set) dockerOptions() (*docker.Options, error) {
 func (s Set) dockerAddress() string {
 	opts, err := s.dockerOptions()
 	if err != nil {
-		return "nothing"
+		return "unknown address"
 	}
 	host, source := cmp.Or(opts.Host, client.DefaultDockerHost), "DOCKER_HOST is not set"
 	switch {
