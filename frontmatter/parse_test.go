@@ -142,7 +142,7 @@ func TestParseErrors(t *testing.T) {
 		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb must be 16 to 4194304, not -1"},
 		{"zero", "---\nsandbox: {limits: {pids: 0}}\n---\n", "a.prompt:2:26: sandbox.limits.pids is 0; remove it to use the default"},
 		{"huge number", "---\nsandbox: {limits: {pids: 99999999999999999999}}\n---\n", "a.prompt:2:26: "},
-		{"exec timeout in seconds", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be 1 to 3600"},
+		{"exec timeout in seconds", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "must be 1 to 3600"},
 		{"exec timeout", "---\nsandbox: {limits: {exec_timeout: 3601s}}\n---\n", "a.prompt:2:34: limits.exec_timeout must be 1s to 1h, not 1h0m1s"},
 		{"no unit", "---\nsandbox: {limits: {idle_timeout: 900}}\n---\n", "2:34: sandbox.limits.idle_timeout must be a duration, not the number 900; add a unit, for example 900s"},
 		{"neither word", "---\nsandbox: {limits: {timeout: 15m}}\n---\n", `2:20: unknown key "timeout" in sandbox.limits; available: cpu_millicores, memory_mb, pids, workspace_mb, idle_timeout, exec_timeout`},
