@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Three agents find and fix a bug in one sandbox, with a scripted model in place
-# of a vendor's; then the trace of their run is drawn, and Jaeger gets it. Sets
-# up whatever is missing. Nothing before the trace waits for Jaeger.
+# Three agents with a recorded model find and fix a bug in one sandbox. The demo prints the trace of the run and sends it to
+# Jaeger. It installs missing programs. Jaeger does not delay the run.
 #
-#   make demo                      on the engine that answers; where none does, on the local backend, which needs none
-#   BACKEND=docker make demo       (or containerd) installs and starts that engine where it is missing
-#   MODEL=googleai/gemini-2.5-flash make demo   lets a real model do it, with the vendor's key in the environment
-#   JAEGER=off make demo           ends with the trace in the terminal
-#   make demo-cli                  a CLI coding agent does it, with a model of the demo's; MODEL=googleai/… and GEMINI_API_KEY for Google's
+#   make demo                      use the available engine, or the local backend if no engine is available
+#   BACKEND=docker make demo       (or containerd) install and start this engine if it is missing
+#   MODEL=googleai/gemini-2.5-flash make demo   use a real model, with the provider's key in the environment
+#   JAEGER=off make demo           only print the trace
+#   make demo-cli                  use a CLI coding agent with a mock model; for Gemini, set MODEL=googleai/… and GEMINI_API_KEY
 #   make demo-code                 an agent's program calls tools of the host, twenty times and once with a question
 #   demo.sh tags                   prints the build tags of make demo
 set -euo pipefail
@@ -82,22 +81,22 @@ main() {
   say "== ${what[*]} on $backend with $model"
   case ${DEMO:-}/$model in
     cli/scripted/*)
-      say "   (a model that plays a script answers; the coding agent, its sandbox and the project are real)"
+      say "   (mock model with scripted answers; the coding agent, the sandbox, and the project are real)"
       begin mock "$work/mockmodel" --script "$script"
       await mock "the model" "$work/mock.log"
       GOOGLE_GEMINI_BASE_URL=$(head -n 1 "$work/mock.log")
       export GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY=none
       flags=(--backend "$backend")
       ;;
-    */scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
+    */scripted/*) say "   (recorded model; the sandbox, the files, and the commands are real)" ;;
   esac
   # A foreground command would delay a signal to this script, and a background command ignores Ctrl-C.
   (trap - INT QUIT && exec "$work/workcell" "${what[@]}" "${flags[@]}") <&0 8>&- &
   run=$!
   wait $run || code=$?
-  say "== the trace, $SECONDS s after the start of this demo"
+  say "== the trace, $SECONDS s after the start"
   if "$work/workcell" runs trace && [ "${JAEGER:-}" != off ]; then
-    hand_to_jaeger || say "(Jaeger did not get the trace. The trace is kept; make demo tries again.)"
+    hand_to_jaeger || say "(Cannot send the trace to Jaeger. To try again, run make demo.)"
   fi
   exit $code
 }
@@ -114,18 +113,18 @@ choose_backend() {
         backend=containerd
       elif [ "$(uname -s)" = Linux ]; then
         backend=local
-        say "no container engine answers (BACKEND=docker make demo installs one on Debian)"
+        say "no container engine is available (on Debian, BACKEND=docker make demo installs Docker)"
       else
-        die "no container engine answers" "start Docker (Docker Desktop, Colima)"
+        die "no container engine is available" "start Docker (for example Docker Desktop or Colima)"
       fi
       ;;
-    *) die "BACKEND=$backend is not known" "docker, containerd, local or auto" ;;
+    *) die "unknown backend: BACKEND=$backend" "use docker, containerd, local, or auto" ;;
   esac
   if [ "$backend" = local ]; then
-    say "the sandbox runs this machine's programs, read-only, in separate namespaces, with a system call filter and without"
-    say "privileges. A container isolates better: see docs/local.md."
+    say "using the local backend: the sandbox runs this host's programs in Linux namespaces, with a system call filter and"
+    say "without privileges. It isolates less than a container: see docs/local.md."
   else
-    say "the sandbox is a container of $backend"
+    say "using a container of $backend as the sandbox"
   fi
 }
 
@@ -139,7 +138,7 @@ need_system_python() {
   if is_debian && [ "$(id -u)" = 0 ]; then
     need_packages "the example project" python3
   else
-    die "the example is a Python project, and there is no python3 in /usr/bin" "install your system's python3 package"
+    die "python3 not found in /usr/bin; the example is a Python project" "install your system's python3 package"
   fi
 }
 
@@ -198,23 +197,23 @@ await() {
   [ ! -s "${3:-/nothing}" ] || return 0
   if ! wait "${!pid}"; then
     cat "$log" >&2
-    say "error: $2 failed, $SECONDS s after the start of this demo"
+    say "error: $2 failed, $SECONDS s after the start"
     return 1
   fi
-  say "== $2: ready, $SECONDS s after the start of this demo"
+  say "== $2: ready, $SECONDS s after the start"
 }
 
 # hand_to_jaeger sends Jaeger the kept trace. A Jaeger that answers is used.
 hand_to_jaeger() {
   "$work/workcell" runs trace -o json >"$work/trace.json" || return
   if ! "${jaeger[@]}" status >/dev/null 2>&1; then
-    say "Jaeger is downloaded or built, which takes some minutes once. The run is over, and its trace is kept: Ctrl-C loses nothing."
+    say "Downloading or building Jaeger. The first time, this takes a few minutes. The run is finished and its trace is saved, so you can press Ctrl-C."
     begin jaeger nice -n 19 "${jaeger[@]}" up
     await jaeger "Jaeger" || return
   fi
   "${jaeger[@]}" send "$work/trace.json" || return
-  say "(Jaeger keeps running; ${jaeger[*]} stop ends it. A Jaeger that was built here has no pages: replace /trace/ by"
-  say "/api/traces/ in the address for the trace as JSON.)"
+  say "(Jaeger keeps running. To stop it, run ${jaeger[*]} stop. If Jaeger was built from source, it has no web pages: to get"
+  say "the trace as JSON, replace /trace/ with /api/traces/ in the address.)"
 }
 
 case ${1:-} in

@@ -40,10 +40,10 @@ ensure_docker() {
       *) die "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start that engine, or unset DOCKER_HOST" ;;
     esac
     if ! is_debian; then
-      die "no container engine answers" "install and start Docker (Docker Desktop, Colima, or your distribution's docker package)"
+      die "no container engine is available" "install and start Docker (Docker Desktop, Colima, or your distribution's docker package)"
     fi
     if [ "$(id -u)" != 0 ]; then
-      die "no container engine answers for user $(id -un)" \
+      die "no container engine is available for user $(id -un)" \
         "run 'make engine' as root, or: apt-get install docker.io, start it, and join the group 'docker'"
     fi
     if command -v dockerd >/dev/null 2>&1 && command -v containerd >/dev/null 2>&1; then # of other packages (docker-ce) is as good
