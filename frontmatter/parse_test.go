@@ -145,7 +145,7 @@ func TestParseErrors(t *testing.T) {
 		{"exec timeout in seconds", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "must be 1 to 3600"},
 		{"exec timeout", "---\nsandbox: {limits: {exec_timeout: 3601s}}\n---\n", "a.prompt:2:34: limits.exec_timeout must be 1s to 1h, not 1h0m1s"},
 		{"no unit", "---\nsandbox: {limits: {idle_timeout: 900}}\n---\n", "2:34: sandbox.limits.idle_timeout must be a duration, not the number 900; add a unit, for example 900s"},
-		{"neither word", "---\nsandbox: {limits: {timeout: 15m}}\n---\n", `2:20: unknown key "timeout" in sandbox.limits; available: cpu_millicores, memory_mb, pids, workspace_mb, idle_timeout, exec_timeout`},
+		{"neither word", "---\nsandbox: {limits: {timeout: 15m}}\n---\n", `2:20: unknown key "timeout" in sandbox.limits; did you mean "timeout_seconds"?`},
 		{"idle time twice", "---\nsandbox: {limits: {timeout_seconds: 9, idle_timeout: 9s}}\n---\n", "2:37: limits.timeout_seconds and limits.idle_timeout set the same value"},
 		{"null value", "---\nsandbox:\n  image:\n---\n", "a.prompt:3:9: sandbox.image is empty; set a value or remove the key"},
 		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, not text"},
