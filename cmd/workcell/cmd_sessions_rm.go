@@ -85,6 +85,9 @@ type removedSandbox struct {
 type sandboxFile struct{ id, sandbox, path string }
 
 func (f sandboxFile) remove(ctx context.Context, m *session.Manager, ignoreAbsent bool) error {
+	if f.path == "" {
+		return usageError(fmt.Errorf("%s: names no file", f.sandbox), "to remove the sandbox, omit the colon")
+	}
 	s, err := m.Connect(ctx, f.id)
 	if err != nil {
 		return err

@@ -169,7 +169,7 @@ func writeLines(w io.Writer, prefix string, v any) error {
 		if err := d.Decode(&plain); err != nil {
 			return err
 		}
-		if raw, err = yaml.Marshal(plain); err != nil {
+		if raw, err = yaml.Marshal(numbers(plain)); err != nil {
 			return err
 		}
 		text = string(raw)
@@ -180,6 +180,27 @@ func writeLines(w io.Writer, prefix string, v any) error {
 		}
 	}
 	return nil
+}
+
+// numbers replaces each json.Number below v by an integer or a float, because YAML would quote it.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = numbers(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, _ := v.Float64() // an invalid number does not come from json.Marshal
+		return f
+	}
+	return v
 }
 
 // clip shortens s to at most n runes.
