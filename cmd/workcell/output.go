@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -155,6 +155,9 @@ func writeFacts(w io.Writer, facts ...[2]string) {
 	}
 }
 
+// notYAML matches the characters of JSON that are not valid in YAML, or break a line there.
+var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
+
 // writeLines writes a result for people, safe for a terminal: text unchanged, anything else in the style of YAML.
 func writeLines(w io.Writer, prefix string, v any) error {
 	text, ok := v.(string)
@@ -163,13 +166,12 @@ func writeLines(w io.Writer, prefix string, v any) error {
 		if err != nil {
 			return err
 		}
-		var plain any
-		d := json.NewDecoder(bytes.NewReader(raw))
-		d.UseNumber() // YAML writes a million as 1e+06 if it is a float64
-		if err := d.Decode(&plain); err != nil {
+		raw = notYAML.ReplaceAllFunc(raw, func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) })
+		var plain any // a reader of YAML tells whole numbers from others
+		if err := yaml.Unmarshal(raw, &plain); err != nil {
 			return err
 		}
-		if raw, err = yaml.Marshal(numbers(plain)); err != nil {
+		if raw, err = yaml.Marshal(plain); err != nil {
 			return err
 		}
 		text = string(raw)
@@ -180,27 +182,6 @@ func writeLines(w io.Writer, prefix string, v any) error {
 		}
 	}
 	return nil
-}
-
-// numbers replaces each json.Number below v by an integer or a float, because YAML would quote it.
-func numbers(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for key := range v {
-			v[key] = numbers(v[key])
-		}
-	case []any:
-		for i := range v {
-			v[i] = numbers(v[i])
-		}
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		}
-		f, _ := v.Float64() // an invalid number does not come from json.Marshal
-		return f
-	}
-	return v
 }
 
 // clip shortens s to at most n runes.

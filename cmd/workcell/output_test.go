@@ -40,11 +40,11 @@ func TestOutput(t *testing.T) {
 		t.Errorf("Set(yaml) = %v, value %q", err, a.out)
 	}
 	b.Reset()
-	result := map[string]any{"stdout": "a\nb\n", "total": 1e6, "id": "007", "odd": "\x1b[31m\x7f\u202e"}
+	result := map[string]any{"stdout": "a\nb\n", "total": 1e6, "id": "007", "odd": "\x1b[31m\x7f\u0085\u202e"}
 	if err := writeLines(&b, "  ", result); err != nil {
 		t.Fatal(err)
 	}
-	want = "  id: \"007\"\n  odd: \"\\e[31m\\x7F\\u202e\"\n  stdout: |\n      a\n      b\n  total: 1000000\n"
+	want = "  id: \"007\"\n  odd: \"\\e[31m\\x7F\\N\\u202e\"\n  stdout: |\n      a\n      b\n  total: 1000000\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
