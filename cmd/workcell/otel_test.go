@@ -172,7 +172,7 @@ func TestTracesOnTheConsole(t *testing.T) {
 	}
 	spans := 0
 	for line := range strings.Lines(stderr) {
-		if strings.HasPrefix(line, `{"name":`) {
+		if strings.HasPrefix(line, `{"Name":`) {
 			spans++
 			if !strings.Contains(line, m[1]) || strings.Contains(line, canary) {
 				t.Errorf("a span of another trace than %s, or with the canary: %s", m[1], line)
@@ -205,18 +205,17 @@ func TestOneCommandIsOneTrace(t *testing.T) {
 		traces := map[string]bool{}
 		for line := range strings.Lines(stderr.String()) {
 			var span struct {
-				Name     string
-				TraceID  string `json:"trace_id"`
-				ParentID string `json:"parent_id"`
-				Status   string
+				Name                string
+				SpanContext, Parent struct{ TraceID, SpanID string }
+				Status              struct{ Code string }
 			}
 			if json.Unmarshal([]byte(line), &span) != nil {
 				continue
 			}
-			traces[span.TraceID] = true
-			if span.ParentID == "" {
+			traces[span.SpanContext.TraceID] = true
+			if strings.Trim(span.Parent.SpanID, "0") == "" {
 				roots = append(roots, span.Name)
-				if span.Status == codes.Error.String() {
+				if span.Status.Code == codes.Error.String() {
 					failed = append(failed, span.Name)
 				}
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/firebase/genkit/go/core/tracing"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -169,7 +170,7 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 // newExporter returns the exporter that the environment asks for, nil for none.
 func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktrace.SpanExporter, error) {
 	if e.Get("OTEL_TRACES_EXPORTER") == "console" {
-		return &consoleExporter{w: stderr}, nil
+		return stdouttrace.New(stdouttrace.WithWriter(stderr))
 	}
 	protocol, err := wantedProtocol(e, "TRACES", "otlp, console or none")
 	if err != nil || protocol == "" {
