@@ -117,7 +117,8 @@ func (c *agentCheck) contract(source string) error {
 	}
 	text, _ := parsed.Input.Schema.(string)
 	if name, _, _ := strings.Cut(text, ","); slices.Contains(dotprompt.JSONSchemaScalarTypes, strings.TrimSpace(name)) {
-		c.fail([]any{"input", "schema"}, "for example schema: {task: string}", "input must be a mapping of names to values, not %s", sanitize.Clip(text))
+		c.fail([]any{"input", "schema"}, "for example schema: {task: string}",
+			"input must be a mapping of names to values, not %s", sanitize.Clip(text))
 	} else {
 		c.schema(parsed.Input.Schema, "input", "schema")
 	}

@@ -96,7 +96,8 @@ func (a *app) whereElse(ctx context.Context, err error) error {
 	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == a.engine })
 	for _, name := range unknown.names {
 		if found := namedSandboxes(list, name); len(found) > 0 {
-			return fail(exitNotFound, err, "the sandbox is on another engine: connect to that engine, or use --backend "+found[0].Backend)
+			return fail(exitNotFound, err,
+				"the sandbox is on another engine: connect to that engine, or use --backend "+found[0].Backend)
 		}
 	}
 	return err

@@ -39,7 +39,9 @@ func (a *app) config() (*config.Config, error) {
 		return nil, err
 	}
 	if a.Defaults == nil { // else they are those that a run began with
-		a.Defaults = &session.Defaults{Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts}
+		a.Defaults = &session.Defaults{
+			Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+		}
 	}
 	a.loaded = c
 	return c, nil

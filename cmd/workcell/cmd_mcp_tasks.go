@@ -339,7 +339,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 			if h := hint.Of(err); h != nil { // its text names the model and variables, but no files
 				message, todo = message+": "+h.Error(), h.Hint
 			}
-			e := toolspec.NewError(toolspec.CodeUnavailable, message, "Tell the user how to fix this where the server is started: "+todo)
+			e := toolspec.NewError(toolspec.CodeUnavailable, message,
+				"Tell the user how to fix this where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -357,7 +358,7 @@ func inputError(err error) error {
 	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), "")
 }
 
-// taskError returns the class of a failure for the client. The text of the error, which may contain host paths, is logged.
+// taskError returns the class of a failure for the client. The text, which may contain host paths, is in the log.
 func taskError(err error) error {
 	var told *toolspec.Error
 	if errors.As(err, &told) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -382,7 +383,8 @@ func taskError(err error) error {
 	case failed.Step != "":
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
 	}
-	return toolspec.NewError(told.Code, message, "Correct the input, or report the failure to the user. The server's log contains the reason.")
+	return toolspec.NewError(told.Code, message,
+		"Correct the input, or report the failure to the user. The server's log contains the reason.")
 }
 
 // jsonText returns a value as JSON, empty for none.

@@ -48,7 +48,8 @@ func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []s
 // other way is taken at its word.
 func (a *app) reportStrange(input, schema map[string]any) {
 	for _, key := range []string{
-		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf", "oneOf", "if", "dependentSchemas",
+		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf", "oneOf",
+		"if", "dependentSchemas",
 	} {
 		if schema[key] != nil {
 			return

@@ -77,10 +77,10 @@ type Kubernetes struct {
 	RuntimeClasses                                              []string
 }
 
-// Load returns the configuration. Flags override the environment, which overrides the file, which overrides the defaults.
-// The file is that of --config, else of $WORKCELL_CONFIG, else the one in the user's configuration directory. A file in
-// the working directory is not read, because it may have come with a repository. The error names every problem in the file
-// with line and column.
+// Load returns the configuration. Flags override the environment, which overrides the file, which overrides the
+// defaults. The file is --config, else $WORKCELL_CONFIG, else workcell.yaml in the user's configuration directory. Load
+// reads no file in the working directory, because it may have come with a repository. The error names every problem in
+// the file with line and column.
 func Load(o Options) (*Config, error) {
 	if o.Env.Get("WORKCELL_KUBE_CLAIMS") != "" {
 		return nil, errors.New("unknown variable WORKCELL_KUBE_CLAIMS: " + removed[keyKubernetes+"claims"])
@@ -119,7 +119,7 @@ func Load(o Options) (*Config, error) {
 		}
 	}
 	if len(o.Flags["allow-image"]) > 0 {
-		return c, nil // the file and its list fit together, and this is another one
+		return c, nil // the flag replaces the file's list
 	}
 	return c, c.checkImages(table)
 }
@@ -159,7 +159,9 @@ func (c *Config) checkImages(table []*setting) error {
 			continue
 		}
 		if err := c.CheckImage(s.node.Value); err != nil {
-			errs = append(errs, &yamlnode.Problem{File: c.File, Line: s.node.Line, Column: s.node.Column, Message: s.key + ": " + err.Error()})
+			errs = append(errs, &yamlnode.Problem{
+				File: c.File, Line: s.node.Line, Column: s.node.Column, Message: s.key + ": " + err.Error(),
+			})
 		}
 	}
 	return errors.Join(errs...)
@@ -186,7 +188,8 @@ func (c *Config) Mounts() ([]backend.Mount, error) {
 	return list, nil
 }
 
-// CheckImage returns nil if the image is allowed, else an error that wraps backend.ErrPermission and names the list's origin.
+// CheckImage returns nil if the image is allowed, else an error that wraps backend.ErrPermission and names the list's
+// origin.
 func (c *Config) CheckImage(image string) error {
 	if err := c.allowed.Check(image); err != nil {
 		return fmt.Errorf("%w; the list is %s", err, c.allowOrigin)
@@ -212,7 +215,7 @@ type setting struct {
 // pairs is a mapping as FROM=TO, in the order of the file.
 type pairs []string
 
-// assign sets the value to that of a flag or variable.
+// assign sets the value from a flag or variable.
 func (s *setting) assign(origin string, texts []string) {
 	switch to := s.to.(type) {
 	case *string:

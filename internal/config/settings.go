@@ -40,18 +40,20 @@ const maxRetention = 10 * 365 * 24 * time.Hour
 
 // settings returns the table of settings, in the order in which they are shown.
 func (c *Config) settings(backends []string) []*setting {
-	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND", check: func() (string, string) {
-		if !slices.Contains(backends, c.Backend) {
-			return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
-		}
-		return "", ""
-	}}}
+	list := []*setting{{key: keyBackend, to: &c.Backend, flag: "backend", variable: "WORKCELL_BACKEND",
+		check: func() (string, string) {
+			if !slices.Contains(backends, c.Backend) {
+				return fmt.Sprintf("unknown backend %q", c.Backend), suggest.Hint(c.Backend, backends)
+			}
+			return "", ""
+		}}}
 	for _, r := range frontmatter.Runtimes() {
 		image := new(string)
-		list = append(list, &setting{key: keyImages + string(r), to: image, fallback: frontmatter.DefaultImage(r), check: func() (string, string) {
-			c.Images[string(r)] = *image
-			return checkImage(*image)
-		}})
+		list = append(list, &setting{key: keyImages + string(r), to: image, fallback: frontmatter.DefaultImage(r),
+			check: func() (string, string) {
+				c.Images[string(r)] = *image
+				return checkImage(*image)
+			}})
 	}
 	mapped, caches := (*pairs)(&c.MapImages), new(pairs)
 	list = append(list,
@@ -61,19 +63,20 @@ func (c *Config) settings(backends []string) []*setting {
 			}
 			return "", ""
 		}},
-		&setting{key: keyMapImages, to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP", check: func() (string, string) {
-			for _, pair := range *mapped {
-				from, to, _ := strings.Cut(pair, "=")
-				for _, image := range []string{from, to} {
-					if problem, hint := checkImage(image); problem != "" {
-						return problem, hint
+		&setting{key: keyMapImages, to: mapped, flag: "map-image", variable: "WORKCELL_IMAGE_MAP",
+			check: func() (string, string) {
+				for _, pair := range *mapped {
+					from, to, _ := strings.Cut(pair, "=")
+					for _, image := range []string{from, to} {
+						if problem, hint := checkImage(image); problem != "" {
+							return problem, hint
+						}
 					}
 				}
-			}
-			return "", ""
-		}},
+				return "", ""
+			}},
 		&setting{key: keyPool, to: &c.pool, flag: "pool", counts: true, check: c.countPool},
-		&setting{key: keyMounts, to: &c.mounts, flag: "mount", check: func() (string, string) { // a driver checks where they may lead
+		&setting{key: keyMounts, to: &c.mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
 			if _, err := c.Mounts(); err != nil {
 				return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
 			}
@@ -100,12 +103,14 @@ func (c *Config) settings(backends []string) []*setting {
 			check: func() (string, string) { return checkImage(k.GuestImage) }},
 		&setting{key: keyKubernetes + "storage_class", to: &k.StorageClass, variable: "WORKCELL_KUBE_STORAGE_CLASS"},
 		&setting{key: keyKubernetes + "runtime_classes", to: &k.RuntimeClasses},
-		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY", check: func() (string, string) {
-			if k.NetworkPolicy != "enforced" {
-				return fmt.Sprintf("unknown network policy %q", k.NetworkPolicy), "run `workcell doctor --backend kubernetes --network`, then set enforced"
-			}
-			return "", ""
-		}},
+		&setting{key: keyKubernetes + "network_policy", to: &k.NetworkPolicy, variable: "WORKCELL_KUBE_NETWORK_POLICY",
+			check: func() (string, string) {
+				if k.NetworkPolicy != "enforced" {
+					return fmt.Sprintf("unknown network policy %q", k.NetworkPolicy),
+						"run `workcell doctor --backend kubernetes --network`, then set enforced"
+				}
+				return "", ""
+			}},
 	)
 	retention := func(key string, to *time.Duration) *setting {
 		return &setting{key: key, to: to, check: func() (string, string) {
@@ -137,10 +142,11 @@ func (c *Config) settings(backends []string) []*setting {
 // telemetry returns a setting that is a variable of OpenTelemetry.
 func (c *Config) telemetry(name, variable, fallback string, check func(string) (problem, hint string)) *setting {
 	value := new(string)
-	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable, check: func() (string, string) {
-		c.Variables[variable] = *value
-		return check(*value)
-	}}
+	return &setting{key: keyTelemetry + name, to: value, fallback: fallback, variable: variable,
+		check: func() (string, string) {
+			c.Variables[variable] = *value
+			return check(*value)
+		}}
 }
 
 // limitSettings returns the rows of backend.LimitTable and the two times that files call limits.
@@ -148,30 +154,34 @@ func (c *Config) limitSettings() []*setting {
 	var list []*setting
 	for _, row := range backend.LimitTable() {
 		least, most := row.Bounds()
-		n := new(int64)
-		list = append(list, &setting{key: keyLimits + row.Name, to: n, fallback: row.Default / row.Scale, check: func() (string, string) {
+		n, key := new(int64), keyLimits+row.Name
+		list = append(list, &setting{key: key, to: n, fallback: row.Default / row.Scale, check: func() (string, string) {
 			if *n < least || *n > most {
-				return fmt.Sprintf("%s%s must be %d to %d, not %d", keyLimits, row.Name, least, most, *n), ""
+				return fmt.Sprintf("%s must be %d to %d, not %d", key, least, most, *n), ""
 			}
 			*row.Of(&c.Limits) = *n * row.Scale
 			return "", ""
 		}})
 	}
-	timeout := func(key string, to *time.Duration, fallback time.Duration, limits func(frontmatter.Duration) frontmatter.Limits) *setting {
+	timeout := func(key string, to *time.Duration, fallback time.Duration) *setting {
 		return &setting{key: key, to: to, fallback: fallback, check: func() (string, string) {
 			if *to == 0 {
 				return key + " is 0", "remove it to use the default"
 			}
-			for _, p := range (frontmatter.Sandbox{Limits: limits(frontmatter.Duration(*to))}).Problems() {
+			var l frontmatter.Limits
+			if key == keyIdleTimeout {
+				l.IdleTimeout = frontmatter.Duration(*to)
+			} else {
+				l.ExecTimeout = frontmatter.Duration(*to)
+			}
+			for _, p := range (frontmatter.Sandbox{Limits: l}).Problems() {
 				return p.Message, p.Hint
 			}
 			return "", ""
 		}}
 	}
 	return append(list,
-		timeout(keyIdleTimeout, &c.IdleTimeout, 15*time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{IdleTimeout: d} }),
-		timeout(keyExecTimeout, &c.ExecTimeout, 2*time.Minute, func(d frontmatter.Duration) frontmatter.Limits { return frontmatter.Limits{ExecTimeout: d} }),
-	)
+		timeout(keyIdleTimeout, &c.IdleTimeout, 15*time.Minute), timeout(keyExecTimeout, &c.ExecTimeout, 2*time.Minute))
 }
 
 func checkImage(image string) (problem, hint string) {
