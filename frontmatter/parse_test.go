@@ -208,8 +208,6 @@ func TestParseErrors(t *testing.T) {
 		{"alias of itself", "---\nx: &a [*a]\n---\n", "a.prompt:2:8: the alias *a contains itself"},
 		{"key that is no text", "---\n? [a]\n: b\n---\n", "a.prompt:2:3: a key must be text"},
 		{"list as frontmatter", "---\n- a\n---\n", "a.prompt:2:1: the frontmatter must be a mapping, not a list"},
-		{"frontmatter in braces", "---\n{sandbox: python}\n---\n", "frontmatter in braces cannot contain a sandbox"},
-		{"complex key", "---\n?\n  sandbox\n: python\n---\n", "cannot be rewritten"},
 		{"two blocks", "---\nmodel: x\n---\n---\nsandbox: python\n---\nbody\n", "a.prompt:4: the template begins with a second frontmatter block"},
 		{"maxTurns", "---\nmaxTurns: -1\n---\n", "a.prompt:2:11: maxTurns must be 1 to 10000, not -1"},
 		{"model", "---\nmodel: [x]\n---\n", "a.prompt:2:8: model must be text, not a list"},

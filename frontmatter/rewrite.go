@@ -3,6 +3,7 @@ package frontmatter
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -15,11 +16,10 @@ import (
 // work in a sandbox before it is done.
 const DefaultMaxTurns = 40
 
-// Source returns the file in the form that Genkit understands: `sandbox:` has become the last entry of `use:`, and
-// DefaultMaxTurns stands on a line before it when the file names no maxTurns. No other line is added or removed, and all
-// but the rewritten lines keep their text, save for what would keep dotprompt from seeing the frontmatter (a byte order
-// mark, blank lines with CRLF before it, a missing last newline). A file that asks for no sandbox and has nothing of that
-// kind comes back as it is.
+// Source returns the file in the form that Genkit understands: `sandbox:` becomes the last entry of `use:`, and
+// DefaultMaxTurns is added if the file has no maxTurns. The template keeps its text, but its line in the file may
+// change: errors count from BodyLine. Source also repairs what would keep dotprompt from seeing the frontmatter: a byte
+// order mark, blank lines with CRLF before it, and a missing last newline.
 func (d *Document) Source() ([]byte, error) {
 	if !d.parts.found {
 		return []byte(d.parts.text), nil
@@ -81,12 +81,8 @@ func (r *reporter) movable(d *Document) {
 		}
 		return
 	}
-	if d.root.Style&yaml.FlowStyle != 0 {
-		r.fail(d.root, "write one `key: value` per line", "frontmatter in braces cannot contain a sandbox")
-		return
-	}
 	if _, err := d.header(); err != nil {
-		r.fail(d.root, "write `sandbox:` and `use:` as plain keys at the beginning of a line", "the frontmatter cannot be rewritten for Genkit: %v", err)
+		r.fail(d.root, "use simpler YAML", "the frontmatter cannot be rewritten for Genkit: %v", err)
 	}
 }
 
@@ -103,31 +99,27 @@ func (d *Document) header() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	target := "use"
-	if d.key("use") < 0 {
-		target = "sandbox"
-	}
-	lines := strings.SplitAfter(d.parts.yaml(), "\n")
-	for _, name := range []string{"sandbox", "use"} {
-		i := d.key(name)
-		if i < 0 {
-			continue
-		}
-		first, last := d.region(i, lines)
-		for l := first; l <= last; l++ {
-			text, end := ending(lines[l])
-			lines[l] = end
-			if l == first && name == target {
-				indent := text[:len(text)-len(strings.TrimLeft(text, " "))]
-				lines[l] = indent + "use: " + value + end
-				if d.Meta.MaxTurns == 0 {
-					lines[l] = fmt.Sprintf("%smaxTurns: %d%s", indent, DefaultMaxTurns, end) + lines[l]
-				}
-			}
+	rest := *d.root
+	rest.Style &^= yaml.FlowStyle
+	rest.Content = nil
+	for i := 0; i+1 < len(d.root.Content); i += 2 {
+		if key := d.root.Content[i]; key.Value != "use" && key.Value != "sandbox" {
+			rest.Content = append(rest.Content, key, d.root.Content[i+1])
 		}
 	}
-	out := strings.Join(lines, "")
-	return out, d.same(out, uses)
+	var out bytes.Buffer
+	if len(rest.Content) > 0 {
+		enc := yaml.NewEncoder(&out)
+		enc.SetIndent(2)
+		if err := errors.Join(enc.Encode(&rest), enc.Close()); err != nil {
+			return "", err
+		}
+	}
+	if d.Meta.MaxTurns == 0 {
+		fmt.Fprintf(&out, "maxTurns: %d\n", DefaultMaxTurns)
+	}
+	fmt.Fprintf(&out, "use: %s\n", value)
+	return out.String(), d.same(out.String(), uses)
 }
 
 // key returns the index of a key among the children of the root, -1 when there is none.
@@ -138,26 +130,6 @@ func (d *Document) key(name string) int {
 		}
 	}
 	return -1
-}
-
-// region returns the first and last line, from 0, of the entry at i, without comments that follow it.
-func (d *Document) region(i int, lines []string) (first, last int) {
-	first, last = d.root.Content[i].Line-1, len(lines)-1
-	if i+2 < len(d.root.Content) {
-		last = d.root.Content[i+2].Line - 2
-	}
-	for last > first {
-		if t := strings.TrimSpace(lines[last]); t != "" && !strings.HasPrefix(t, "#") {
-			break
-		}
-		last--
-	}
-	return first, last
-}
-
-func ending(line string) (text, end string) {
-	text = strings.TrimRight(line, "\r\n")
-	return text, line[len(text):]
 }
 
 // uses returns the entries of `use:` with the sandbox as the last, or in its place when it was there already.
@@ -246,7 +218,7 @@ func (d *Document) same(rewritten string, uses []any) error {
 		delete(m, "sandbox")
 	}
 	if !reflect.DeepEqual(want, got) || !reflect.DeepEqual(before, after) {
-		return fmt.Errorf("its keys are written in an unusual way")
+		return fmt.Errorf("its values would change")
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func TestPromptFS(t *testing.T) {
 	fsys := tools.PromptFS(under)
 	for name, want := range map[string]string{
 		"prompts/plain.prompt":      "---\r\nmodel: test/m\r\n---\r\nPlain {{>who}}{{! workcell }}\r\n",
-		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n# more\n---\nCode {{>who}}\n",
+		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n---\nCode {{>who}}\n",
 		"prompts/coder.fast.prompt": "---\nmodel: test/m\nmaxTurns: 40\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\n---\nFast\n",
 		"prompts/_who.prompt":       "you {{name}}",
 		"prompts/notes.txt":         "sandbox: x",
