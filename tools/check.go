@@ -180,11 +180,12 @@ func (c *agentCheck) schema(v any, path ...any) {
 	if err == nil {
 		return
 	}
-	hint := ""
-	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) {
-		hint = "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types"
+	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) { // Genkit names one of several problems, by chance
+		c.fail(path, "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+			"Genkit cannot read the JSON Schema")
+		return
 	}
-	c.fail(path, hint, "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
+	c.fail(path, "", "cannot read the schema: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
 }
 
 // likeJSONSchema reports whether a schema is meant to be JSON Schema, not the short form.

@@ -72,8 +72,8 @@ func TestCheckAgent(t *testing.T) {
 		"JSON Schema": {
 			head: "input: {schema: {type: object, properties: {a: {type: string}}, required: []}}\noutput: {schema: {type: object, properties: {a: {type: [string, \"null\"]}}}}",
 			want: []string{
-				"a.prompt:2:17: cannot read the schema: unsupported scalar type 'object'; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
-				"a.prompt:3:18: cannot read the schema: json: cannot unmarshal array into Go struct field .SchemaAlt.properties.SchemaAlt.type of type string; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+				"a.prompt:2:17: Genkit cannot read the JSON Schema; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+				"a.prompt:3:18: Genkit cannot read the JSON Schema; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
 			},
 		},
 		"references": {
