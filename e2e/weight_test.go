@@ -72,7 +72,8 @@ func TestLibraryWeight(t *testing.T) {
 	heavy := []string{
 		"github.com/docker/", "github.com/moby/", "github.com/containerd/containerd", "github.com/containerd/go-cni",
 		"github.com/containernetworking/", "github.com/firebase/genkit/", "github.com/modelcontextprotocol/", "google.golang.org/",
-		"modernc.org/", "github.com/jackc/", "cel.dev/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters", "github.com/spf13/",
+		"modernc.org/", "github.com/jackc/", "cel.dev/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
+		"github.com/spf13/",
 	}
 	deps := strings.Fields(run("go", "list", "-deps", "."))
 	for _, dep := range deps {

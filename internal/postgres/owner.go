@@ -35,8 +35,8 @@ CREATE TABLE workcell.owner (
 `}}
 }
 
-// Late is the SQL condition for rows of dead owners. No owner can renew its lease while the server is down, so every lease starts
-// again with the server.
+// Late is the SQL condition for rows of dead owners. No owner can renew its lease while the server is down, so every
+// lease starts again with the server.
 const Late = `greatest(renewed, pg_postmaster_start_time()) + lease < clock_timestamp()`
 
 // Owner is an owner of this process.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -169,8 +170,12 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 	}
 }
 
-// news returns a channel that holds an element after a watch has called changed, and every so often. It works until ctx ends.
-func news(ctx context.Context, every time.Duration, watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
+// watch calls changed for every change until ctx ends or its connection is lost, as [postgres.DB.Listen] does.
+type watch func(ctx context.Context, changed func()) error
+
+// news returns a channel that holds an element after a watch has called changed, and every so often. The time varies, so
+// that no worker is always the first to try a run that only others can execute. It works until ctx ends.
+func news(ctx context.Context, every time.Duration, watches ...watch) <-chan struct{} {
 	news := make(chan struct{}, 1)
 	look := func() {
 		select {
@@ -178,10 +183,10 @@ func news(ctx context.Context, every time.Duration, watches ...func(ctx context.
 		default: // a look is due already
 		}
 	}
-	for _, watch := range watches {
+	for _, w := range watches {
 		go func() {
 			for ctx.Err() == nil {
-				_ = watch(ctx, look) // the ticks continue without it
+				_ = w(ctx, look) // the ticks continue without it
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
@@ -190,11 +195,11 @@ func news(ctx context.Context, every time.Duration, watches ...func(ctx context.
 		}()
 	}
 	go func() {
-		for tick := time.Tick(every); ; {
+		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick:
+			case <-time.After(every/2 + rand.N(every)):
 				look()
 			}
 		}

@@ -1,9 +1,10 @@
 // Package worker carries out runs of workflows in other processes than those that begin them, on any machine that reaches
 // the same PostgreSQL database, and goes on with those whose process died.
 //
-// A [Queue] holds runs that wait for a worker, and their files: [Queue.Add] adds a run, [Queue.Work] executes runs. A row of the
-// queue only names the worker that should try a run next. The journal decides which process has a run, as for all runs: a run
-// has one owner, and the owner has a lease. A worker that takes a row checks the run first: it may have ended, or have an owner.
+// A [Queue] holds runs that wait for a worker, and their files: [Queue.Add] adds a run, [Queue.Work] executes runs. A
+// row of the queue only names the worker that should try a run next. The journal decides which process has a run, as
+// for all runs: a run has one owner, and the owner has a lease. A worker that takes a row checks the run first: it may
+// have ended, or have a living owner.
 package worker
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// component describes the tables of this package. Files are added before their run, so they do not refer to it. Version 1 used the
-// River library to choose the worker. Its jobs were copies of rows of queued.
+// component describes the tables of this package. Files are added before their run, so they do not refer to it.
+// Version 1 used the River library to choose the worker. Its jobs were copies of rows of queued.
 func component() postgres.Component {
 	return postgres.Component{Name: "queue", Migrations: []string{`
 CREATE TABLE workcell.queued (
@@ -42,7 +43,8 @@ CREATE TABLE workcell.run_log (
 );
 CREATE INDEX run_log_run ON workcell.run_log (run, id);
 `, `
-ALTER TABLE workcell.queued ADD COLUMN not_before timestamptz NOT NULL DEFAULT now(), ADD COLUMN worker text NOT NULL DEFAULT '';
+ALTER TABLE workcell.queued ADD COLUMN not_before timestamptz NOT NULL DEFAULT now();
+ALTER TABLE workcell.queued ADD COLUMN worker text NOT NULL DEFAULT '';
 UPDATE workcell.queued SET not_before = r.started FROM workcell.run r WHERE r.id = run AND r.finished IS NULL;
 CREATE INDEX queued_not_before ON workcell.queued (not_before);
 DROP TABLE IF EXISTS workcell.river_job, workcell.river_leader, workcell.river_queue, workcell.river_migration,
@@ -110,7 +112,8 @@ func (q *Queue) Hand(ctx context.Context, r runstore.Run, note string) error {
 
 // enqueue makes a run due, and tells the workers.
 func enqueue(ctx context.Context, tx pgx.Tx, runID string) error {
-	if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued (run) VALUES ($1) ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
+	if _, err := tx.Exec(ctx, `INSERT INTO workcell.queued (run) VALUES ($1)
+ON CONFLICT (run) DO UPDATE SET not_before = now()`, runID); err != nil {
 		return err
 	}
 	return postgres.Notify(ctx, tx, queueChannel, "")
@@ -131,7 +134,8 @@ func (q *Queue) Leave(ctx context.Context, runID string) error {
 
 // Hurry makes a run due that waits for its next attempt.
 func (q *Queue) Hurry(ctx context.Context, runID string) error {
-	return q.exec(ctx, `WITH due AS (UPDATE workcell.queued SET not_before = now() WHERE run = $1 AND not_before > now() RETURNING run)
+	return q.exec(ctx, `WITH due AS (
+	UPDATE workcell.queued SET not_before = now() WHERE run = $1 AND not_before > now() RETURNING run)
 SELECT pg_notify('`+queueChannel+`', '') FROM due`, runID)
 }
 

@@ -120,9 +120,9 @@ func (w *runWorker) attend(ctx context.Context, lost <-chan struct{}) error {
 	}
 }
 
-// claim takes due runs from the queue, as many as are missing to MaxRuns: those without a worker, and those whose worker is
-// dead. A run of this worker that is not busy was claimed by a call whose answer was lost. The rule of one minute is for a
-// server whose clock was set back: no run waits for that long.
+// claim takes due runs from the queue that have no living worker, until this worker has MaxRuns. A run of this worker
+// that is not busy was claimed by a call whose answer was lost. No run waits for a minute: a later not_before means
+// that the server's clock was set back.
 func (w *runWorker) claim(ctx context.Context, busy map[string]bool) (ids []string, err error) {
 	err = w.q.db.Tx(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM workcell.owner WHERE `+postgres.Late+` AND id <> $1
@@ -130,8 +130,8 @@ AND id IN (SELECT worker FROM workcell.queued)`, w.self); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `WITH due AS MATERIALIZED (
-	SELECT run FROM workcell.queued q WHERE (not_before <= now() OR not_before > now() + interval '1 minute') AND run <> ALL($2)
-	AND (worker = $1 OR NOT EXISTS (SELECT FROM workcell.owner WHERE id = q.worker))
+	SELECT run FROM workcell.queued q WHERE (not_before <= now() OR not_before > now() + interval '1 minute')
+	AND run <> ALL($2) AND (worker = $1 OR NOT EXISTS (SELECT FROM workcell.owner WHERE id = q.worker))
 	ORDER BY not_before LIMIT $3 FOR UPDATE SKIP LOCKED)
 UPDATE workcell.queued q SET worker = $1 FROM due WHERE q.run = due.run RETURNING q.run`,
 			w.self, slices.AppendSeq([]string{}, maps.Keys(busy)), w.o.MaxRuns-len(busy))
@@ -147,7 +147,8 @@ UPDATE workcell.queued q SET worker = $1 FROM due WHERE q.run = due.run RETURNIN
 // giveBack lets any worker try a run again after a time.
 func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration) error {
 	return w.q.exec(ctx, `WITH free AS (
-	UPDATE workcell.queued SET worker = '', not_before = now() + $3::interval WHERE run = $1 AND worker = $2 RETURNING not_before)
+	UPDATE workcell.queued SET worker = '', not_before = now() + $3::interval WHERE run = $1 AND worker = $2
+	RETURNING not_before)
 SELECT pg_notify('`+queueChannel+`', '') FROM free WHERE not_before <= now()`, id, w.self, after)
 }
 
@@ -187,8 +188,8 @@ func (w *runWorker) work(id string) {
 	}
 }
 
-// ended notes the end of a run in its log, deletes its Needed file, and takes it out of the queue. A run that left the queue before
-// its end keeps the file.
+// ended notes the end of a run in its log, deletes its Needed file, and takes it out of the queue. A run that left the
+// queue before its end keeps the file.
 func (q *Queue) ended(ctx context.Context, runID string) error {
 	r, err := q.journal.Run(ctx, runID)
 	if err == nil && r.Finished.IsZero() {
