@@ -126,12 +126,12 @@ func among(paths []string, c patch.Change) bool {
 
 // withholds reports whether the policy keeps a file of a change from the client.
 func (g *gathering) withholds(c patch.Change) bool {
-	for name, e := range map[string]*patch.Entry{c.From: c.Old, c.Path: c.New} {
+	for _, e := range []*patch.Entry{c.Old, c.New} {
 		if e == nil {
 			continue
 		}
-		if fail := g.server.checkFile(name, int64(len(e.Content))); fail != nil {
-			g.skip(name, fail.Message)
+		if fail := g.server.checkFile(c.Path, int64(len(e.Content))); fail != nil {
+			g.skip(c.Path, fail.Message)
 			return true
 		}
 	}

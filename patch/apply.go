@@ -59,7 +59,7 @@ func (p *Patch) Apply(dir string) (Result, error) {
 	// Links last: where they lead depends on everything else.
 	changes := slices.Clone(p.Changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.turn() - b.turn() })
-	var links []pendingLink
+	var links []step
 	for i := range changes {
 		c := &changes[i]
 		merged := false
@@ -67,10 +67,7 @@ func (p *Patch) Apply(dir string) (Result, error) {
 		switch {
 		case err != nil || s == nil:
 		case s.next != nil && s.next.isLink():
-			links = append(links, pendingLink{c.Path, s.next.Content, func() error {
-				_, err := a.take(c, s)
-				return err
-			}})
+			links = append(links, *s)
 			continue
 		default:
 			merged, err = a.take(c, s)
@@ -138,6 +135,7 @@ type applier struct {
 	root  *os.Root
 	parts map[string]bool // paths of gitParts that will be there, as gitPath has them
 	repos map[string]bool // directories, and whether they are or become repositories
+	left  int             // bytes of paths that may still be looked up for links
 }
 
 // gitParts are the names by which Git knows a directory for a repository.
@@ -145,7 +143,7 @@ var gitParts = []string{"head", "commondir", "objects", "refs"}
 
 // newApplier returns an applier that is about to make files and links.
 func newApplier(root *os.Root, files iter.Seq[string]) *applier {
-	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}}
+	a := &applier{root: root, parts: map[string]bool{}, repos: map[string]bool{}, left: maxFollow}
 	for name := range files {
 		for at := name; at != "." && at != "/"; at = path.Dir(at) {
 			if folded := gitPath(at); slices.Contains(gitParts, path.Base(folded)) {
@@ -170,15 +168,15 @@ func (a *applier) isRepository(dir string) bool {
 	return is
 }
 
-// step is a change that can be made, with what is at its paths: nil is nothing.
+// step replaces the entry at a path. A nil entry means that the path is free.
 type step struct {
-	was, is *Entry // at the path before, and at the one after
-	next    *Entry // what comes there
+	name      string
+	was, next *Entry
 }
 
-// plan returns how a change is made: nil when it is there already.
-func (a *applier) plan(c *Change) (s *step, err error) {
-	if err := errors.Join(a.check(c.From), a.check(c.Path)); err != nil {
+// plan returns the step of a change. If the directory has the change already, plan returns nil.
+func (a *applier) plan(c *Change) (*step, error) {
+	if err := a.check(c.Path); err != nil {
 		return nil, err
 	}
 	if c.New != nil {
@@ -186,50 +184,25 @@ func (a *applier) plan(c *Change) (s *step, err error) {
 			return nil, err
 		}
 	}
-	s = &step{}
-	if s.was, err = a.read(c.From); err != nil {
+	was, err := a.read(c.Path)
+	if err != nil || c.New == nil && was == nil || c.New != nil && was != nil && was.equal(c.New) {
 		return nil, err
 	}
-	s.is = s.was
-	if c.From != c.Path {
-		if s.is, err = a.read(c.Path); err != nil {
-			return nil, err
-		}
-	}
-	if done(c, s.was, s.is) {
-		return nil, nil
-	}
-	if s.next, err = merge(c, s.was); err != nil {
+	next, err := merge(c, was)
+	if err != nil {
 		return nil, err
 	}
-	if c.From != c.Path && s.is != nil {
-		return nil, conflictError("the file already exists with different content")
-	}
-	return s, nil
+	return &step{c.Path, was, next}, nil
 }
 
 // take makes a change as planned.
 func (a *applier) take(c *Change, s *step) (merged bool, err error) {
 	if s.next == nil {
-		return false, a.remove(c.From, s.was)
+		return false, a.remove(s.name, s.was)
 	}
-	// A file keeps its permissions; those of what was none are the umask's.
-	if err := a.write(c.Path, s.is, s.next, s.was != nil && !s.was.isLink()); err != nil {
-		return false, err
-	}
-	if c.From != c.Path {
-		err = a.remove(c.From, s.was)
-	}
+	// An existing file keeps its permissions. The umask sets the permissions of a new file.
+	err = a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 	return !s.next.equal(c.New), err
-}
-
-// done reports whether the change is there already: was is at the path before, is at the one after.
-func done(c *Change, was, is *Entry) bool {
-	moved := c.From == c.Path || was == nil
-	if c.New == nil || is == nil {
-		return moved && c.New == nil && is == nil
-	}
-	return moved && is.equal(c.New)
 }
 
 // merge returns what the change makes of what is at its path: nil is nothing.
@@ -386,8 +359,11 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	}
 	temp := filepath.FromSlash(path.Join(path.Dir(name), ".workcell-"+rand.Text()))
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreMissing(a.root.Remove(temp)))
+		if err == nil {
+			return
+		}
+		if removeErr := a.root.Remove(temp); !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
 		}
 	}()
 	if err := a.create(temp, e, exact); err != nil {
@@ -444,11 +420,4 @@ func (a *applier) unchanged(name string, was *Entry) error {
 		return conflictError("the file has changed since the patch was created")
 	}
 	return nil
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -34,7 +34,7 @@ func TestLinkAtAnyMoment(t *testing.T) {
 	}()
 	defer func() { close(stop); <-done }()
 	entry := &patch.Entry{Mode: 0o644, Content: []byte("x")}
-	p := &patch.Patch{Changes: []patch.Change{{From: "new", Path: "new", New: entry}}}
+	p := &patch.Patch{Changes: []patch.Change{{Path: "new", New: entry}}}
 	for range 20_000 {
 		_, _ = p.Apply(filepath.Join(real, "project")) // most fail
 		if _, err := os.Lstat(filepath.Join(victim, "project", "new")); err == nil {

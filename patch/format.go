@@ -13,8 +13,8 @@ import (
 	"github.com/bluekeyes/go-gitdiff/gitdiff"
 )
 
-// Format writes the patch in Git's format: `git apply` takes it, with binary
-// files, modes and renames.
+// Format writes the patch in Git's format, with binary files and modes, for
+// `git apply`. A renamed file is deleted and created.
 func (p *Patch) Format(w io.Writer) error {
 	for i := range p.Changes {
 		for _, c := range p.Changes[i].sections() {
@@ -38,14 +38,14 @@ func (c *Change) sections() []Change {
 	if c.Old == nil || c.New == nil || c.Old.isLink() == c.New.isLink() {
 		return []Change{*c}
 	}
-	return []Change{{From: c.From, Path: c.From, Old: c.Old}, {From: c.Path, Path: c.Path, New: c.New}}
+	return []Change{{Path: c.Path, Old: c.Old}, {Path: c.Path, New: c.New}}
 }
 
 // file returns the change as the library has it, but for binary contents: it
 // holds those in memory some ten times.
 func (c *Change) file() *gitdiff.File {
 	f := &gitdiff.File{
-		OldName:      c.From,
+		OldName:      c.Path,
 		NewName:      c.Path,
 		IsNew:        c.Old == nil,
 		IsDelete:     c.New == nil,
@@ -62,11 +62,8 @@ func (c *Change) file() *gitdiff.File {
 	} else {
 		f.NewName = ""
 	}
-	if c.From != c.Path {
-		f.IsRename, f.Score = true, similarity(c.Old, c.New)
-	}
 	same := f.OldOIDPrefix == f.NewOIDPrefix
-	if same { // no index line when nothing but the mode or the name changed
+	if same { // no index line when only the mode changed
 		f.OldOIDPrefix, f.NewOIDPrefix = "", ""
 	}
 	if f.OldMode == f.NewMode && f.OldMode != 0 {

@@ -2,7 +2,6 @@ package patch
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLinks: however links of a patch, of one before it and of the directory come together, none that was made leads out
-// of the directory or below .git, and nothing is written through any.
+// TestLinks: no link that a patch makes leads out of the directory or below .git, through links of the same patch, of an
+// earlier patch or of the directory, and nothing is written through a link.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f := file("x\n")
@@ -38,15 +37,19 @@ func TestLinks(t *testing.T) {
 		{"a link and a link behind it in one patch", Tree{"real/f": f}, []*Patch{created(Tree{"l": link("real"), "l/new": link("x")})}, []string{"l/new"}},
 		{"through one of the directory that leads out", Tree{"mine": link("OUT")}, []*Patch{created(Tree{"l": link("mine/x"), "m": link("mine")})}, []string{"l", "m"}},
 		{"through two", Tree{"real/mine": link("OUT")}, []*Patch{created(Tree{"l": link("p/mine"), "p": link("real")})}, []string{"l"}},
-		{"through two, the second by a later patch", Tree{"real/mine": link("OUT")}, []*Patch{created(Tree{"l": link("p/mine")}), created(Tree{"p": link("real")})}, []string{"p"}},
-		{"one of the directory would lead out", Tree{"d/mine": link("x/../../f"), "f": f}, []*Patch{created(Tree{"d/x": link(".."), "ok": link("f")})}, []string{"d/x"}},
+		{"replacing a link and a file", Tree{"p": link("real"), "q": link(".git"), ".git/f": f, "d/f": f}, []*Patch{
+			Compare(Tree{"p": link("real"), "d/f": f}, Tree{"p": link("q"), "d/f": link("../q/f")})}, []string{"d/f", "p"}},
+		{"written through one that leads out since a later patch", Tree{"real/mine": link("OUT")}, []*Patch{
+			created(Tree{"l": link("p/mine")}), created(Tree{"p": link("real")}), created(Tree{"l/new": f, "l/x/new": link("y")})}, []string{"l/new", "l/x/new"}},
+		{"written through one of the directory that leads out since", Tree{"mine": link("x/../../out"), "f": f}, []*Patch{
+			created(Tree{"d/f": f, "x": link("d")}), Compare(Tree{"mine/f": f}, Tree{"mine/new": f})}, []string{"mine/f", "mine/new"}},
 		{"written through one of the directory", Tree{"mine": link("real"), "real/f": f}, []*Patch{created(Tree{"mine/new": f, "mine/l": link("f")})}, []string{"mine/new", "mine/l"}},
 		{"deleted through one of the directory", Tree{"mine": link("real"), "real/f": f}, []*Patch{Compare(Tree{"mine/f": f}, Tree{})}, []string{"mine/f"}},
 		{"made executable through one of the directory", Tree{"mine": link("real"), "real/f": f}, []*Patch{Compare(Tree{"mine/f": f}, Tree{"mine/f": script("x\n")})}, []string{"mine/f"}},
-		{"renamed through one of the directory", Tree{"mine": link("real"), "real/f": f}, []*Patch{Compare(Tree{"mine/f": f}, Tree{"mine/g": f}), Compare(Tree{"real/f": f}, Tree{"mine/g": f})}, []string{"mine/g", "mine/g"}},
+		{"renamed through one of the directory", Tree{"mine": link("real"), "real/f": f}, []*Patch{Compare(Tree{"mine/f": f}, Tree{"mine/g": f}), Compare(Tree{"real/f": f}, Tree{"mine/g": f})}, []string{"mine/f", "mine/g", "mine/g"}},
 		{"merged through one of the directory", Tree{"mine": link("real"), "real/f": file("1\n2\n3\n4\n")}, []*Patch{Compare(Tree{"mine/f": file("1\n2\n3\nx\n")}, Tree{"mine/f": file("one\n2\n3\nx\n")})}, []string{"mine/f"}},
 		{"where a changed one stays as it is", Tree{"p": link("OUT")}, []*Patch{Compare(Tree{"p": link("a")}, Tree{"p": link("b"), "l": link("p/x")})}, []string{"p", "l"}},
-		{"to .git", Tree{"g": link(".git"), ".git/hooks/f": f}, []*Patch{created(Tree{"a": link(".git/hooks"), "b": link("g/hooks"), "c": link(".GIT"), "d/e": link("../git~1/x"), "h": link(".git./x")})}, []string{"a", "b", "c", "d/e", "h"}},
+		{"to .git", Tree{"g": link(".git"), ".git/hooks/f": f}, []*Patch{created(Tree{"a": link(".git/hooks"), "b": link("g/hooks"), "c": link(".GIT"), "d/e": link("../git~1/x"), "h": link(".git./x")})}, []string{"a", "c", "d/e", "h", "b"}},
 		{"written to .git through one", Tree{"g": link(".git"), ".git/hooks/f": f}, []*Patch{created(Tree{"g/hooks/new": f})}, []string{"g/hooks/new"}},
 		{"circles", nil, []*Patch{created(circles)}, sortedNames(circles)},
 		{"long ways", nil, []*Patch{created(long)}, []string{"l0", "l1", "l10", "l11", "l12", "l13", "l14", "l15", "l16", "l17", "l18", "l19", "l2", "l3", "l4", "l5", "l6", "l7", "l8", "l9"}},
@@ -76,12 +79,15 @@ func TestLinks(t *testing.T) {
 				}
 				for _, k := range r.Conflicts {
 					left = append(left, k.Path)
+					if strings.Contains(k.Reason, out) {
+						t.Errorf("%s names a path outside: %s", k.Path, k.Reason)
+					}
 				}
+				checkInside(t, dir, p, mine)
 			}
 			if !slices.Equal(left, c.left) {
 				t.Errorf("left alone: %q, want %q", left, c.left)
 			}
-			checkInside(t, dir, mine)
 			if found := get(t, out); len(found) > 0 {
 				t.Errorf("written outside: %q", found)
 			}
@@ -103,27 +109,19 @@ func sortedNames(tree Tree) []string {
 	return names
 }
 
-// checkInside has the kernel follow each link of dir: those that are not mine lead nowhere, or inside, but not to .git.
-func checkInside(t *testing.T, dir string, mine Tree) {
+// checkInside has the kernel follow each link that the patch has made: it leads nowhere, or inside, but not to .git.
+func checkInside(t *testing.T, dir string, p *Patch, mine Tree) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
-		name, _ := filepath.Rel(dir, at)
-		_, isMine := mine[name]
-		if err != nil || d.Type()&fs.ModeSymlink == 0 || isMine && !strings.HasPrefix(name, "d/") {
-			return err
+	for _, c := range p.Changes {
+		to, err := filepath.EvalSymlinks(filepath.Join(dir, c.Path))
+		_, isMine := mine[c.Path]
+		if err == nil && !isMine && (to != dir && !strings.HasPrefix(to, dir+"/") || strings.Contains(to, "/.git")) {
+			t.Errorf("%s leads to %s", c.Path, to)
 		}
-		to, err := filepath.EvalSymlinks(at)
-		if err == nil && (to != dir && !strings.HasPrefix(to, dir+"/") || strings.Contains(to, "/.git")) {
-			t.Errorf("%s leads to %s", name, to)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -140,15 +138,25 @@ func TestWriteLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks: how far links are followed has a bound.
+// TestTooManyLinks: links whose paths are too long in total are all taken back.
 func TestTooManyLinks(t *testing.T) {
 	t.Parallel()
-	l := &links{at: map[string]string{}, left: 10_000}
-	fresh := map[string]string{}
-	for i := range 100 {
-		fresh[fmt.Sprint(i)] = strings.Repeat("a/", 100)
+	root, err := os.OpenRoot(put(t, Tree{"a/a/a/f": file("x")}))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if refused := l.refuse(fresh); len(refused) != len(fresh) {
-		t.Errorf("%d of %d links are refused", len(refused), len(fresh))
+	defer root.Close()
+	a := newApplier(root, func(func(string) bool) {})
+	a.left = 50
+	var links []step
+	for i := range 10 {
+		links = append(links, step{name: fmt.Sprint(i), next: new(link("a/a/a"))})
+	}
+	var r Result
+	if err := a.makeLinks(links, &r); err != nil || len(r.Conflicts) != len(links) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if made := get(t, root.Name()); len(made) > 1 {
+		t.Errorf("left behind: %q", made)
 	}
 }

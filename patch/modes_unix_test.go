@@ -14,8 +14,8 @@ import (
 // have the umask's.
 func TestModes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o002)) // of the process: no test may run beside
-	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine"), "old": file("x")})
-	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid, "old": 0o640} {
+	dir := put(t, Tree{"mine": file("x"), "tool": script("x"), "link": link("mine")})
+	for name, mode := range map[string]fs.FileMode{"mine": 0o600, "tool": 0o750 | fs.ModeSetuid | fs.ModeSetgid} {
 		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
 			t.Fatal(err)
 		}
@@ -25,13 +25,12 @@ func TestModes(t *testing.T) {
 	}
 	was := func(e Entry) *Entry { return &e }
 	p := &Patch{Changes: []Change{
-		{From: "d/new", Path: "d/new", New: wild("x")},
-		{From: "d/plain", Path: "d/plain", New: &Entry{Mode: 0o666 | fs.ModeSetuid}},
-		{From: "d/none", Path: "d/none", New: &Entry{}},
-		{From: "link", Path: "link", Old: was(link("mine")), New: wild("x")},
-		{From: "mine", Path: "mine", Old: was(file("x")), New: wild("y")},
-		{From: "tool", Path: "tool", Old: was(script("x")), New: wild("y")},
-		{From: "old", Path: "d/moved", Old: was(file("x")), New: wild("x")},
+		{Path: "d/new", New: wild("x")},
+		{Path: "d/plain", New: &Entry{Mode: 0o666 | fs.ModeSetuid}},
+		{Path: "d/none", New: &Entry{}},
+		{Path: "link", Old: was(link("mine")), New: wild("x")},
+		{Path: "mine", Old: was(file("x")), New: wild("y")},
+		{Path: "tool", Old: was(script("x")), New: wild("y")},
 	}}
 	if r, err := p.Apply(dir); err != nil || len(r.Conflicts) > 0 {
 		t.Fatalf("%+v %v", r, err)
@@ -45,7 +44,7 @@ func TestModes(t *testing.T) {
 	}
 	for name, want := range map[string]fs.FileMode{
 		"d": fs.ModeDir | 0o775, "d/new": 0o775, "d/plain": 0o664, "d/none": 0o664, "link": 0o775,
-		"mine": 0o700, "tool": 0o750, "d/moved": 0o750,
+		"mine": 0o700, "tool": 0o750,
 	} {
 		if got := mode(name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

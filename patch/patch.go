@@ -9,10 +9,8 @@ package patch
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 
@@ -37,8 +35,7 @@ type Tree map[string]Entry
 
 // Change is the difference at one path.
 type Change struct {
-	From string // the path before; differs from Path after a rename
-	Path string // the path after; equals From for a deletion
+	Path string
 	Old  *Entry // nil: created
 	New  *Entry // nil: deleted
 }
@@ -51,40 +48,19 @@ type Patch struct {
 	Omitted []Conflict
 }
 
-// Compare returns the changes that make before into after. A file that was
-// deleted and one that was created are a rename when they are alike.
+// Compare returns the changes that make before into after.
 func Compare(before, after Tree) *Patch {
 	p := &Patch{}
-	var deleted, created []string
-	for _, path := range slices.Sorted(maps.Keys(before)) {
-		old := before[path]
+	for path, old := range before {
 		if now, ok := after[path]; !ok {
-			deleted = append(deleted, path)
+			p.Changes = append(p.Changes, Change{Path: path, Old: &old})
 		} else if !old.equal(&now) {
-			p.Changes = append(p.Changes, Change{From: path, Path: path, Old: &old, New: &now})
+			p.Changes = append(p.Changes, Change{Path: path, Old: &old, New: &now})
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(after)) {
+	for path, now := range after {
 		if _, ok := before[path]; !ok {
-			created = append(created, path)
-		}
-	}
-	from := renames(before, after, deleted, created)
-	renamed := map[string]bool{}
-	for _, path := range created {
-		now := after[path]
-		c := Change{From: path, Path: path, New: &now}
-		if f, ok := from[path]; ok {
-			old := before[f]
-			c.From, c.Old = f, &old
-			renamed[f] = true
-		}
-		p.Changes = append(p.Changes, c)
-	}
-	for _, path := range deleted {
-		if !renamed[path] {
-			old := before[path]
-			p.Changes = append(p.Changes, Change{From: path, Path: path, Old: &old})
+			p.Changes = append(p.Changes, Change{Path: path, New: &now})
 		}
 	}
 	slices.SortFunc(p.Changes, func(a, b Change) int { return cmp.Compare(a.Path, b.Path) })
@@ -119,114 +95,6 @@ func (e *Entry) gitMode() fs.FileMode {
 
 func (e *Entry) equal(o *Entry) bool {
 	return e.gitMode() == o.gitMode() && bytes.Equal(e.Content, o.Content)
-}
-
-// Rename detection compares each pair of files, so that Git's own limits hold:
-// 50 % of the larger content in common, and not above 1,000 x 1,000 pairs. The
-// contents that are compared have a bound, too. Beyond these only files that
-// are the same are renames.
-const (
-	minSimilarity    = 50
-	maxComparisons   = 1000 * 1000
-	maxComparedBytes = 256 << 20
-)
-
-// renames returns for paths that were created which deleted one they had been.
-func renames(before, after Tree, deleted, created []string) map[string]string {
-	from := sameContents(before, after, deleted, created)
-	taken := map[string]bool{}
-	for _, was := range from {
-		taken[was] = true
-	}
-	alike := func(tree Tree, names []string, skip func(string) bool) []string {
-		return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-			e := tree[name]
-			return skip(name) || len(e.Content) == 0 || !e.isText()
-		})
-	}
-	olds := alike(before, deleted, func(name string) bool { return taken[name] })
-	news := alike(after, created, func(name string) bool { return from[name] != "" })
-	if len(olds)*len(news) > maxComparisons {
-		return from
-	}
-	found, left := maps.Clone(from), maxComparedBytes
-	for _, now := range news {
-		e, best := after[now], minSimilarity-1
-		for _, was := range olds {
-			old := before[was]
-			if taken[was] || inside(was, now) || inside(now, was) || !old.maybeLike(&e, minSimilarity) {
-				continue
-			}
-			if left -= len(old.Content) + len(e.Content); left < 0 {
-				return from
-			}
-			if s := similarity(&old, &e); s > best {
-				best, found[now] = s, was
-			}
-		}
-		taken[found[now]] = true
-	}
-	return found
-}
-
-// sameContents returns the renames of files that are as they were. Empty files are not alike.
-func sameContents(before, after Tree, deleted, created []string) map[string]string {
-	type id struct {
-		sum  [sha256.Size]byte
-		link bool
-	}
-	sizes, by := map[int]bool{}, map[id][]string{}
-	for _, was := range deleted {
-		if e := before[was]; len(e.Content) > 0 {
-			at := id{sha256.Sum256(e.Content), e.isLink()}
-			by[at] = append(by[at], was)
-			sizes[len(e.Content)] = true
-		}
-	}
-	from := map[string]string{}
-	for _, now := range created {
-		e := after[now]
-		if !sizes[len(e.Content)] {
-			continue
-		}
-		at := id{sha256.Sum256(e.Content), e.isLink()}
-		if i := slices.IndexFunc(by[at], func(was string) bool { return !inside(was, now) && !inside(now, was) }); i >= 0 {
-			from[now] = by[at][i]
-			by[at] = slices.Delete(by[at], i, i+1)
-		}
-	}
-	return from
-}
-
-// inside reports whether the path is below what would have to be a directory then.
-func inside(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
-
-// maybeLike reports whether the sizes let so much be the same.
-func (e *Entry) maybeLike(o *Entry, percent int) bool {
-	large, small := max(len(e.Content), len(o.Content)), min(len(e.Content), len(o.Content))
-	return small*100 >= large*percent
-}
-
-// similarity returns how much of the larger text both have, in percent: 100 for what is the same alone.
-func similarity(a, b *Entry) int {
-	switch {
-	case bytes.Equal(a.Content, b.Content):
-		return 100
-	case !a.isText() || !b.isText():
-		return 0
-	}
-	lines := map[string]int{}
-	for line := range bytes.Lines(a.Content) {
-		lines[string(line)]++
-	}
-	same := 0
-	for line := range bytes.Lines(b.Content) {
-		if lines[string(line)] > 0 {
-			lines[string(line)]--
-			same += len(line)
-		}
-	}
-	return min(same*100/max(len(a.Content), len(b.Content)), 99)
 }
 
 // Stat is the size of a change or of a patch, in lines as `git diff --stat` counts them.

@@ -216,8 +216,8 @@ func TestApplyToWhatChanged(t *testing.T) {
 		{"deleted by the patch, edited here", Tree{"a": f(ten)}, Tree{}, Tree{"a": f(last)}, Tree{"a": f(last)}, nil, nil, []string{"a"}},
 		{"deleted here, edited by the patch", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{}, Tree{}, nil, nil, []string{"a"}},
 		{"created on both sides", Tree{}, Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": f("2")}, nil, nil, []string{"a"}},
-		{"renamed and edited here", Tree{"a": f(ten)}, Tree{"b": f(first)}, Tree{"a": f(last)}, Tree{"b": f(both)}, nil, []string{"b"}, nil},
-		{"renamed onto another", Tree{"a": f(ten)}, Tree{"b": f(ten)}, Tree{"a": f(ten), "b": f("x")}, Tree{"a": f(ten), "b": f("x")}, nil, nil, []string{"b"}},
+		{"renamed, edited here", Tree{"a": f(ten)}, Tree{"b": f(first)}, Tree{"a": f(last)}, Tree{"a": f(last), "b": f(first)}, []string{"b"}, nil, []string{"a"}},
+		{"renamed onto another", Tree{"a": f(ten)}, Tree{"b": f(ten)}, Tree{"a": f(ten), "b": f("x")}, Tree{"b": f("x")}, []string{"a"}, nil, []string{"b"}},
 		{"a conflict keeps nothing else back", Tree{"a": f("1"), "b": f("1")}, Tree{"a": f("2"), "b": f("2")}, Tree{"a": f("x"), "b": f("1")}, Tree{"a": f("x"), "b": f("2")}, []string{"b"}, nil, []string{"a"}},
 		{"other files", Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": f("1"), "mine": f("m")}, Tree{"a": f("2"), "mine": f("m")}, []string{"a"}, nil, nil},
 		{"a link took its place", Tree{"a": f("1")}, Tree{"a": f("2")}, Tree{"a": link("b"), "b": f("1")}, Tree{"a": link("b"), "b": f("1")}, nil, nil, []string{"a"}},
@@ -267,7 +267,7 @@ func TestApplyStaysInside(t *testing.T) {
 			}
 			before := get(t, above)
 			for _, e := range []Entry{file("x"), link("/etc/passwd")} {
-				p := &Patch{Changes: []Change{{From: path, Path: path, New: &e}, {From: "gone", Path: path, Old: &e, New: &e}}}
+				p := &Patch{Changes: []Change{{Path: path, New: &e}, {Path: path, Old: &e, New: &e}}}
 				if r, err := p.Apply(dir); err != nil || len(r.Conflicts) != 2 {
 					t.Errorf("%v %v", r, err)
 				}
@@ -279,7 +279,7 @@ func TestApplyStaysInside(t *testing.T) {
 	}
 	for _, target := range []string{"/etc/passwd", "../../x", "a/../../x"} {
 		e := link(target)
-		p := &Patch{Changes: []Change{{From: "d/l", Path: "d/l", New: &e}}}
+		p := &Patch{Changes: []Change{{Path: "d/l", New: &e}}}
 		if r, err := p.Apply(t.TempDir()); err != nil || len(r.Conflicts) == 0 && target != "a/../../x" {
 			t.Errorf("a link to %s: %v %v", target, r, err)
 		}
@@ -309,7 +309,7 @@ func TestRepositories(t *testing.T) {
 		p, tree := &Patch{}, Tree{}
 		for _, f := range test.files {
 			tree[f] = file("x")
-			p.Changes = append(p.Changes, Change{From: f, Path: f, New: new(file("x"))})
+			p.Changes = append(p.Changes, Change{Path: f, New: new(file("x"))})
 		}
 		applied, err := p.Apply(put(t, mine))
 		written, writeErr := tree.Write(put(t, mine), nil, false)
@@ -348,32 +348,6 @@ func TestManyLines(t *testing.T) { // not beside others: it counts what the proc
 	}
 }
 
-// TestRenamesHaveABound: past it only files that are as they were are renames.
-func TestRenamesHaveABound(t *testing.T) {
-	t.Parallel()
-	before, after := Tree{"same": file("the same")}, Tree{"moved": file("the same")}
-	half := numbered(0, 8000)
-	for i := range 60 {
-		before[fmt.Sprint("old", i)] = file(half + strings.Repeat(fmt.Sprintf("old %d\n", i), 8000))
-		after[fmt.Sprint("new", i)] = file(half + strings.Repeat(fmt.Sprintf("new %d\n", i), 8000))
-	}
-	renames := func(after Tree) (n int) {
-		for _, c := range Compare(before, after).Changes {
-			if c.Old != nil && c.New != nil && c.From != c.Path {
-				n++
-			}
-		}
-		return n
-	}
-	if n := renames(after); n != 1 {
-		t.Errorf("%d renames of 61 x 61 files, want 1", n)
-	}
-	few := Tree{"moved": after["moved"], "new0": after["new0"], "new1": after["new1"]}
-	if n := renames(few); n != 3 {
-		t.Errorf("%d renames of 61 x 3 files, want 3", n)
-	}
-}
-
 // TestTypeChange: a file that becomes a link is deleted and created, as Git writes it.
 func TestTypeChange(t *testing.T) {
 	t.Parallel()
@@ -397,7 +371,7 @@ func TestStat(t *testing.T) {
 		{"create", "4 files changed, 3 insertions(+)"},
 		{"mode", "2 files changed, 1 insertion(+), 1 deletion(-)"},
 		{"binary", "4 files changed, 0 insertions(+), 0 deletions(-)"},
-		{"rename", "2 files changed, 0 insertions(+), 0 deletions(-)"},
+		{"rename", "4 files changed, 9 insertions(+), 9 deletions(-)"},
 	} {
 		trees := trees()[c.name]
 		if got := Compare(trees[0], trees[1]).Stat().String(); got != c.want {

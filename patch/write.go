@@ -40,18 +40,17 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	}
 	defer root.Close()
 	a := newApplier(root, maps.Keys(t))
-	var links []pendingLink
+	var links []step
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		e := t[name]
 		was, err := a.before(name, &e, before[name], force)
-		put := func() error { return a.write(name, was, &e, false) }
 		switch {
 		case err != nil || was != nil && was.equal(&e):
 		case e.isLink():
-			links = append(links, pendingLink{name, e.Content, put})
+			links = append(links, step{name, was, &e})
 			continue
 		default:
-			err = put()
+			err = a.write(name, was, &e, false)
 		}
 		if err := result.add(name, false, err); err != nil {
 			return result, err

@@ -387,7 +387,7 @@ func newRunsDiffCmd(a *app) *cobra.Command {
 		Short:   "Print a run's changes as a patch",
 		Example: "  workcell runs diff run_4k2 | git apply",
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
-renames. The workspace must be a copy of a directory. You can apply the patch with git apply.
+links. The workspace must be a copy of a directory. You can apply the patch with git apply.
 
 Files that are not in the patch are listed on standard error. A terminal gets control characters in escaped form.`,
 		Args: cobra.ExactArgs(1),

@@ -104,7 +104,6 @@ type about struct {
 }
 
 type change struct {
-	From string       `json:"from"`
 	Path string       `json:"path"`
 	Old  *fs.FileMode `json:"old,omitempty"` // absent: created
 	New  *fs.FileMode `json:"new,omitempty"` // absent: deleted
@@ -171,7 +170,7 @@ func (m *Made) write(f io.Writer) error {
 				put(what+strconv.Itoa(i), *e)
 				return &e.Mode
 			}
-			a.Changes = append(a.Changes, change{From: c.From, Path: c.Path, Old: side("old/", c.Old), New: side("new/", c.New)})
+			a.Changes = append(a.Changes, change{Path: c.Path, Old: side("old/", c.Old), New: side("new/", c.New)})
 		}
 	}
 	raw, err := json.Marshal(a)
@@ -294,7 +293,7 @@ func (ar *Archive) Patch() (*patch.Patch, error) {
 		if err := errors.Join(err, err2); err != nil {
 			return nil, err
 		}
-		p.Changes = append(p.Changes, patch.Change{From: c.From, Path: c.Path, Old: old, New: now})
+		p.Changes = append(p.Changes, patch.Change{Path: c.Path, Old: old, New: now})
 	}
 	return p, nil
 }

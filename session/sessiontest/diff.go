@@ -42,8 +42,6 @@ mkdir closed; echo x > closed/f; chmod 000 closed locked`)
 			what = "created"
 		case c.New == nil:
 			what = "deleted"
-		case c.From != c.Path:
-			what = "moved from " + c.From
 		}
 		got = append(got, c.Path+" "+what)
 	}
@@ -51,7 +49,7 @@ mkdir closed; echo x > closed/f; chmod 000 closed locked`)
 		omitted = append(omitted, o.Path)
 	}
 	want := []string{
-		"as long edited", "binary created", "build/tracked edited", "deleted deleted", "e/moved moved from d/moved", "edited edited",
+		"as long edited", "binary created", "build/tracked edited", "d/moved deleted", "deleted deleted", "e/moved created", "edited edited",
 		"kept.log created", "link created", "run.sh edited", "sub/f created", "to dir deleted", "to dir/f created", "to link edited",
 	}
 	closed := []string{"closed", "locked", "fifo"}
