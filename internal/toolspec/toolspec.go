@@ -3,7 +3,9 @@
 package toolspec
 
 import (
-	"github.com/firebase/genkit/go/core"
+	"encoding/json"
+
+	"github.com/invopop/jsonschema"
 )
 
 // Names of the tools of package tools.
@@ -107,7 +109,7 @@ func DefinitionOf[In, Out any](name, description string) Definition {
 func Schemas[In, Out any]() (input, output map[string]any) {
 	var in In
 	var out Out
-	output = core.InferSchemaMap(out)
+	output = schemaOf(out)
 	delete(output, "required")
 	code := output
 	for _, key := range []string{"properties", "error", "properties", "code"} {
@@ -120,5 +122,20 @@ func Schemas[In, Out any]() (input, output map[string]any) {
 		}
 		code["enum"] = codes
 	}
-	return core.InferSchemaMap(in), output
+	return schemaOf(in), output
+}
+
+// schemaOf infers the schema of a type. Genkit uses the same library.
+func schemaOf(v any) (schema map[string]any) {
+	r := jsonschema.Reflector{DoNotReference: true, Anonymous: true}
+	s := r.Reflect(v)
+	s.Version = ""
+	data, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(data, &schema)
+	}
+	if err != nil {
+		panic(err) // the types are the tools' own
+	}
+	return schema
 }
