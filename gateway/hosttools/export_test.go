@@ -19,7 +19,7 @@ func (a *Access) ReadBehindClose(line string) error {
 	defer cancel()
 	l := &link{
 		access: a, ctx: ctx, cancel: cancel, c: host, lines: bufio.NewReader(strings.NewReader(line + "\n")),
-		slots: make(chan struct{}, maxInFlight), writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
+		writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
 	}
 	if err := l.Close(); err != nil {
 		return err
@@ -31,8 +31,8 @@ func (a *Access) ReadBehindClose(line string) error {
 		return errors.New("a request holds what nobody returns")
 	}
 	l.load().pending.Release(maxPending)
-	if len(l.load().large) > 0 {
-		return errors.New("the place for a large request is held")
+	if len(l.load().large)+len(l.load().slots) > 0 {
+		return errors.New("a place for a request is held")
 	}
 	return nil
 }

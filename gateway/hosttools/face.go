@@ -10,7 +10,6 @@ import (
 	"net"
 	"path"
 	"slices"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -43,7 +42,7 @@ func (a *Access) Serve(ctx context.Context, c net.Conn, execID string, span trac
 	defer context.AfterFunc(a.set.life, cancel)()
 	l := &link{
 		access: a, ctx: ctx, cancel: cancel, execID: execID, span: span,
-		c: c, lines: bufio.NewReader(c), slots: make(chan struct{}, maxInFlight), writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
+		c: c, lines: bufio.NewReader(c), writing: make(chan struct{}, 1), open: map[jsonrpc.ID]*request{},
 	}
 	ss, err := a.set.server.Connect(context.WithValue(context.WithoutCancel(ctx), linkKey{}, l), l, nil)
 	if err != nil {
@@ -67,11 +66,7 @@ func (s *Set) newServer() *mcp.Server {
 		},
 	})
 	for _, e := range s.sorted {
-		tool := mcpTool(e.tool)
-		if data, err := json.Marshal(tool); err == nil { // it has been, for the digest
-			s.listed += int64(len(data))
-		}
-		server.AddTool(tool, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		server.AddTool(mcpTool(e.tool), func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return nil, errors.New("calls are answered by middleware")
 		})
 	}
@@ -114,39 +109,11 @@ func (s *Set) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		switch method {
 		case methodCall:
 			return s.call(ctx, req)
-		case "tools/list", "resources/list", "resources/read":
-			res, err := next(ctx, method, req)
-			if l, ok := ctx.Value(linkKey{}).(*link); ok && err == nil && !l.reserve(l.ctx, req.GetExtra(), s.sizeOf(res)) {
-				err = errHungUp
-			}
-			if err != nil {
-				return nil, err
-			}
-			return res, nil
-		case "initialize", "notifications/initialized", "notifications/cancelled", "server/discover", "ping":
+		case "tools/list", "resources/list", "resources/read", "initialize", "notifications/initialized", "notifications/cancelled", "server/discover", "ping":
 			return next(ctx, method, req)
 		}
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("unknown method %q", plain(method, 80))}
 	}
-}
-
-var errHungUp = errors.New("the connection was closed")
-
-// sizeOf returns what an answer costs that is as large as the set.
-func (s *Set) sizeOf(res mcp.Result) int64 {
-	switch res := res.(type) {
-	case *mcp.ListToolsResult:
-		return answerCost * s.listed
-	case *mcp.ReadResourceResult:
-		size := 0
-		for _, c := range res.Contents {
-			size += len(c.Text)
-		}
-		return answerCost * int64(size)
-	case *mcp.ListResourcesResult:
-		return answerCost * smallAnswer * int64(len(res.Resources))
-	}
-	return answerCost * smallAnswer
 }
 
 func (s *Set) call(ctx context.Context, req mcp.Request) (mcp.Result, error) {
@@ -162,14 +129,9 @@ func (s *Set) call(ctx context.Context, req mcp.Request) (mcp.Result, error) {
 		value, _ := params.Meta[key].(string)
 		return value
 	}
-	l.wasRead(req.GetExtra())
-	if !l.ready(ctx, req.GetExtra()) {
-		return busy(time.Second).mcp()
-	}
 	reply := l.access.Call(ctx, l.execID, l.span, Request{
 		Tool: params.Name, Args: params.Arguments, Save: text(wire.MetaSave), TraceParent: text(metaTraceParent),
 	})
-	l.keep(req.GetExtra(), min(l.load().worst, answerCost*int64(len(reply.Data)+len(reply.Text)+smallAnswer)))
 	return reply.mcp()
 }
 

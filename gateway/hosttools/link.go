@@ -21,22 +21,21 @@ import (
 
 // Bounds of one connection.
 const (
-	maxLine     = 2 << 20          // bytes of a request
-	smallLine   = 64 << 10         // bytes of a request that has to wait for nobody
-	maxInFlight = 64               // requests that have no answer yet
-	writeLimit  = 30 * time.Second // for a client that does not read its answers
-	lineLimit   = 30 * time.Second // for the rest of a large request
+	maxLine    = 2 << 20          // bytes of a request
+	smallLine  = 64 << 10         // bytes of a request that is received at once
+	writeLimit = 30 * time.Second // for a client that does not read its answers
+	lineLimit  = 30 * time.Second // for the rest of a large request
 )
 
 // Bounds of all connections of a set.
 const (
+	// inFlight times Limits.Concurrent requests have no written answer. This bounds the answers: a result has at most
+	// Limits.ResultKB, a list at most maxDefinitions.
+	inFlight   = 2
 	maxPending = 4 * maxLine // bytes of the requests that have no answer yet
 	// requestCost is what a byte of a request costs: as it came, and as parameters and arguments.
 	requestCost = 3
 	maxLarge    = 1 // large requests that are being received
-	// answerCost is what a byte of a result costs while it is an answer: at most six, escaped.
-	answerCost = 6
-	maxAnswers = 4 << 20 // bytes of the answers that nobody has read yet; more where the limits of the calls ask for it
 	// otherRequests is how many requests a second are listened to, besides the calls that the limits allow.
 	otherRequests = 500
 	requestUnit   = 8 << 10 // bytes for which a large request counts as one more
@@ -45,30 +44,23 @@ const (
 // load is what the connections of a set hold of the host, whatever code inside does.
 type load struct {
 	requests *rate.Limiter
-	pending  *semaphore.Weighted // bytes of requests that are being handled
+	slots    chan struct{}       // requests whose answer is not written yet
+	pending  *semaphore.Weighted // bytes of these requests
 	large    chan struct{}       // requests that are large and being received
-	answers  *semaphore.Weighted // bytes of answers that are not sent yet
-	answered int64               // of these, all
-	worst    int64               // of these, what a call may need
 }
 
 func newLoad(l Limits) *load {
 	perSecond := int(l.PerSecond) + otherRequests
-	worst := answerCost * (l.ResultKB<<10 + smallAnswer)
-	all := max(maxAnswers, worst*l.Concurrent) // so that every call under way has room for its answer
 	return &load{
-		requests: rate.NewLimiter(rate.Limit(perSecond), perSecond), pending: semaphore.NewWeighted(maxPending),
-		large: make(chan struct{}, maxLarge), answers: semaphore.NewWeighted(all), answered: all, worst: worst,
+		requests: rate.NewLimiter(rate.Limit(perSecond), perSecond), slots: make(chan struct{}, inFlight*l.Concurrent),
+		pending: semaphore.NewWeighted(maxPending), large: make(chan struct{}, maxLarge),
 	}
 }
-
-// smallAnswer is the size of what an answer has besides its result.
-const smallAnswer = 1 << 10
 
 type linkKey struct{} // holds the *link of the connection that a request came on
 
 // link is a connection of a command: a transport of the MCP library, and the connection that this makes of it. It reads a
-// request when there is room for it and for its answer. A line is one request: lists of requests, whose answers would have
+// request when there is room for it. A line is one request: lists of requests, whose answers would have
 // to be kept until the last one, are not JSON-RPC of later versions any more.
 type link struct {
 	access *Access
@@ -79,20 +71,16 @@ type link struct {
 
 	c       net.Conn
 	lines   *bufio.Reader
-	slots   chan struct{} // held by requests that have no answer yet
 	writing chan struct{} // held while an answer is written
 
 	mu   sync.Mutex              // guards open
 	open map[jsonrpc.ID]*request // nil once the connection is closed
 }
 
-// request is one that has no answer yet.
+// request has no answer yet. It holds a slot.
 type request struct {
 	*jsonrpc.Request
-	read   func()
-	extra  *mcp.RequestExtra // by which handlers are known to answer it
-	size   int64             // held of load.pending
-	answer int64             // held of load.answers
+	size int64 // held of load.pending
 }
 
 func (l *link) load() *load { return l.access.set.load }
@@ -115,13 +103,7 @@ func (l *link) Read(context.Context) (jsonrpc.Message, error) {
 // next receives a message; nil for one that is passed over.
 func (l *link) next() (jsonrpc.Message, error) {
 	line, settle, err := l.line()
-	settle = sync.OnceFunc(settle)
-	admitted := false
-	defer func() {
-		if !admitted {
-			settle()
-		}
-	}()
+	defer settle()
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +121,7 @@ func (l *link) next() (jsonrpc.Message, error) {
 	case req.IsCall() && !bounded(req):
 		return nil, errTooLong
 	case req.IsCall():
-		err := l.admit(req, settle)
-		admitted = err == nil
-		return req, err
+		return req, l.admit(req)
 	case (req.Method == "notifications/cancelled" || req.Method == "notifications/initialized") && len(req.Params) < 4<<10:
 		return req, nil
 	}
@@ -226,84 +206,36 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// admit waits for room for a request. read is called when the library has read it.
-func (l *link) admit(req *jsonrpc.Request, read func()) error {
-	r := &request{Request: req, read: read, extra: &mcp.RequestExtra{}, size: requestCost*int64(len(req.Params)) + 1024}
+// admit waits for room for a request.
+func (l *link) admit(req *jsonrpc.Request) error {
+	r := &request{Request: req, size: requestCost*int64(len(req.Params)) + 1024}
 	select {
-	case l.slots <- struct{}{}:
+	case l.load().slots <- struct{}{}:
 	case <-l.ctx.Done():
 		return l.ctx.Err()
 	}
 	if err := l.load().pending.Acquire(l.ctx, r.size); err != nil {
+		<-l.load().slots
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == nil { // the library closes what it still reads from, and nobody would settle the request
-		l.load().pending.Release(r.size)
+		l.settle(r)
 		return net.ErrClosed
 	}
 	if l.open[req.ID] != nil {
-		l.load().pending.Release(r.size)
+		l.settle(r)
 		return errors.New("duplicate request ID")
 	}
-	req.Extra, l.open[req.ID] = r.extra, r
+	l.open[req.ID] = r
 	return nil
-}
-
-// reserve waits for room for an answer to a request, as far as it is large, and reports whether there is any.
-func (l *link) reserve(ctx context.Context, extra *mcp.RequestExtra, size int64) bool {
-	size = min(size, l.load().answered)
-	if l.load().answers.Acquire(ctx, size) != nil {
-		return false
-	}
-	if !l.keep(extra, size) { // the connection has ended
-		l.load().answers.Release(size)
-		return false
-	}
-	return true
-}
-
-// ready waits for room for the answer to a call.
-func (l *link) ready(ctx context.Context, extra *mcp.RequestExtra) bool {
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
-	defer cancel()
-	return l.reserve(ctx, extra, l.load().worst)
-}
-
-// wasRead is called with a call that the library has read.
-func (l *link) wasRead(extra *mcp.RequestExtra) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.open {
-		if r.extra == extra {
-			r.read()
-		}
-	}
-}
-
-// keep changes what a request holds for its answer, and reports whether it is still open.
-func (l *link) keep(extra *mcp.RequestExtra, size int64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.open {
-		if r.extra != extra {
-			continue
-		}
-		if r.answer > size {
-			l.load().answers.Release(r.answer - size)
-		}
-		r.answer = size
-		return true
-	}
-	return false
 }
 
 // settle returns what a request holds.
 func (l *link) settle(r *request) {
-	r.read()
 	l.load().pending.Release(r.size)
-	l.load().answers.Release(r.answer)
+	<-l.load().slots
 }
 
 // Write sends an answer, after which there is room for another request.
@@ -315,10 +247,7 @@ func (l *link) Write(_ context.Context, msg jsonrpc.Message) error {
 		l.mu.Unlock()
 		if r != nil {
 			r.Params = nil // the library keeps the last request of a connection
-			defer func() {
-				l.settle(r)
-				<-l.slots
-			}()
+			defer l.settle(r)
 		}
 	}
 	err := l.send(msg)

@@ -3,6 +3,7 @@ package hosttools
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -127,6 +128,18 @@ func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Proble
 	}
 	if len(granted) > maxTools {
 		problems = append(problems, Problem{Field: "allow", Message: fmt.Sprintf("the rules allow %d tools, the limit is %d", len(granted), maxTools)})
+	}
+	size := 0
+	for _, e := range granted {
+		data, err := json.Marshal(mcpTool(e.tool))
+		if err != nil {
+			return nil, nil, fmt.Errorf("host tool %s: %w", e.tool.FullName(), err)
+		}
+		size += len(data)
+	}
+	if size > maxDefinitions {
+		message := fmt.Sprintf("the definitions of the allowed tools have %d bytes, the limit is %d", size, maxDefinitions)
+		problems = append(problems, Problem{Field: "allow", Message: message, Hint: "allow fewer tools"})
 	}
 	slices.SortFunc(granted, func(a, b *entry) int { return strings.Compare(a.tool.MCPName(), b.tool.MCPName()) })
 	return granted, problems, nil

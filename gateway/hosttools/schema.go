@@ -20,6 +20,7 @@ const (
 	maxTools         = 1000
 	maxServerTools   = 200
 	maxNameBytes     = 64
+	maxDefinitions   = 4 << 20 // bytes of all tools of a set
 	maxDescription   = 2 << 10
 	maxSchemaBytes   = 64 << 10
 	maxSchemaDepth   = 32

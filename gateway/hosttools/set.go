@@ -84,7 +84,6 @@ type Set struct {
 	tally    *tally
 
 	server  *mcp.Server
-	listed  int64 // bytes of the definitions
 	load    *load
 	reading chan struct{} // calls whose arguments are being read
 	slots   chan struct{} // calls that are under way
