@@ -14,6 +14,7 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -63,9 +64,14 @@ var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
 // checkSource checks what Genkit gets: it compiles the template as Genkit will do at every call.
 func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
+	if doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
+		for _, p := range hosttools.ConditionProblems(*doc.Sandbox.HostTools) {
+			errs = append(errs, doc.SandboxProblem("host_tools."+p.Field, p.Hint, "%s", p.Message))
+		}
+	}
 	parsed, err := parseSource(source)
 	if err == nil {
-		errs, err = checkReach(doc, parsed), compile(parsed.Template)
+		errs, err = append(errs, checkReach(doc, parsed)...), compile(parsed.Template)
 	}
 	if err == nil {
 		return errs

@@ -119,7 +119,7 @@ func (p *pass) asks(ctx context.Context) (string, *Error) {
 	if p.args, _, fail = readArgs(p.canonical, math.MaxInt64); fail != nil {
 		return "", fail
 	}
-	holds, err := p.entry.ask.Holds(ctx, p.vars(p.before), false)
+	holds, err := p.entry.ask.holds(ctx, p.vars(p.before), false)
 	p.args = nil
 	switch {
 	case ctx.Err() != nil:

@@ -54,6 +54,17 @@ func TestAskKnowsTheCallsBefore(t *testing.T) {
 	}
 }
 
+// A condition ends, whatever it computes.
+func TestConditionsAreBounded(t *testing.T) {
+	t.Parallel()
+	rules := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "app.any", When: "args.items.all(a, args.items.all(b, args.items.all(c, a + b + c >= 0)))"}}}
+	a := set(t, registry(t, nil, hosttools.Static("app", tool("any", lookup().Handle))), hosttools.Grant{Rules: rules}).Access(hosttools.Command{})
+	args := `{"items":[1` + strings.Repeat(",1", 1000) + `]}`
+	if got := call(t, a, "app_any", args); code(got) != "permission_denied" || !strings.Contains(got.Error.Message, "cannot evaluate") {
+		t.Errorf("10^9 steps: %v", got.Error)
+	}
+}
+
 // A call that found no capacity was not made: the quota is for when it is tried again, as its answer says.
 func TestNoCapacityCostsNoQuota(t *testing.T) {
 	t.Parallel()

@@ -201,7 +201,7 @@ func (p *pass) permitted(ctx context.Context) *Error {
 		return fail
 	}
 	defer done()
-	holds, err := p.entry.when.Holds(ctx, p.vars(p.set.calls(p.entry)), true)
+	holds, err := p.entry.when.holds(ctx, p.vars(p.set.calls(p.entry)), true)
 	switch {
 	case ctx.Err() != nil:
 		return ended(ctx)

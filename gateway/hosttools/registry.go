@@ -238,7 +238,7 @@ type entry struct {
 	resolved *jsonschema.Resolved
 
 	deny, mustAsk bool // by the operator
-	when, ask     *toolrule.Condition
+	when, ask     *condition
 	maxCalls      int64
 	vars          map[string]any // `tool` of conditions
 	unclear       sync.Once      // guards the report that a condition cannot be evaluated

@@ -138,6 +138,31 @@ func TestRulesThatDoNotFitTheTools(t *testing.T) {
 			t.Errorf("%s: %s, want %s", pattern, got, want)
 		}
 	}
+	bad := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup", When: "arg.x", Ask: "1"}}}
+	want := `host_tools.allow[0].when: when: unknown name "arg" (did you mean "args"?)` +
+		"\nhost_tools.allow[0].ask: ask: the condition must be true or false, this is an int"
+	if got := problems(t, r, bad); got != want {
+		t.Errorf("conditions: %s", got)
+	}
+}
+
+// A list of tools is bounded as a whole: code inside can have it sent again and again.
+func TestDefinitionsAreBounded(t *testing.T) {
+	t.Parallel()
+	var tools []hosttools.Tool
+	for i := range 80 {
+		long := lookup()
+		long.Name = "t" + strconv.Itoa(i)
+		long.Input["properties"].(obj)["x"] = obj{"enum": []any{strings.Repeat("x", 60<<10)}}
+		tools = append(tools, long)
+	}
+	r := registry(t, nil, hosttools.Static("app", tools...))
+	if got := problems(t, r, allow("app.*")); !strings.Contains(got, "host_tools.allow: the definitions of the allowed tools have 49") {
+		t.Errorf("80 tools of 60 KiB: %q", got)
+	}
+	if got := problems(t, r, allow("app.t1*")); got != "" {
+		t.Errorf("11 tools of 60 KiB: %q", got)
+	}
 }
 
 // A run that began keeps its tools; the digest is of what they are, not of how they are listed.

@@ -26,7 +26,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
-	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -117,7 +116,7 @@ func (e *RulesError) Error() string {
 // Set freezes what a grant allows. The caller closes it when the run ends; calls have the values of ctx, not its end. Where the rules do not fit the tools the error is a
 // *[RulesError].
 func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
-	if problems := g.Rules.Problems(); len(problems) > 0 {
+	if problems := append(g.Rules.Problems(), ConditionProblems(g.Rules)...); len(problems) > 0 {
 		return nil, &RulesError{problems}
 	}
 	granted, problems, err := r.granted(ctx, g.Rules)
@@ -138,11 +137,11 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	}
 	s.tally = within(ctx, &s.grant)
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
-	env := toolrule.Env()
+	env := conditionEnv()
 	for _, e := range granted {
 		rule := g.Rules.Allow[e.rule]
-		if e.when, err = toolrule.Compile(env, rule.When); err == nil {
-			e.ask, err = toolrule.Compile(env, rule.Ask)
+		if e.when, err = compile(env, rule.When); err == nil {
+			e.ask, err = compile(env, rule.Ask)
 		}
 		if err != nil {
 			return nil, err

@@ -30,7 +30,7 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
+	leaves := []string{"internal/audit", "internal/bound", "internal/sanitize", "internal/telemetry", "internal/suggest"}
 	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
@@ -51,7 +51,7 @@ func layers() []layer {
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// What code inside reads of the host's tools.
-		{dir: "gateway/hosttools/declare", only: []string{}},
+		{dir: "gateway/hosttools/declare", may: []string{"internal/sanitize"}, only: []string{}},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
 		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
@@ -72,10 +72,10 @@ func layers() []layer {
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/textedit", only: []string{}},
-		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "internal/yamlnode", may: []string{"internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
-		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
+		{dir: "internal/toolspec", may: above("backend", "session")},
 		// Conversations of agents, as a journal keeps them.
 		{dir: "internal/transcript", may: []string{"internal/toolspec"}, genkit: true},
 		// The sandbox of a file as a request.
@@ -87,8 +87,8 @@ func layers() []layer {
 		{dir: "internal/recipe", may: []string{"internal/netrule"}, only: []string{}},
 		{dir: "environment", may: above("backend", "session", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "session", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
-		{dir: "internal/toolrule", may: []string{"internal/expr", "internal/suggest"}, only: []string{}},
-		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/guest", "internal/toolrule", "internal/toolspec")},
+		{dir: "internal/toolrule", may: []string{"internal/sanitize", "internal/suggest"}, only: []string{}},
+		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
@@ -97,8 +97,8 @@ func layers() []layer {
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
 		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
 		{dir: "executor", may: above("backend", "session", "executor/skill", "internal/argv", "internal/guest", "internal/sanitize")},
-		{dir: "executor/skill", may: []string{"session", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
-		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
+		{dir: "executor/skill", may: []string{"session", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
+		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
 		{dir: "internal/buffertest", only: []string{}},
 		{dir: "internal/porttest", only: []string{}},
@@ -121,7 +121,7 @@ func layers() []layer {
 		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "patch"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
@@ -133,7 +133,7 @@ func layers() []layer {
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
-		{dir: "internal/config", may: []string{"backend", "frontmatter", "internal/environ", "internal/suggest", "internal/yamlnode"}},
+		{dir: "internal/config", may: []string{"backend", "frontmatter", "internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},

@@ -4,14 +4,12 @@ package toolrule
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -96,7 +94,7 @@ type Problem struct {
 // MaxRules is how many rules a file may have.
 const MaxRules = 500
 
-// Problems lists everything that is wrong with r as far as it shows without the tools.
+// Problems lists the problems of r that need neither the tools nor compiled conditions.
 func (r Rules) Problems() []Problem {
 	var found []Problem
 	add := func(field, hint, format string, args ...any) {
@@ -110,12 +108,11 @@ func (r Rules) Problems() []Problem {
 		return found
 	}
 	if known := []string{IndexAuto, IndexFull, IndexSearch}; r.Index != "" && !slices.Contains(known, r.Index) {
-		add("index", suggest.Hint(r.Index, known), "unknown index %q", clip(r.Index))
+		add("index", suggest.Hint(r.Index, known), "unknown index %q", sanitize.Clip(r.Index))
 	}
 	for _, p := range r.Limits.Problems() {
 		add("limits."+p.Field, p.Hint, "limits.%s", p.Message)
 	}
-	env := Env()
 	for i, rule := range r.Allow {
 		field := fmt.Sprintf("allow[%d]", i)
 		if message, hint := Pattern(rule.Tool).problem(); message != "" {
@@ -123,14 +120,6 @@ func (r Rules) Problems() []Problem {
 		}
 		if rule.MaxCalls < 0 || rule.MaxCalls > 1_000_000 {
 			add(field+".max_calls", "", "max_calls must be 1 to 1000000, not %d", rule.MaxCalls)
-		}
-		for _, c := range []struct{ name, text string }{{"when", rule.When}, {"ask", rule.Ask}} {
-			if c.text == "" {
-				continue
-			}
-			if _, err := env.Condition(c.text); err != nil {
-				add(field+"."+c.name, "", "%s: %v", c.name, err)
-			}
 		}
 	}
 	return found
@@ -145,45 +134,6 @@ func (l Limits) Problems() []Problem {
 		}
 	}
 	return found
-}
-
-// Bounds of the evaluation of a condition.
-const (
-	conditionSteps = 100_000
-	conditionTime  = time.Second // longer than the steps take, but on a machine that has no time
-)
-
-// Env returns the environment of the conditions: args, what the call passes; tool {server, name, read_only, destructive,
-// open_world}; run {id, workflow, agent, step}; calls {total, tool}, those that the run made before.
-func Env() *expr.Env {
-	env, err := expr.New(expr.Var{Name: "args", Map: true}, expr.Var{Name: "tool", Map: true}, expr.Var{Name: "run", Map: true}, expr.Var{Name: "calls", Map: true})
-	if err != nil {
-		panic(err) // the names above are identifiers
-	}
-	return env.Within(conditionSteps, conditionTime)
-}
-
-// Condition is a compiled condition of a rule; nil has no say.
-type Condition struct{ program *expr.Program }
-
-// Compile compiles a condition; nil for none.
-func Compile(env *expr.Env, text string) (*Condition, error) {
-	if text == "" {
-		return nil, nil
-	}
-	p, err := env.Condition(text)
-	if err != nil {
-		return nil, err
-	}
-	return &Condition{p}, nil
-}
-
-// Holds evaluates the condition; otherwise is its value when there is none.
-func (c *Condition) Holds(ctx context.Context, vars map[string]any, otherwise bool) (bool, error) {
-	if c == nil {
-		return otherwise, nil
-	}
-	return c.program.EvalBool(ctx, vars)
 }
 
 // Pattern names tools: "server.tool", where a * stands for any text on its side of the dot.
@@ -215,9 +165,9 @@ func (p Pattern) problem() (message, hint string) {
 	case p == "":
 		return "a rule requires a tool", "for example tool: orders.lookup"
 	case !patternPattern.MatchString(string(p)):
-		return fmt.Sprintf("%q is not a tool name", clip(string(p))), "use server.tool, such as orders.lookup or github.get_*"
+		return fmt.Sprintf("%q is not a tool name", sanitize.Clip(string(p))), "use server.tool, such as orders.lookup or github.get_*"
 	case Reserved(p.Tool()):
-		return fmt.Sprintf("tool %q cannot be called from a sandbox", clip(p.Tool())), "remove it"
+		return fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool())), "remove it"
 	}
 	return "", ""
 }
@@ -271,12 +221,4 @@ func glob(pattern, text string) bool {
 		text = text[at+len(part):]
 	}
 	return strings.HasSuffix(text, parts[len(parts)-1])
-}
-
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }

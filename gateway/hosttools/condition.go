@@ -1,0 +1,70 @@
+package hosttools
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/toolrule"
+)
+
+// Bounds of the evaluation of a condition.
+const (
+	conditionSteps = 100_000
+	conditionTime  = time.Second // longer than the steps take, except on an overloaded machine
+)
+
+// conditionEnv returns the environment of the conditions: args, what the call passes; tool {server, name, read_only,
+// destructive, open_world}; run {id, workflow, agent, step}; calls {total, tool}, those that the run made before.
+func conditionEnv() *expr.Env {
+	var vars []expr.Var
+	for _, name := range []string{"args", "tool", "run", "calls"} {
+		vars = append(vars, expr.Var{Name: name, Map: true})
+	}
+	env, err := expr.New(vars...)
+	if err != nil {
+		panic(err) // the names above are identifiers
+	}
+	return env.Within(conditionSteps, conditionTime)
+}
+
+// condition is a compiled condition of a rule. If nil, the rule has no condition.
+type condition struct{ program *expr.Program }
+
+// compile compiles a condition. If the text is empty, compile returns nil.
+func compile(env *expr.Env, text string) (*condition, error) {
+	if text == "" {
+		return nil, nil
+	}
+	p, err := env.Condition(text)
+	if err != nil {
+		return nil, err
+	}
+	return &condition{p}, nil
+}
+
+// holds evaluates the condition. If the condition is nil, holds returns otherwise.
+func (c *condition) holds(ctx context.Context, vars map[string]any, otherwise bool) (bool, error) {
+	if c == nil {
+		return otherwise, nil
+	}
+	return c.program.EvalBool(ctx, vars)
+}
+
+// ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.
+func ConditionProblems(r Rules) []Problem {
+	if len(r.Allow) > toolrule.MaxRules {
+		return nil // one problem is enough
+	}
+	var found []Problem
+	env := conditionEnv()
+	for i, rule := range r.Allow {
+		for _, c := range []struct{ name, text string }{{"when", rule.When}, {"ask", rule.Ask}} {
+			if _, err := compile(env, c.text); err != nil {
+				found = append(found, Problem{Field: fmt.Sprintf("allow[%d].%s", i, c.name), Message: c.name + ": " + err.Error()})
+			}
+		}
+	}
+	return found
+}
