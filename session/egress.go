@@ -50,9 +50,9 @@ func (s *Session) openEgress(ctx context.Context) error {
 	s.egress.Lock()
 	defer s.egress.Unlock()
 	s.mu.Lock()
-	g, list, served := s.m.opts.Egress, s.hosts, s.services["egress"] != nil
+	g, list := s.m.opts.Egress, s.hosts
 	s.mu.Unlock()
-	if list.IsZero() || g == nil || served {
+	if _, served := s.served("egress"); list.IsZero() || g == nil || served {
 		return nil
 	}
 	svc, end, err := g.Open(s.id, list)

@@ -395,8 +395,8 @@ func (s *Session) environment() map[string]string {
 		return s.base
 	}
 	env := maps.Clone(s.base)
-	for _, vars := range s.services {
-		maps.Copy(env, vars)
+	for _, v := range s.services {
+		maps.Copy(env, v.env)
 	}
 	maps.Copy(env, s.req.Env)
 	return env

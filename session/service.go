@@ -76,6 +76,7 @@ type grant struct {
 
 // Serve has this process answer the connections to a service until stop is called or the session closes, over broken links
 // too. Neither waits for Handle to return. It returns the address to connect to inside the sandbox, "@NAME" or "HOST:PORT".
+// If this process serves the name already, Serve returns its address and backend.ErrExists.
 // Another process that serves the same name takes it over for good. A connection does not count as use of the session, as the
 // command that makes it does.
 //
@@ -89,8 +90,10 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 	if err := s.guestKnows(wire.OpListen); err != nil {
 		return "", nil, err
 	}
-	if err := s.addService(svc.Name); err != nil {
-		return "", nil, err
+	s.serving.Lock()
+	defer s.serving.Unlock()
+	if addr, ok := s.served(svc.Name); ok {
+		return addr, nil, fmt.Errorf("%w: service %s is already served", backend.ErrExists, svc.Name)
 	}
 	v := &serviceServer{s: s, svc: svc, ended: make(chan struct{}), slots: make(chan struct{}, svc.maxConns())}
 	own, cancel := context.WithCancel(s.ctx)
@@ -100,17 +103,16 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 		l, err = v.listen(ctx, conn)
 		return err
 	})
-	if err == nil && !s.background(func() { v.run(l) }) {
-		_ = l.Close() // it only gives the service up
-		err = errSessionClosed
-	}
 	if err != nil {
 		cancel()
-		s.dropService(svc.Name)
 		return "", nil, err
 	}
-	if svc.Env != nil {
-		s.serviceEnv(svc.Name, svc.Env(l.Address()))
+	s.addService(svc, l.Address())
+	if !s.background(func() { v.run(l) }) {
+		s.dropService(svc.Name)
+		_ = l.Close() // it only gives the service up
+		cancel()
+		return "", nil, errSessionClosed
 	}
 	return l.Address(), func() { cancel(); <-v.ended }, nil
 }
@@ -149,27 +151,31 @@ func (s *Session) background(f func()) bool {
 	return true
 }
 
-// addService keeps a name from being served twice.
-func (s *Session) addService(name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.services[name] != nil {
-		return fmt.Errorf("%w: service %s is already served", backend.ErrExists, name)
-	}
-	if s.services == nil {
-		s.services = map[string]map[string]string{}
-	}
-	s.services[name] = map[string]string{}
-	return nil
+// servedService is a service that this process serves.
+type servedService struct {
+	addr string
+	env  map[string]string
 }
 
-// serviceEnv sets the variables of a service that is served.
-func (s *Session) serviceEnv(name string, env map[string]string) {
+// served returns the address of a service that this process serves.
+func (s *Session) served(name string) (addr string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.services[name] != nil {
-		s.services[name] = env
+	v, ok := s.services[name]
+	return v.addr, ok
+}
+
+func (s *Session) addService(svc Service, addr string) {
+	v := servedService{addr: addr}
+	if svc.Env != nil {
+		v.env = svc.Env(addr)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.services == nil {
+		s.services = map[string]servedService{}
+	}
+	s.services[svc.Name] = v
 }
 
 func (s *Session) dropService(name string) {

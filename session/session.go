@@ -43,8 +43,9 @@ type Session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
 
-	egress sync.Mutex // held while hosts are opened
-	hosts  Egress     // that a request of this process names; guarded by mu
+	serving sync.Mutex // held while a service is started
+	egress  sync.Mutex // held while hosts are opened
+	hosts   Egress     // that a request of this process names; guarded by mu
 
 	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
 	base         map[string]string // environment of every command, never changed, only replaced
@@ -63,10 +64,10 @@ type Session struct {
 	timeout      time.Duration   // of commands that name none
 	latest       context.Context // of the call that started the latest command; it never ends. Nil before
 	execs        map[string]trace.SpanContext
-	execOrder    []string                     // keys of execs, oldest first
-	services     map[string]map[string]string // served by this process, with Service.Env
-	grants       map[string]*grant            // of commands that this process started, by exec
-	waits        map[string]*patience         // of calls that wait for a command, by exec
+	execOrder    []string                 // keys of execs, oldest first
+	services     map[string]servedService // served by this process, by name
+	grants       map[string]*grant        // of commands that this process started, by exec
+	waits        map[string]*patience     // of calls that wait for a command, by exec
 
 	why      owner.Event   // for which it closes, Record.Reason; empty before
 	expired  bool          // it closes because nobody used it; set when Close begins

@@ -113,7 +113,7 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, asks.close()) }()
+	defer func() { err = errors.Join(err, asks.end()) }()
 	o := &executor.Options{
 		Agent: x.agent, Models: asks.endpoints,
 		Resume: executor.Resume(cmp.Or(cfg.Resume, frontmatter.ResumeStep)),
@@ -269,7 +269,6 @@ func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err
 
 // asking is how a program in a sandbox asks its model during one run. That of a program without a model has no lease.
 type asking struct {
-	at        *model.Attachment
 	lease     *model.Lease
 	endpoints map[executor.Dialect]executor.Endpoint
 }
@@ -294,9 +293,9 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 		SandboxID: s.ID(), Run: b.run(ctx).ID, Agent: x.agent, Span: trace.SpanContextFromContext(ctx),
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("tools: %w", err), at.Close())
+		return nil, fmt.Errorf("tools: %w", err)
 	}
-	a := &asking{at: at, lease: lease, endpoints: map[executor.Dialect]executor.Endpoint{}}
+	a := &asking{lease: lease, endpoints: map[executor.Dialect]executor.Endpoint{}}
 	for _, d := range models.Dialects(provider) {
 		url := at.BaseURL(provider)
 		if d == model.OpenAIChat || d == model.OpenAIResponses {
@@ -336,12 +335,4 @@ func (a *asking) usage() model.Usage {
 		return model.Usage{}
 	}
 	return a.lease.Usage()
-}
-
-// close ends all of it.
-func (a *asking) close() error {
-	if a.at == nil {
-		return nil
-	}
-	return errors.Join(a.end(), a.at.Close())
 }

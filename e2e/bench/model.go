@@ -68,19 +68,13 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lease.Close()) }()
-	attached := map[*sandbox]*model.Attachment{}
-	defer func() {
-		for _, a := range attached {
-			err = errors.Join(err, a.Close())
-		}
-	}()
 	n := fmt.Sprint(max(100*c.opts.scale/100, 10))
 	err = c.each(c.opts.rounds, func(b *sandbox) bool { return hasGuest(b) || b == c.sandboxes["host"] }, func(_ contestant, b *sandbox) (got map[string]float64, err error) {
 		var out []byte
 		if b.session == nil {
 			out, err = exec.CommandContext(ctx, "python3", "-c", pythonModel, n, "none", server.URL).Output()
 		} else {
-			out, err = askModel(ctx, proxy, attached, b, lease.Key(), n)
+			out, err = askModel(ctx, proxy, b, lease.Key(), n)
 		}
 		if err == nil {
 			err = json.Unmarshal(out, &got)
@@ -98,15 +92,12 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 }
 
 // askModel runs the program in a sandbox.
-func askModel(ctx context.Context, proxy *model.Proxy, attached map[*sandbox]*model.Attachment, b *sandbox, key, n string) ([]byte, error) {
-	if attached[b] == nil {
-		a, err := proxy.Attach(ctx, b.session)
-		if err != nil {
-			return nil, err
-		}
-		attached[b] = a
+func askModel(ctx context.Context, proxy *model.Proxy, b *sandbox, key, n string) ([]byte, error) {
+	at, err := proxy.Attach(ctx, b.session)
+	if err != nil {
+		return nil, err
 	}
-	res, err := b.session.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonModel, n, key, attached[b].BaseURL("bench")}, Timeout: 5 * time.Minute})
+	res, err := b.session.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", pythonModel, n, key, at.BaseURL("bench")}, Timeout: 5 * time.Minute})
 	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
 		err = fmt.Errorf("a program that asks a model: %s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}

@@ -64,7 +64,6 @@ func newDesk(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *
 	must(t, err)
 	d.at, err = d.proxy.Attach(t.Context(), d.s)
 	must(t, err)
-	t.Cleanup(func() { must(t, d.at.Close()) })
 	return d
 }
 

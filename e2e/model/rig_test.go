@@ -92,7 +92,6 @@ func newDesk(t *testing.T, engine string) *desk {
 	must(t, err)
 	d.at, err = d.proxy.Attach(t.Context(), d.s)
 	must(t, err)
-	t.Cleanup(func() { must(t, d.at.Close()) })
 	d.lease = d.issue("anthropic")
 	return d
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -39,10 +38,7 @@ type Attachment struct {
 // grant alone, so that it does not matter which attachment of a session serves it: attaching twice costs nothing.
 func Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
 	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: serve})
-	if errors.Is(err, backend.ErrExists) {
-		addr, err = wire.ToolsSocket, nil
-	}
-	if err != nil {
+	if err != nil && addr == "" {
 		return nil, fmt.Errorf("host tools: %w", err)
 	}
 	return &Attachment{s: s, addr: addr}, nil
@@ -130,16 +126,10 @@ func (a *Attachment) Sweep(ctx context.Context, access *Access) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	defer cancel()
-	list, err := a.s.ListFiles(ctx, resultsDir, session.ListFilesOptions{Limit: session.MaxListEntries})
-	if err != nil {
-		return ignoreGone(err)
-	}
 	var errs []error
-	for _, e := range list.Entries {
-		if name := path.Join(workspace, e.Path); slices.Contains(names, name) {
-			_, err := a.s.RemoveFile(ctx, name, false)
-			errs = append(errs, ignoreGone(err))
-		}
+	for _, name := range names {
+		_, err := a.s.RemoveFile(ctx, name, false)
+		errs = append(errs, ignoreGone(err))
 	}
 	return errors.Join(errs...)
 }

@@ -44,19 +44,6 @@ func (p Prices) Cost(provider, model string, input, output, cacheRead, cacheWrit
 	return price.cost(tokens{input: input, output: output, cacheRead: cacheRead, cacheWrite: cacheWrite, cacheWriteLong: cacheWriteLong}), ok
 }
 
-// Enter counts an attachment of a sandbox in, and returns what counts it out.
-func (p *Proxy) Enter(sandbox string) (exit func()) {
-	a := p.enter(sandbox)
-	return func() { p.exit(sandbox, a) }
-}
-
-// Attached returns how many sandboxes are remembered.
-func (p *Proxy) Attached() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.attached)
-}
-
 // Refuse answers with a refusal.
 func (d Dialect) Refuse(w http.ResponseWriter, status int, message string) {
 	d.refuse(w, &refusal{status: status, message: message})

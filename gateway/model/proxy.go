@@ -13,7 +13,6 @@ package model
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -53,14 +52,13 @@ type Proxy struct {
 	providers map[string]Provider
 	o         Options
 
-	mu       sync.Mutex           // guards the fields below
-	leases   map[string]*Lease    // by key
-	attached map[string]*attached // by id of the sandbox
+	mu     sync.Mutex        // guards leases
+	leases map[string]*Lease // by key
 }
 
 // New returns a proxy for providers.
 func New(providers []Provider, opts *Options) (*Proxy, error) {
-	p := &Proxy{providers: map[string]Provider{}, leases: map[string]*Lease{}, attached: map[string]*attached{}}
+	p := &Proxy{providers: map[string]Provider{}, leases: map[string]*Lease{}}
 	if opts != nil {
 		p.o = *opts
 	}
@@ -104,103 +102,24 @@ func newTransport() http.RoundTripper {
 // serviceName is the service of a session that commands reach the proxy by.
 const serviceName = "model"
 
-// attached is a session that is served, or is about to be.
-type attached struct {
-	users int // attachments, those that are being made included; guarded by mu of the Proxy
-
-	mu  sync.Mutex // guards cur
-	cur *serving   // nil before there is one
-}
-
-// serving is one time that a session is served.
-type serving struct {
-	addr  string
-	stop  func()
-	users int // attachments; guarded by mu of the attached
-}
-
 // Attachment is a session whose commands reach the proxy.
-type Attachment struct {
-	addr  string
-	close func()
-}
+type Attachment struct{ addr string }
 
-// Attach has this process answer the requests of a session's commands until the attachment is closed, or the session. A
-// session that is attached twice is served until both are closed.
+// Attach has this process answer the requests of a session's commands until the session closes. Without a lease every
+// request is refused, so attaching a session twice costs nothing.
 func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
-	a := p.enter(s.ID())
-	cur, err := p.serveSession(ctx, s, a)
-	if err != nil {
-		p.exit(s.ID(), a)
-		return nil, err
-	}
-	return &Attachment{addr: cur.addr, close: sync.OnceFunc(func() {
-		a.leave(cur)
-		p.exit(s.ID(), a)
-	})}, nil
-}
-
-// enter counts an attachment of a sandbox in.
-func (p *Proxy) enter(sandbox string) *attached {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a := p.attached[sandbox]
-	if a == nil {
-		a = &attached{}
-		p.attached[sandbox] = a
-	}
-	a.users++
-	return a
-}
-
-// exit counts it out. The last one forgets the sandbox.
-func (p *Proxy) exit(sandbox string, a *attached) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if a.users--; a.users == 0 {
-		delete(p.attached, sandbox)
-	}
-}
-
-// serveSession serves a session, unless that is done already.
-func (p *Proxy) serveSession(ctx context.Context, s *session.Session, a *attached) (*serving, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	h := p.Handler(s.ID())
-	addr, stop, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: func(ctx context.Context, c *session.ServiceConn) {
+	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: func(ctx context.Context, c *session.ServiceConn) {
 		serveConn(ctx, c, h)
 	}})
-	switch {
-	case err == nil: // also when an earlier service was taken over, or ended with a session that was opened again
-		a.cur = &serving{addr: addr, stop: stop}
-	case a.cur == nil || !errors.Is(err, backend.ErrExists):
+	if err != nil && addr == "" {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	a.cur.users++
-	return a.cur, nil
-}
-
-// leave stops the service when nobody is attached any more.
-func (a *attached) leave(s *serving) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s.users--; s.users > 0 {
-		return
-	}
-	s.stop()
-	if a.cur == s {
-		a.cur = nil
-	}
+	return &Attachment{addr: addr}, nil
 }
 
 // BaseURL returns the address of a provider inside the sandbox.
 func (a *Attachment) BaseURL(provider string) string { return "http://" + a.addr + "/" + provider }
-
-// Close ends the service, unless somebody else has attached the session too. Idempotent.
-func (a *Attachment) Close() error {
-	a.close()
-	return nil
-}
 
 // Times and sizes of connections from sandboxes.
 const (

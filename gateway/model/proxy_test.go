@@ -877,24 +877,3 @@ func TestCutShort(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
-
-// A sandbox that nobody is attached to any more is forgotten, whoever leaves first.
-func TestDetachedSandboxesAreForgotten(t *testing.T) {
-	t.Parallel()
-	rig := newRig(t, nil)
-	var wg sync.WaitGroup
-	for i := range 64 {
-		wg.Go(func() {
-			for n := range 100 {
-				first := rig.proxy.Enter(fmt.Sprint("sbx-", i%4, n%3))
-				second := rig.proxy.Enter(fmt.Sprint("sbx-", i%4, n%3))
-				first()
-				second()
-			}
-		})
-	}
-	wg.Wait()
-	if n := rig.proxy.Attached(); n != 0 {
-		t.Errorf("%d are left", n)
-	}
-}

@@ -102,10 +102,10 @@ func serviceRefused(t *testing.T, s *session.Session) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo})
+	addr, stop, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo})
 	must(t, err)
-	if _, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo}); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("a second service of the name: %v", err)
+	if again, _, err := s.Serve(t.Context(), session.Service{Name: "tools", Handle: echo}); !errors.Is(err, backend.ErrExists) || again != addr {
+		t.Errorf("a second service of the name at %q: %v, the first is at %q", again, err, addr)
 	}
 	stop()
 	stop()
