@@ -5,6 +5,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -59,4 +60,4 @@ func follow(n *yaml.Node) *yaml.Node { return yamlnode.Follow(n) }
 
 func kind(n *yaml.Node) string { return yamlnode.Kind(n) }
 
-func clip(s string) string { return yamlnode.Clip(s) }
+func clip(s string) string { return sanitize.Clip(s) }

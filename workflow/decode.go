@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -255,7 +256,7 @@ func (o *object) objects(key string, most int, known ...string) iter.Seq[*object
 	}
 }
 
-func clip(s string) string { return yamlnode.Clip(s) }
+func clip(s string) string { return sanitize.Clip(s) }
 
 // isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
 func isID(s string) bool {

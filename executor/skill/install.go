@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -101,9 +102,9 @@ func plan(skills []Skill, into string) (dirs []string, files []file, err error) 
 		name := s.Name
 		switch {
 		case s.files == nil:
-			return nil, nil, fmt.Errorf("skill %q has no files; read it with Load: %w", clip(name), ErrInvalid)
+			return nil, nil, fmt.Errorf("skill %q has no files; read it with Load: %w", sanitize.Clip(name), ErrInvalid)
 		case !installable.MatchString(name) || len(name) > 255:
-			return nil, nil, fmt.Errorf("skill %q: the name is not a valid directory name: %w", clip(name), ErrInvalid)
+			return nil, nil, fmt.Errorf("skill %q: the name is not a valid directory name: %w", sanitize.Clip(name), ErrInvalid)
 		case seen[name]:
 			return nil, nil, fmt.Errorf("duplicate skill %q: %w", name, ErrInvalid)
 		}
@@ -129,7 +130,7 @@ func plan(skills []Skill, into string) (dirs []string, files []file, err error) 
 			return bounded(len(dirs)+len(files), total)
 		})
 		if err != nil {
-			return nil, nil, fmt.Errorf("skill %q: %w", clip(name), err)
+			return nil, nil, fmt.Errorf("skill %q: %w", sanitize.Clip(name), err)
 		}
 	}
 	return dirs, files, nil

@@ -17,6 +17,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -190,7 +191,7 @@ func Validate(s Skill) error {
 		_, isText := s.front[key].(string)
 		switch {
 		case !slices.Contains(known, key):
-			problem(key, "unknown field %q, available: %s", clip(key), strings.Join(known, ", "))
+			problem(key, "unknown field %q, available: %s", sanitize.Clip(key), strings.Join(known, ", "))
 		case key == "metadata":
 			if _, ok := s.front[key].(map[string]any); !ok {
 				problem(key, "metadata is not a mapping")
@@ -205,10 +206,10 @@ func Validate(s Skill) error {
 	case n > MaxName:
 		problem("name", "name has %d characters, the limit is %d", n, MaxName)
 	case !validName.MatchString(s.Name):
-		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between", clip(s.Name))
+		problem("name", "name %q: it must be lower case letters and digits, with single hyphens between", sanitize.Clip(s.Name))
 	}
 	if s.dir != "" && s.Name != "" && s.dir != s.Name {
-		problem("name", "name %q: it must match its directory, %q", clip(s.Name), clip(s.dir))
+		problem("name", "name %q: it must match its directory, %q", sanitize.Clip(s.Name), sanitize.Clip(s.dir))
 	}
 	switch n := utf8.RuneCountInString(s.Description); {
 	case n == 0:
@@ -259,13 +260,6 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 		}
 	}
 	return dirs, nil
-}
-
-func clip(s string) string {
-	if len(s) <= 80 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:80], "") + "…"
 }
 
 // Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is

@@ -10,17 +10,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of the definitions of tools, which strangers wrote.
 const (
 	maxTools         = 1000
 	maxServerTools   = 200
-	maxNameBytes     = 64
 	maxDefinitions   = 4 << 20 // bytes of all tools of a set
+	maxNameBytes     = 64
 	maxDescription   = 2 << 10
 	maxSchemaBytes   = 64 << 10
 	maxSchemaDepth   = 32
@@ -241,16 +242,7 @@ func resolve(clean map[string]any) (*jsonschema.Resolved, error) {
 
 // plain returns a stranger's text without control and invisible characters, in most bytes.
 func plain(s string, most int) string {
-	s = strings.ToValidUTF8(s[:min(len(s), 2*most)], "")
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029':
-			return -1
-		}
-		return r
-	}, s)
+	s = sanitize.Strip(s[:min(len(s), 2*most)])
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 

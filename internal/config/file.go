@@ -10,6 +10,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -93,7 +94,7 @@ func (r *reader) mapping(n *yaml.Node, prefix string) {
 		case at < 0 && len(below(r.table, path+".")) > 0 && !strings.Contains(key.Value, "."):
 			r.mapping(value, path+".")
 		case at < 0 || strings.Contains(key.Value, "."):
-			r.fail(key, cmp.Or(removed[path], suggest.Hint(key.Value, below(r.table, prefix))), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
+			r.fail(key, cmp.Or(removed[path], suggest.Hint(key.Value, below(r.table, prefix))), "unknown key %q in %s", sanitize.Clip(key.Value), what)
 		case yamlnode.IsNull(value):
 			r.fail(value, "set a value or remove the key", "%s is empty", path)
 		default:

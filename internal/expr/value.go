@@ -10,6 +10,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -108,7 +109,7 @@ func scalarData(n *yaml.Node) (any, error) {
 				return plain, nil
 			}
 		}
-		return nil, &Error{Place: Place{Node: n}, Msg: fmt.Sprintf("the number %s cannot be used, write it as text", yamlnode.Clip(n.Value))}
+		return nil, &Error{Place: Place{Node: n}, Msg: fmt.Sprintf("the number %s cannot be used, write it as text", sanitize.Clip(n.Value))}
 	}
 	return n.Value, nil
 }

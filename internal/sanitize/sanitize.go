@@ -37,6 +37,22 @@ func Line(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
 }
 
+// Strip returns s without control, invisible and direction-changing characters and bytes that are not UTF-8. Line feeds
+// stay; tabs and other separators become spaces.
+func Strip(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n':
+			return r
+		case r == '\t', r == '\u2028', r == '\u2029':
+			return ' '
+		case unicode.Is(unicode.C, r), r == unicode.ReplacementChar:
+			return -1
+		}
+		return r
+	}, s)
+}
+
 // Clip bounds what a message repeats of a stranger's words: 80 bytes, and a sign that there were more.
 func Clip(s string) string {
 	const most = 80

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
-	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Pairs iterates over the keys of a mapping and their values, aliases followed. Other nodes have none.
@@ -59,18 +60,9 @@ func Kind(n *yaml.Node) string {
 	case "!!bool":
 		return n.Value
 	case "!!int", "!!float":
-		return "the number " + Clip(n.Value)
+		return "the number " + sanitize.Clip(n.Value)
 	}
 	return "text"
-}
-
-// Clip shortens text of a file for a message.
-func Clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // Duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.

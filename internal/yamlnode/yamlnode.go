@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Problem is one thing that is wrong with a file.
@@ -216,7 +218,7 @@ func (c *checker) node(n *yaml.Node, depth int) extent {
 	c.inside[n] = true
 	defer delete(c.inside, n)
 	if n.Style&yaml.TaggedStyle != 0 && !coreTag(n) {
-		c.report(n, "remove it", "the tag %s is not supported", Clip(n.Tag))
+		c.report(n, "remove it", "the tag %s is not supported", sanitize.Clip(n.Tag))
 		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // the rest of the file is checked as if it were not there
 	}
 	if n.Kind == yaml.MappingNode {
@@ -238,7 +240,7 @@ func (c *checker) node(n *yaml.Node, depth int) extent {
 
 func (c *checker) alias(n *yaml.Node, depth int) extent {
 	if n.Alias == nil || c.inside[n.Alias] {
-		c.report(n, "", "the alias *%s contains itself", Clip(n.Value))
+		c.report(n, "", "the alias *%s contains itself", sanitize.Clip(n.Value))
 		c.endless = true
 		return extent{1, 1}
 	}
@@ -268,7 +270,7 @@ func (c *checker) keys(n *yaml.Node) {
 		case key.ShortTag() == "!!merge" && !c.MergeKeys:
 			c.report(key, "write out the values", "merge keys are not supported")
 		case first != nil:
-			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q", Clip(key.Value))
+			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q", sanitize.Clip(key.Value))
 		default:
 			seen[key.Value] = key
 		}

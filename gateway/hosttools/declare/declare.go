@@ -11,7 +11,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"unicode"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Tool is the definition of a tool.
@@ -126,26 +127,11 @@ func sentence(t Tool) string {
 
 // oneLine returns text without what moves or hides other text, of at most so many characters.
 func oneLine(text string, most int) string {
-	text = strings.Join(strings.Fields(clean(text)), " ")
+	text = strings.Join(strings.Fields(sanitize.Strip(text)), " ")
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"
 	}
 	return text
-}
-
-// clean removes control characters but line feeds, and marks of direction and width.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n':
-			return r
-		case r == '\t', r == '\u2028', r == '\u2029':
-			return ' '
-		case unicode.Is(unicode.C, r), r == unicode.ReplacementChar:
-			return -1
-		}
-		return r
-	}, text)
 }
 
 // JSON returns the definition as it is, for those who need what stubs leave out.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // pythonKeywords cannot be names. Code inside writes them with an underscore behind.
@@ -55,7 +57,7 @@ func pythonCall(t Tool) string {
 
 func docstring(texts ...string) string {
 	for _, s := range texts {
-		if s = strings.TrimSpace(clean(s)); s != "" {
+		if s = strings.TrimSpace(sanitize.Strip(s)); s != "" {
 			s = strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), `"""`, `'''`)
 			if strings.HasSuffix(s, `"`) {
 				s += " "

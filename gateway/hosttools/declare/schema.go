@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of what is read of a schema.
@@ -271,7 +273,7 @@ func (p *parser) object(s map[string]any, depth int) *typ {
 	}
 	t := &typ{kind: objectKind}
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		if len(name) > maxName || clean(name) != name {
+		if len(name) > maxName || sanitize.Strip(name) != name {
 			return &typ{kind: dictKind, elem: &typ{}}
 		}
 		t.fields = append(t.fields, field{name, required[name] > 0, p.parse(properties[name], depth+1)})
@@ -315,7 +317,7 @@ func literalOf(v any) *typ {
 	case bool:
 		return &typ{kind: literalKind, literal: v}
 	case string:
-		if len(v) > maxLiteral || clean(v) != v || strings.Contains(v, "\n") {
+		if len(v) > maxLiteral || sanitize.Strip(v) != v || strings.Contains(v, "\n") {
 			return &typ{kind: stringKind}
 		}
 		return &typ{kind: literalKind, literal: v}

@@ -150,7 +150,7 @@ func (c *configReader) fields(n *yaml.Node, what string, known map[string]func(*
 		set, ok := known[key.Value]
 		switch {
 		case !ok:
-			c.fail(key, suggest.Hint(key.Value, slices.Sorted(maps.Keys(known))), "unknown key %q in %s", yamlnode.Clip(key.Value), what)
+			c.fail(key, suggest.Hint(key.Value, slices.Sorted(maps.Keys(known))), "unknown key %q in %s", sanitize.Clip(key.Value), what)
 		case yamlnode.IsNull(value):
 			c.fail(value, "set a value or remove the key", "%s is empty", key.Value)
 		default:
@@ -180,7 +180,7 @@ func (c *configReader) servers(n *yaml.Node) {
 	}
 	for key, value := range yamlnode.Pairs(n) {
 		if problem := toolrule.ServerProblem(key.Value); problem != "" {
-			c.fail(key, "", "invalid server name %q: %s", yamlnode.Clip(key.Value), problem)
+			c.fail(key, "", "invalid server name %q: %s", sanitize.Clip(key.Value), problem)
 		}
 		if key.Value == hosttools.AppServer {
 			c.fail(key, "use another name", "%q is reserved for the program's own tools", hosttools.AppServer)
@@ -197,7 +197,7 @@ var pinPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 func (c *configReader) server(key, n *yaml.Node) Server {
 	s := Server{Name: key.Value}
-	c.fields(n, "server "+yamlnode.Clip(key.Value), map[string]func(*yaml.Node){
+	c.fields(n, "server "+sanitize.Clip(key.Value), map[string]func(*yaml.Node){
 		"command": func(n *yaml.Node) { s.Command = c.texts(n, "command") },
 		"env":     func(n *yaml.Node) { s.Env = c.secrets(n, "env", envName) },
 		"url":     func(n *yaml.Node) { s.URL = c.url(n) },
@@ -205,7 +205,7 @@ func (c *configReader) server(key, n *yaml.Node) Server {
 		"start": func(n *yaml.Node) {
 			start := c.text(n, "start")
 			if s.Eager = start == "eager"; !s.Eager && start != "lazy" {
-				c.fail(n, suggest.Hint(start, []string{"lazy", "eager"}), "unknown start %q", yamlnode.Clip(start))
+				c.fail(n, suggest.Hint(start, []string{"lazy", "eager"}), "unknown start %q", sanitize.Clip(start))
 			}
 		},
 		"timeout_seconds": func(n *yaml.Node) {
@@ -213,17 +213,17 @@ func (c *configReader) server(key, n *yaml.Node) Server {
 		},
 		"pin": func(n *yaml.Node) {
 			if s.Pin = c.text(n, "pin"); !pinPattern.MatchString(s.Pin) {
-				c.fail(n, "write sha256: and 64 hexadecimal digits", "%q is not a digest", yamlnode.Clip(s.Pin))
+				c.fail(n, "write sha256: and 64 hexadecimal digits", "%q is not a digest", sanitize.Clip(s.Pin))
 			}
 		},
 	})
 	switch {
 	case len(s.Command) == 0 && s.URL == "":
-		c.fail(key, "set command or url", "server %s has neither a command nor a url", yamlnode.Clip(key.Value))
+		c.fail(key, "set command or url", "server %s has neither a command nor a url", sanitize.Clip(key.Value))
 	case len(s.Command) > 0 && s.URL != "":
-		c.fail(key, "remove one of the two", "server %s has a command and a url", yamlnode.Clip(key.Value))
+		c.fail(key, "remove one of the two", "server %s has a command and a url", sanitize.Clip(key.Value))
 	case s.URL != "" && s.Env != nil, len(s.Command) > 0 && s.Headers != nil:
-		c.fail(key, "use env with command, and headers with url", "server %s has keys that it cannot use", yamlnode.Clip(key.Value))
+		c.fail(key, "use env with command, and headers with url", "server %s has keys that it cannot use", sanitize.Clip(key.Value))
 	}
 	return s
 }
@@ -309,7 +309,7 @@ func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) m
 	for key, value := range yamlnode.Pairs(n) {
 		switch {
 		case !name.MatchString(key.Value):
-			c.fail(key, "", "invalid name %q in %s", yamlnode.Clip(key.Value), what)
+			c.fail(key, "", "invalid name %q in %s", sanitize.Clip(key.Value), what)
 			continue
 		case value.Kind != yaml.ScalarNode || yamlnode.IsNull(value):
 			c.fail(value, `write "" for an empty value`, "%s.%s must be text", what, key.Value)
