@@ -69,7 +69,7 @@ func TestRefusedIDsAreLogged(t *testing.T) {
 	sandbox := list[0].ID
 	must(t, mine, "session_status", map[string]any{"session_id": sandbox})
 	must(t, mine, "get_files", map[string]any{"session_id": sandbox})
-	if got := log.with("refused a sandbox id"); got != 0 {
+	if got := log.with("refused a sandbox ID"); got != 0 {
 		t.Errorf("%d lines on what is the caller's own", got)
 	}
 	for i, tool := range []string{"session_status", "get_files", "cleanup_session"} {

@@ -144,7 +144,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	for _, rec := range live {
 		if rec.Key == key && rec.Engine == m.opts.Engine {
 			if !validSandboxID(rec.ID) {
-				return rec, fmt.Errorf("%w: the record contains an unknown sandbox ID; delete the record", backend.ErrInvalid)
+				return rec, fmt.Errorf("%w: the record contains an invalid sandbox ID; delete the record", backend.ErrInvalid)
 			}
 			return rec, nil
 		}
