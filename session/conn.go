@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // Bounds of the work on a connection.
@@ -20,6 +22,7 @@ const (
 	awayAfter      = 10 * time.Minute       // and while it runs
 	settleTime     = 5 * time.Second        // how late an engine may be to see that a sandbox ended
 	settlePause    = 50 * time.Millisecond  // between tries in that time
+	maxStrays      = 256                    // commands that a session keeps to end them
 	connectionGone = "the connection to the sandbox was lost; the result is unknown"
 )
 
@@ -72,6 +75,11 @@ func (s *Session) redial(attempt *redial) {
 	s.mu.Unlock()
 	conn, secondary, err := s.reach(ctx, old, secondary)
 	s.mu.Lock()
+	for err == nil && s.state != StateLost && len(s.strays) > 0 {
+		s.mu.Unlock()
+		err = s.endStrays(ctx, conn)
+		s.mu.Lock()
+	}
 	s.redialing = nil
 	switch {
 	case s.state == StateLost:
@@ -88,6 +96,41 @@ func (s *Session) redial(attempt *redial) {
 	attempt.err = err
 	s.mu.Unlock()
 	close(attempt.done)
+}
+
+// giveUp ends a command whose call failed, because it may run and its caller may repeat it. If the call was made on the
+// current connection alone, the guest has ended the command already, or the next connection does before other calls.
+func (s *Session) giveUp(ctx context.Context, execID string, asked []*client.Conn) {
+	s.mu.Lock()
+	s.strays = append(s.strays, execID)
+	s.strays = s.strays[max(0, len(s.strays)-maxStrays):]
+	conn := s.conn
+	s.mu.Unlock()
+	if ended(conn) || len(asked) == 1 && asked[0] == conn {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
+	defer cancel()
+	_ = s.endStrays(ctx, conn) // the next connection tries again
+}
+
+// endStrays ends the commands whose calls were given up. A refusal means that the guest does not know the command.
+func (s *Session) endStrays(ctx context.Context, conn *client.Conn) error {
+	s.mu.Lock()
+	strays := slices.Clone(s.strays)
+	s.mu.Unlock()
+	err := errors.Join(each(killsAtOnce, strays, func(id string) error {
+		if _, err := conn.Kill(ctx, wire.KillRequest{ExecID: id}); err != nil && !errors.As(err, new(*wire.Error)) {
+			return fmt.Errorf("%w: cannot end a command of a failed call: %v", backend.ErrUnavailable, err)
+		}
+		return nil
+	})...)
+	if err == nil {
+		s.mu.Lock()
+		s.strays = slices.DeleteFunc(s.strays, func(id string) bool { return slices.Contains(strays, id) })
+		s.mu.Unlock()
+	}
+	return err
 }
 
 // reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.

@@ -36,7 +36,8 @@ const (
 
 // Exec runs a command, recorded, and waits until it ends or Yield has passed. When ctx ends before that, the command's
 // whole tree is ended. If the connection breaks, Exec reconnects and waits for the same command, as long as the
-// command may run, and at most ten minutes without a connection.
+// command may run, and at most ten minutes without a connection. If Exec gives up, the command ends before the next
+// call.
 func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
 	defer func() { s.end(span, "Exec", &err) }()
@@ -44,9 +45,35 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	if err != nil {
 		return ExecResult{}, err
 	}
-	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(ctx, run.ExecID)
-	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
+	return s.runRecorded(ctx, span, run, timeout, req.Services, func() (wire.RunResult, error) {
+		// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came with
+		// the first request, Exec waits for that command.
+		tries := 0
+		answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout),
+			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+				tries++
+				answer, err := conn.Run(ctx, run)
+				if tries > 1 && refusedAs(err, wire.CodeExists) && len(run.Stdin) <= wire.InlineData {
+					joined, failed := conn.Wait(ctx, wire.WaitRequest{ExecID: run.ExecID, WaitMillis: run.YieldMillis})
+					if !refusedAs(failed, wire.CodeNotFound) { // else its start failed
+						return joined, failed
+					}
+				}
+				return answer, err
+			})
+		if tries > 1 && refusedAs(err, wire.CodeExists) {
+			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
+		}
+		return answer, err
+	})
+}
+
+// runRecorded runs a command that must be on record before it starts.
+func (s *Session) runRecorded(ctx context.Context, span trace.Span, run wire.RunRequest, timeout time.Duration,
+	services []ServiceGrant, call func() (wire.RunResult, error)) (res ExecResult, err error) {
+	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	settle, err := s.grant(run.ExecID, services, span.SpanContext())
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -57,28 +84,18 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	defer func() { err = ended(res.ExecStatus, err) }()
 	began := time.Now()
-	// A repeated request carries the same exec id, so the guest never starts a command twice. If all input came with the
-	// first request, Exec waits for that command.
-	tries := 0
-	answer, err := askRun(ctx, s, run.ExecID, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
-		tries++
-		answer, err := conn.Run(ctx, run)
-		if tries > 1 && refusedAs(err, wire.CodeExists) && len(run.Stdin) <= wire.InlineData {
-			if joined, failed := s.rejoin(ctx, conn, run); !refusedAs(failed, wire.CodeNotFound) { // else its start failed
-				return joined, failed
-			}
-		}
-		return answer, err
-	})
+	answer, err := call()
 	if err != nil {
-		if tries > 1 && refusedAs(err, wire.CodeExists) {
-			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
-		}
 		return ExecResult{}, err
 	}
 	res = s.execResult(span, answer)
 	res.Timeout, res.Refused = timeout, s.refused(began)
-	s.measure(ctx, res.ExecStatus)
+	if res.Done() {
+		s.m.meters.exec.Record(ctx, res.Duration.Seconds(), s.m.measured(telemetry.KeyExecStatus.String(string(res.Status))))
+	}
+	if res.Status == ExecOOMKilled {
+		s.m.meters.oom.Add(ctx, 1, s.m.measured())
+	}
 	return res, nil
 }
 
@@ -86,17 +103,6 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 func refusedAs(err error, code wire.Code) bool {
 	var fromGuest *wire.Error
 	return errors.As(err, &fromGuest) && fromGuest.Code == code
-}
-
-// rejoin waits for a command whose first call lost its connection, as that call would have.
-func (s *Session) rejoin(ctx context.Context, conn *client.Conn, run wire.RunRequest) (wire.RunResult, error) {
-	answer, err := conn.Wait(ctx, wire.WaitRequest{ExecID: run.ExecID, WaitMillis: run.YieldMillis})
-	if ctx.Err() != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
-		defer cancel()
-		_, _ = conn.Kill(late, wire.KillRequest{ExecID: run.ExecID}) // its timeout ends it otherwise
-	}
-	return answer, err
 }
 
 // onRecord puts a command on record that is about to be started; ended does so with how it ended, and returns its error.
@@ -120,17 +126,6 @@ func (s *Session) onRecord(ctx context.Context, run wire.RunRequest) (ended func
 	}, err
 }
 
-// measure measures a command that was waited for.
-func (s *Session) measure(ctx context.Context, st ExecStatus) {
-	if !st.Done() {
-		return
-	}
-	s.m.meters.exec.Record(ctx, st.Duration.Seconds(), s.m.measured(telemetry.KeyExecStatus.String(string(st.Status))))
-	if st.Status == ExecOOMKilled {
-		s.m.meters.oom.Add(ctx, 1, s.m.measured())
-	}
-}
-
 // Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
 // ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is returned.
 // Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
@@ -146,34 +141,19 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 		return ExecResult{}, err
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
-	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	settle, err := s.grant(run.ExecID, req.Services, span.SpanContext())
-	if err != nil {
-		return ExecResult{}, err
-	}
-	defer settle()
-	ended, err := s.onRecord(ctx, run)
-	if err != nil {
-		return ExecResult{}, err
-	}
-	defer func() { err = ended(res.ExecStatus, err) }()
-	if streams.Started != nil {
-		streams.Started(run.ExecID)
-	}
-	began := time.Now()
-	answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
-		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
-			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
-		})
+	return s.runRecorded(ctx, span, run, timeout, req.Services, func() (wire.RunResult, error) {
+		if streams.Started != nil {
+			streams.Started(run.ExecID)
+		}
+		answer, err := askRun(ctx, s, run.ExecID, false, timeout+streamMargin,
+			func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+				return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
+					return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
+				})
+			})
+		answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
+		return answer, err
 	})
-	if err != nil {
-		return ExecResult{}, err
-	}
-	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
-	res = s.execResult(span, answer)
-	res.Timeout, res.Refused = timeout, s.refused(began)
-	s.measure(ctx, res.ExecStatus)
-	return res, nil
 }
 
 // ReadExec reads recorded output. It consumes nothing: the same read returns the same chunks.
@@ -309,14 +289,21 @@ func askWithin[T any](ctx context.Context, s *Session, again bool, within, limit
 	return answer, err
 }
 
-// askRun is ask for the call that starts a command, which ExtendExec gives more time.
-func askRun[T any](ctx context.Context, s *Session, execID string, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+// askRun is ask for the call that starts a command, which ExtendExec gives more time. If it fails without the guest's
+// answer, the command is ended.
+func askRun[T any](ctx context.Context, s *Session, execID string, again bool, limit time.Duration,
+	fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+	var asked []*client.Conn
 	err = s.callWithin(ctx, again, limit, func(ctx context.Context, conn *client.Conn) (err error) {
+		asked = append(asked, conn)
 		ctx, release := s.patient(ctx, execID, limit)
 		defer release()
 		answer, err = fn(ctx, conn)
 		return noAnswer(ctx, err)
 	})
+	if err != nil && asked != nil && (!errors.As(err, new(*wire.Error)) || refusedAs(err, wire.CodeExists)) {
+		s.giveUp(ctx, execID, asked)
+	}
 	return answer, err
 }
 

@@ -225,7 +225,8 @@ func TestReconnect(t *testing.T) {
 }
 
 // TestEngineAway verifies that calls about files fail while the engine is away, and that Exec waits for a running
-// command, which a later cancellation still ends.
+// command, which a later cancellation still ends. A command that is canceled while the engine is away has ended before
+// the next call.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -236,15 +237,17 @@ func TestEngineAway(t *testing.T) {
 		res session.ExecResult
 		err error
 	}
-	running, cancelled := make(chan ended, 1), make(chan ended, 1)
+	running, cancelled, abandoned := make(chan ended, 1), make(chan ended, 1), make(chan ended, 1)
 	start := func(ctx context.Context, command string, end chan<- ended) {
 		res, err := s.Exec(ctx, session.ExecRequest{Command: command})
 		end <- ended{res, err}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	leaving, leave := context.WithCancel(t.Context())
 	go start(t.Context(), "echo ran >> once; until test -e go; do sleep 0.01; done; cat once", running)
 	go start(ctx, "touch other; sleep 1000", cancelled)
-	for _, name := range []string{"once", "other"} {
+	go start(leaving, "touch third; sleep 1000", abandoned)
+	for _, name := range []string{"once", "other", "third"} {
 		eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), name); return err == nil })
 	}
 	e.setHooks(nil, nil, func(context.Context, string) error { return fmt.Errorf("%w: away", backend.ErrUnavailable) })
@@ -252,8 +255,18 @@ func TestEngineAway(t *testing.T) {
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("StatFile = %v, want ErrUnavailable", err)
 	}
+	leave()
+	if end := <-abandoned; !errors.Is(end.err, context.Canceled) {
+		t.Errorf("the command that was abandoned: %+v, %v", end.res, end.err)
+	}
 	e.setHooks(nil, nil, nil)
-	eventually(t, "the session recovers", func() bool { _, err := s.StatFile(t.Context(), "."); return err == nil })
+	eventually(t, "the session recovers", func() bool {
+		list, err := s.ListExecs(t.Context())
+		if left := slices.DeleteFunc(list, session.ExecStatus.Done); err == nil && len(left) != 2 {
+			t.Errorf("%d commands run, want 2: %+v", len(left), left)
+		}
+		return err == nil
+	})
 	output(t, s, "touch go")
 	if end := <-running; end.err != nil || string(end.res.Stdout.Bytes()) != "ran\n" {
 		t.Errorf("the running command: %+v, %v", end.res, end.err)

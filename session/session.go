@@ -68,6 +68,7 @@ type Session struct {
 	services     map[string]servedService // served by this process, by name
 	grants       map[string]*grant        // of commands that this process started, by exec
 	waits        map[string]*patience     // of calls that wait for a command, by exec
+	strays       []string                 // commands that may run though their calls failed, to be ended
 
 	why      owner.Event   // for which it closes, Record.Reason; empty before
 	expired  bool          // it closes because nobody used it; set when Close begins
