@@ -23,6 +23,8 @@ const (
 	pollEvery   = 5 * time.Second  // how often a worker checks the queue if it hears nothing
 	againAfter  = 10 * time.Second // between two attempts to execute a run
 	stopTimeout = 2 * time.Minute  // for what ends with a worker
+
+	releaseTimeout = 10 * time.Second // for a worker that ends to give up its runs
 )
 
 // Options configure a worker.
@@ -256,28 +258,31 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	if err != nil {
 		return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	carried, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if r.Cancel {
 		cancel(errCancelled)
 	}
-	go q.awaitCancel(ctx, r.ID, cancel) // ends with ctx
+	go q.awaitCancel(carried, r.ID, cancel) // ends with carried
 	go func() {
 		select {
 		case <-lost:
 			cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, postgres.ErrLeaseLost))
-		case <-ctx.Done():
+		case <-carried.Done():
 		}
 	}()
-	err = do(ctx, q.journal.For(owner, r.Note), entries)
+	err = do(carried, q.journal.For(owner, r.Note), entries)
 	return errors.Join(err, q.release(ctx, r.ID, owner, lost))
 }
 
 // release gives up a run that has not ended, because its owner may live on. A lost owner could not leave its sandboxes,
 // and its lease begins again when the server starts. To free them, release ends that owner first. It waits for the
-// server.
+// server, but at most releaseTimeout after the end of ctx: the owner ends then, and with its lease the run is free.
 func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan struct{}) (err error) {
-	ctx = context.WithoutCancel(ctx)
+	worker := ctx
+	ctx, cancel := context.WithCancel(context.WithoutCancel(worker))
+	defer cancel()
+	defer context.AfterFunc(worker, func() { time.AfterFunc(releaseTimeout, cancel) })()
 	for again := true; again; again = errors.Is(err, postgres.ErrUnreachable) {
 		select {
 		case <-lost:

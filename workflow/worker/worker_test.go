@@ -245,6 +245,36 @@ func TestLostOwner(t *testing.T) {
 	}
 }
 
+// TestReleaseWithoutDatabase verifies that a worker ends even if the database does not answer.
+func TestReleaseWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	q := open(t, server.URL)
+	_, id := add(t, q)
+	r, err := q.Journal().Run(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, _ := joined(t, server.URL)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- q.Carry(ctx, r, owner, nil, func(context.Context, workflow.Journal, []workflow.Entry) error {
+			server.Kill()
+			stop()
+			return nil
+		})
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a run was released without a database")
+		}
+	case <-time.After(patience):
+		t.Error("it waits for the database")
+	}
+}
+
 // TestCancelAsked: a run whose end somebody asks for is cancelled, also when that was asked before anybody had it.
 func TestCancelAsked(t *testing.T) {
 	t.Parallel()
