@@ -7,6 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -63,8 +64,28 @@ func (s *Server) SetSpareAfter(d time.Duration) {
 // SetWaits sets how long a call is waited for, and after how long its result is kept. It is called before any call.
 func (s *Server) SetWaits(wait, keep time.Duration) { s.maxWait, s.keepAfter = wait, keep }
 
-// Sweep ends sessions of execute_task that are idle at a time.
+// Sweep ends sessions that are idle at a time.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
+
+// KeepAfterEnd keeps a call whose scope has ended, and returns how many calls are kept then.
+func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
+	s.mu.Lock()
+	sc, err := s.newScope(newRun(session.NamespaceMCP), localOwner, false, true)
+	s.mu.Unlock()
+	if err == nil {
+		err = s.endScope(ctx, sc, true)
+	}
+	j := &job{id: "task_x", scope: sc}
+	j.Job = interrupt.Start(ctx, nil, func(ctx context.Context) (*mcp.CallToolResult, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	defer j.Cancel()
+	s.keep(j)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.jobs), err
+}
 
 // Fault returns the code and the text that a message is refused with; zero when it is taken.
 func Fault(data []byte) (code int64, text string) {

@@ -195,7 +195,7 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 	}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
-			Stateless: stateless, Logger: quiet(s.log), SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
+			Stateless: stateless, Logger: quiet(s.log), MaxRequestBodyBytes: MaxMessageBytes, // sweep ends idle sessions
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // hostAllowed is stricter
 		})
 	}
@@ -222,7 +222,7 @@ func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	case <-ctx.Done():
 	}
 	for ss := range h.sessions.Sessions() {
-		go func() { _ = ss.Close() }() // its end, and that of its stream, is all that is wanted
+		closeSession(ss)
 	}
 	err := <-down
 	if errors.Is(err, context.DeadlineExceeded) {

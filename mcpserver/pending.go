@@ -26,10 +26,11 @@ const maxWait = 45 * time.Second
 // keepAfter is the duration of a call from which on its result is kept. No client gives up earlier.
 const keepAfter = 5 * time.Second
 
-// Limits of the kept results of one owner. The newest result is kept at any size.
+// Limits of the kept results of one scope, and of the bytes of all. The newest result of a scope is kept at any size.
 const (
 	maxKept      = 64
 	maxKeptBytes = 16 << 20
+	maxAllBytes  = 256 << 20
 )
 
 // Names of the tools for calls that outlast their requests.
@@ -171,29 +172,40 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 	}
 }
 
-// keep keeps a job, and its result when it has ended, for requests that name its id.
+// keep keeps a job, and its result when it has ended, for requests that name its id, until its scope ends.
 func (s *Server) keep(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.jobs[j.id] = j
-	s.forget(time.Now())
+	if _, ok := s.scopes[j.scope]; ok {
+		s.jobs[j.id] = j
+		s.forget(time.Now())
+	}
 }
 
-// forget drops results older than the idle timeout, and the oldest results of an owner above the limits. s.mu must be
-// held.
+// forget drops results older than the idle timeout, and the oldest results above the limits. s.mu must be held.
 func (s *Server) forget(now time.Time) {
 	type held struct{ count, bytes int }
-	owners := map[string]held{}
+	scopes, all := map[*scope]held{}, 0
 	over := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return !j.over() })
 	slices.SortFunc(over, func(a, b *job) int { return b.ended.Compare(a.ended) })
 	for _, j := range over {
-		h := owners[j.scope.owner]
-		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || h.count > 0 && h.bytes+j.bytes > maxKeptBytes {
+		h := scopes[j.scope]
+		large := h.bytes+j.bytes > maxKeptBytes || all+j.bytes > maxAllBytes
+		if now.Sub(j.ended) > s.opts.IdleTimeout || h.count >= maxKept || h.count > 0 && large {
 			delete(s.jobs, j.id)
 			continue
 		}
-		owners[j.scope.owner] = held{h.count + 1, h.bytes + j.bytes}
+		scopes[j.scope] = held{h.count + 1, h.bytes + j.bytes}
+		all += j.bytes
 	}
+}
+
+// isUnused reports whether an HTTP session had no request for the idle timeout, no call of it runs, and no result is
+// kept for it. s.mu must be held.
+func (s *Server) isUnused(sc *scope, now time.Time) bool {
+	own := func(j *job) bool { return j.scope == sc }
+	return now.Sub(sc.used) > s.opts.IdleTimeout && len(sc.slots) == 0 &&
+		!slices.ContainsFunc(slices.Collect(maps.Values(s.jobs)), own)
 }
 
 // gaveUp reports whether a message cancels a request because of the client's timeout. A user's cancellation ends the

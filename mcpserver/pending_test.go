@@ -24,8 +24,8 @@ type slowWork struct {
 	ended   chan error // the error of each task's context
 }
 
-// newSlowWork returns a slowWork whose server has the specified maxWait and keepAfter.
-func newSlowWork(t *testing.T, wait, keep time.Duration) slowWork {
+// newSlowWork returns a slowWork whose server has the specified maxWait, keepAfter, and idle timeout.
+func newSlowWork(t *testing.T, wait, keep, idle time.Duration) slowWork {
 	t.Helper()
 	w := slowWork{release: make(chan struct{}), ended: make(chan error, 100)}
 	engine, err := memory.New(nil) // what is shown here is no engine's
@@ -46,7 +46,7 @@ func newSlowWork(t *testing.T, wait, keep time.Duration) slowWork {
 		}
 	})
 	w.server = newServer(t, m, &mcpserver.Options{
-		Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
+		IdleTimeout: idle, Tasks: []mcpserver.Task{{Name: "slow", Kind: "agent"}},
 		RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 			req.Report("step 1 of 2")
 			select {
@@ -117,7 +117,7 @@ var slowCalls = map[string]struct {
 func TestPendingCalls(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"stdio", "HTTP"} {
-		w := newSlowWork(t, 10*time.Millisecond, time.Hour)
+		w := newSlowWork(t, 10*time.Millisecond, time.Hour, 0)
 		cs, other := connectSession(t, w.server, over, nil), connect(t, w.server, nil)
 		schemas := outputSchemas(t, cs)
 		for tool, call := range slowCalls {
@@ -183,7 +183,7 @@ func (h hangsUp) Err() error {
 func TestClientGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"stdio", "HTTP"} {
-		w := newSlowWork(t, time.Hour, time.Millisecond)
+		w := newSlowWork(t, time.Hour, time.Millisecond, 0)
 		cs := connectSession(t, w.server, over, nil)
 		// stop makes a call, ends its context with an error while the call runs, and returns the call's task_id.
 		stop := func(tool string, with error) (id string) {
@@ -227,12 +227,38 @@ func TestClientGivesUp(t *testing.T) {
 	}
 }
 
-// TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size.
+// TestKeptSession verifies that an idle HTTP session ends after its calls and their results, not before.
+func TestKeptSession(t *testing.T) {
+	t.Parallel()
+	const idle = time.Second
+	w := newSlowWork(t, 10*time.Millisecond, time.Hour, idle)
+	cs := connectSession(t, w.server, "HTTP", nil)
+	must(t, cs, "execute_task", map[string]any{"task": "slow"})
+	select {
+	case err := <-w.ended:
+		t.Fatalf("the call ended with its session: %v", err)
+	case <-time.After(4 * idle):
+	}
+	if list, _ := states(t, cs); len(list) != 1 {
+		t.Errorf("calls of the session: %q", list)
+	}
+	w.release <- struct{}{}
+	if err := <-w.ended; err != nil {
+		t.Errorf("the call's context: %v", err)
+	}
+	eventually(t, "the session ends", func() bool {
+		w.server.Sweep(time.Now().Add(time.Hour))
+		return cs.Ping(t.Context(), nil) != nil
+	})
+}
+
+// TestKeptResults verifies that results are kept for the idle timeout, within the limits of number and size of one
+// client, and not beyond the end of a session.
 func TestKeptResults(t *testing.T) {
 	t.Parallel()
-	w := newSlowWork(t, time.Nanosecond, time.Hour)
-	cs := connect(t, w.server, nil)
-	finish := func(n, size int) (ids []string) {
+	w := newSlowWork(t, time.Nanosecond, time.Hour, 0)
+	cs, other := connect(t, w.server, nil), connect(t, w.server, nil)
+	finish := func(cs *mcp.ClientSession, n, size int) (ids []string) {
 		for range n {
 			id := must(t, cs, "execute_task", map[string]any{"task": "slow", "input": strings.Repeat("x", size)}).taskID()
 			w.release <- struct{}{}
@@ -249,8 +275,12 @@ func TestKeptResults(t *testing.T) {
 		list, _ := states(t, cs)
 		return fmt.Sprintf("%d %s", len(list), strings.Join(slices.Compact(list), ","))
 	}
-	finish(66, 0)
-	large := finish(3, 3<<10) // of 6 MiB each
+	finish(other, 1, 0)
+	finish(cs, 66, 0)
+	large := finish(cs, 3, 3<<10) // of 6 MiB each
+	if list, _ := states(t, other); len(list) != 1 {
+		t.Errorf("another client has %q", list)
+	}
 	if got := kept(time.Now()); got != "64 execute_task completed step 1 of 2" {
 		t.Errorf("of 69 results: %s", got)
 	}
@@ -262,6 +292,9 @@ func TestKeptResults(t *testing.T) {
 	}
 	if got := kept(time.Now().Add(31 * time.Minute)); got != "0 " {
 		t.Errorf("after 31 minutes: %s", got)
+	}
+	if n, err := w.server.KeepAfterEnd(t.Context()); n != 0 || err != nil {
+		t.Errorf("kept after the end of its session: %d, %v", n, err)
 	}
 }
 

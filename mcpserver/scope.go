@@ -42,6 +42,8 @@ type scope struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	used time.Time // when a request of the HTTP session began or ended; guarded by Server.mu
+
 	mu    sync.Mutex // guards the fields below
 	tasks map[string]*taskSession
 }
@@ -66,7 +68,7 @@ func (s *Server) newScope(run session.Run, owner string, handles, named bool) (*
 	}
 	sc := &scope{
 		run: run, owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
-		tasks: map[string]*taskSession{},
+		tasks: map[string]*taskSession{}, used: time.Now(),
 	}
 	var err error
 	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, s.callOptions(sc)); err != nil {
@@ -125,17 +127,30 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 	}
 	place, ok := ctx.Value(placeKey{}).(*place)
 	if !ok || !place.bind() {
-		go func() { _ = ss.Close() }() // waits for the call that this is part of
+		closeSession(ss)
 		return nil, errServerClosed
 	}
 	sc, err := s.newScope(newRun(session.NamespaceMCP), ownerOf(extra.TokenInfo), false, true)
 	if err != nil {
+		closeSession(ss)
 		place.give()
 		return nil, err
 	}
 	s.bound[ss] = sc
 	go s.endWith(ss, sc, place)
 	return sc, nil
+}
+
+// closeSession ends an HTTP session, once its calls have ended.
+func closeSession(ss *mcp.ServerSession) { go func() { _ = ss.Close() }() }
+
+// use notes that an HTTP session is used.
+func (s *Server) use(ss *mcp.ServerSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sc := s.bound[ss]; sc != nil {
+		sc.used = time.Now()
+	}
 }
 
 // endWith ends a scope when its session ends, unless the server ends: then Close or Detach decides about its sandboxes.
@@ -187,7 +202,7 @@ func ownerOf(info *auth.TokenInfo) string {
 	return info.UserID
 }
 
-// sweepLoop ends idle sessions of execute_task. Idle sandboxes are the manager's to close.
+// sweepLoop ends idle sessions, of HTTP and of execute_task. Idle sandboxes are the manager's to close.
 func (s *Server) sweepLoop() {
 	ticker := time.NewTicker(min(sweepEvery, s.opts.IdleTimeout))
 	defer ticker.Stop()
@@ -205,6 +220,11 @@ func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
 	scopes := slices.Collect(maps.Keys(s.scopes))
 	s.forget(now)
+	for ss, sc := range s.bound {
+		if s.isUnused(sc, now) {
+			closeSession(ss)
+		}
+	}
 	s.mu.Unlock()
 	for _, sc := range scopes {
 		sc.calls.Forget()

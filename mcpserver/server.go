@@ -26,7 +26,7 @@ import (
 // DefaultIdleTimeout is that of Options.
 const DefaultIdleTimeout = 30 * time.Minute
 
-// sweepEvery is how often idle sessions of execute_task are looked for.
+// sweepEvery is how often idle sessions are looked for.
 const sweepEvery = time.Minute
 
 // maxCalls bounds the calls of one scope that run at once, pending ones included.
@@ -199,7 +199,7 @@ func (s *Server) build(find resolver, transport string) *mcp.Server {
 	s.addTaskTools(srv, find)
 	s.addPendingTools(srv, find)
 	s.addResources(srv, find)
-	srv.AddReceivingMiddleware(s.traced(transport), s.protect, beginScopes(find))
+	srv.AddReceivingMiddleware(s.traced(transport), s.protect, s.beginScopes(find))
 	return srv
 }
 
@@ -212,12 +212,16 @@ const instructions = "Runs code and commands in sandboxes, apart from the user's
 // methodInitialize begins a session.
 const methodInitialize = "initialize"
 
-// beginScopes is middleware that makes the scope of a session when the session begins, not when it is first needed.
-func beginScopes(find resolver) mcp.Middleware {
+// beginScopes is middleware that makes the scope of a session when the session begins, not when it is first needed, and
+// notes the use of HTTP sessions.
+func (s *Server) beginScopes(find resolver) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			ss, ok := req.GetSession().(*mcp.ServerSession)
+			s.use(ss)
+			defer s.use(ss)
 			res, err := next(ctx, method, req)
-			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && err == nil && method == methodInitialize {
+			if ok && err == nil && method == methodInitialize {
 				_, err = find(ctx, ss, req.GetExtra())
 			}
 			return res, err
