@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -23,10 +25,11 @@ import (
 // connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request
 // comes to another server than the one before.
 func connectByTurns(
-	t *testing.T, tokens []mcpserver.Token, options func(*session.Manager) *mcpserver.Options,
+	t *testing.T, tokens []mcpserver.Token, store session.Store, egress session.EgressGateway,
+	options func(*session.Manager) *mcpserver.Options,
 ) *mcp.ClientSession {
 	t.Helper()
-	store, instance := session.NewMemoryStore(), session.NewID()
+	instance := session.NewID()
 	engine, err := memory.New(nil) // what is shown here is no engine's
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +42,7 @@ func connectByTurns(
 	})
 	var hosts []string
 	for range 2 {
-		m, err := session.NewManager(engine, &session.Options{Instance: instance, Store: store, Join: true})
+		m, err := session.NewManager(engine, &session.Options{Instance: instance, Store: store, Join: true, Egress: egress})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +111,7 @@ func TestSharedTasks(t *testing.T) {
 	t.Parallel()
 	alice := mcpserver.Token{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}
 	for owner, tokens := range map[string][]mcpserver.Token{"": nil, "alice": {alice}} {
-		cs := connectByTurns(t, tokens, func(m *session.Manager) *mcpserver.Options {
+		cs := connectByTurns(t, tokens, session.NewMemoryStore(), nil, func(m *session.Manager) *mcpserver.Options {
 			return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(m)}
 		})
 		id := "new"
@@ -153,5 +156,50 @@ func TestSharedTasks(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// gateways counts how often a gateway is to serve the hosts of a sandbox.
+type gateways struct{ atomic.Int64 }
+
+// Open counts.
+func (g *gateways) Open(string, session.Egress) (session.Service, func(), error) {
+	g.Add(1)
+	return session.Service{}, func() {}, errors.ErrUnsupported
+}
+
+// Refused returns nothing.
+func (*gateways) Refused(string, time.Time) []session.EgressRefusal { return nil }
+
+// TestSharedHosts verifies that commands reach the hosts that their server allows, whichever server opened the sandbox.
+func TestSharedHosts(t *testing.T) {
+	t.Parallel()
+	var g gateways
+	store, servers := session.NewMemoryStore(), 0
+	cs := connectByTurns(t, nil, store, &g, func(*session.Manager) *mcpserver.Options {
+		var o mcpserver.Options
+		if servers++; servers == 2 {
+			o.Sandbox.Network.Allow = []string{"a.example"}
+		}
+		return &o
+	})
+	opened := do(t, cs, "sandbox_open", nil)
+	if opened.IsError { // by the second server: the engine serves no hosts
+		opened = must(t, cs, "sandbox_open", nil)
+	}
+	recs, err := store.List(t.Context(), session.RecordReady)
+	if err != nil || len(recs) != 1 {
+		t.Fatalf("records %+v, %v", recs, err)
+	}
+	recs[0].Request = strings.Replace(recs[0].Request, "{", `{"egress":{"allow":["a.example"]},`, 1)
+	if err := store.Update(t.Context(), recs[0]); err != nil {
+		t.Fatal(err)
+	}
+	g.Store(0)
+	for range 4 { // two at each server
+		do(t, cs, "sandbox_exec", map[string]any{"sandbox_id": opened.text("sandbox_id"), "command": "true"})
+	}
+	if n := g.Load(); n != 2 {
+		t.Errorf("the gateways were asked %d times, want 2", n)
 	}
 }

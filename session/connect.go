@@ -133,7 +133,7 @@ func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, 
 }
 
 // Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other processes of the
-// instance opened.
+// instance opened. Their hosts are served as by Lookup.
 func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil
@@ -151,6 +151,9 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 		}
 	}
 	list := m.inScope(func(s *Session) bool { return s.key.Scope() == scope && (s.owned || s.joined && !s.wasLost()) })
+	for _, s := range list {
+		s.nameHosts(ctx)
+	}
 	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
 		ready := slices.ContainsFunc(recs, func(rec Record) bool { return rec.ID == s.id })
 		return s.owned && m.isAnothers(s.id) || !s.owned && !ready
@@ -160,7 +163,7 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 // errOtherEngine: processes that join must reach the same engine.
 var errOtherEngine error = &textError{text: "the sandbox is on an engine that is not available to this process", err: backend.ErrUnavailable}
 
-// joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is.
+// joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is, without its hosts.
 func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error) {
 	if rec.Engine != m.opts.Engine {
 		return nil, errOtherEngine
@@ -173,7 +176,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error
 		return nil, err
 	}
 	req := foundRequest(engine)
-	req.Mode, req.IdleTimeout, req.ExecTimeout, req.Egress = OpenAsIs, rec.Idle, 0, rec.egress()
+	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
 	req, _ = rec.asWas(req) // the engine has it already
 	s, _, err := m.Open(ctx, rec.Key, req)
 	if err == nil && s.id != rec.ID {

@@ -64,6 +64,22 @@ func (s *Session) openEgress(ctx context.Context) error {
 	return err
 }
 
+// nameHosts lets commands in a joined sandbox reach its hosts if the request in ctx names the same.
+func (s *Session) nameHosts(ctx context.Context) {
+	base, _ := BaseFromContext(ctx)
+	if !s.m.opts.Join || !s.asIs || base.Egress.IsZero() {
+		return
+	}
+	if made, _ := decodeShape(s.made); !made.Egress.Equal(base.Egress) {
+		s.m.log.WarnContext(ctx, "commands cannot use the network, because the sandbox was opened with another allowlist; "+
+			"configure all servers alike", "sandbox", s.id)
+		return
+	}
+	s.mu.Lock()
+	s.hosts = base.Egress
+	s.mu.Unlock()
+}
+
 // egress returns the hosts that the record's sandbox was made with.
 func (r Record) egress() Egress {
 	made, _ := decodeShape(r.Request) // of a sandbox without a record nothing is known

@@ -225,6 +225,37 @@ func TestJoinEgress(t *testing.T) {
 	wantOutput(t, b, ask, "second")
 }
 
+// TestJoinedHosts verifies that a process serves the hosts of a joined sandbox only if its own request names them.
+func TestJoinedHosts(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ asked, opened []string }{
+		"no hosts":    {},
+		"other hosts": {asked: []string{"b.example"}},
+		"same hosts":  {[]string{"a.example"}, []string{"open a.example"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, g, opts := sharing{newEngine(t)}, &gate{}, joining()
+			opts.Egress = doorman{"first"}
+			req := session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
+			first, _, err := newManager(t, e, opts).Open(t.Context(), replicaKey("default"), req)
+			must(t, err)
+			other := *opts
+			other.Egress = g
+			m, scope := newManager(t, e, &other), first.Key().Scope()
+			_, err = m.Join(t.Context(), scope)
+			must(t, err)
+			ctx := session.WithBase(t.Context(), session.Request{Egress: session.Egress{Allow: tt.asked}})
+			s, err := m.Lookup(ctx, scope, first.ID())
+			must(t, err)
+			output(t, s, "true")
+			if got := g.seen(); !slices.Equal(got, tt.opened) {
+				t.Errorf("the gateway was asked to %q, want %q", got, tt.opened)
+			}
+		})
+	}
+}
+
 // TestJoinOtherEngine: a sandbox that is on an engine which a process does not have is not taken for gone, nor made a second time.
 func TestJoinOtherEngine(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 // Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
 // existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
 // backend.ErrLost. Only ids that this manager gave out are known, without Options.Join: the engine is never asked.
+// Commands in a joined sandbox reach hosts only if the request of WithBase names the same hosts as the record.
 func (m *Manager) Lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
 	s, err := m.lookup(ctx, scope, id)
 	return s, wrapError("Lookup", m.driver, "", err)
@@ -67,12 +68,15 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	case rec.State == RecordLost:
 		return nil, fmt.Errorf("%w: its files are lost; open a new sandbox", backend.ErrLost)
 	case s == nil && rec.State == RecordReady && m.opts.Join:
-		return m.joinRecorded(ctx, rec)
+		if s, err = m.joinRecorded(ctx, rec); err != nil {
+			return nil, err
+		}
 	case s == nil && rec.State == RecordReady && rec.IdlePolicy == IdleStop:
 		return nil, &textError{text: "the sandbox is stopped; open it again", err: backend.ErrClosed}
 	case s == nil || rec.State != RecordReady:
 		return nil, errGone
 	}
+	s.nameHosts(ctx)
 	return s, nil
 }
 

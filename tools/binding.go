@@ -126,6 +126,12 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	return req, wishes
 }
 
+// asking returns ctx with the agent's request, which decides whether this process serves the hosts of a joined sandbox.
+func (b *binding) asking(ctx context.Context) context.Context {
+	req, _ := b.request(ctx, b.cfg.Runtime)
+	return session.WithBase(ctx, req)
+}
+
 // ownImage reports whether code in runtime needs an image other than the base's. Nobody knows what an image is for that
 // came without a runtime: it is trusted for the sandbox that the run shares, where nobody else's would fit.
 func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bool {
@@ -238,7 +244,7 @@ func (b *binding) join(ctx context.Context, id string) error {
 	if !b.shared || id != "" {
 		return nil
 	}
-	list, err := b.box.manager.Join(ctx, b.run(ctx).Scope())
+	list, err := b.box.manager.Join(b.asking(ctx), b.run(ctx).Scope())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	scope := b.run(ctx).Scope()
@@ -255,7 +261,7 @@ func (b *binding) join(ctx context.Context, id string) error {
 
 // byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
-	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
+	s, err := b.box.manager.Lookup(b.asking(ctx), b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
 		return nil, toolspec.Failf(toolspec.CodeNotFound, "sandbox not found in this run").
 			WithRemediation("Use the sandbox_id from sandbox_open, or omit sandbox_id.")
