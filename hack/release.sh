@@ -5,7 +5,7 @@
 #   release.sh install       the latter: the tree of HEAD as a proxy's files, installed without this checkout
 #   release.sh snapshot      everything of a release in dist/, nothing published: 6 binaries, archives, SBOMs, checksums
 #   release.sh publish       the same of the tag that HEAD has, to the forge (GITHUB_TOKEN)
-#   release.sh extras        scripts for shells and manual pages, which the archives hold; goreleaser calls it
+#   release.sh extras        scripts for shells, which the archives hold; goreleaser calls it
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -81,7 +81,6 @@ extras() {
   for shell in bash zsh fish powershell; do
     "$dir/workcell" completion "$shell" >"$dir/completions/workcell.$shell"
   done
-  "$dir/workcell" man "$dir/man"
 }
 
 # verify DIST looks at a snapshot as one who downloads it does.
@@ -112,7 +111,6 @@ verify() {
   for file in bash zsh fish; do
     [ -s "$tmp/completions/workcell.$file" ] || die "the archive has no completion script for $file"
   done
-  [ -s "$tmp/man/workcell.1" ] || die "the archive has no manual page"
 }
 
 supervise main "$@"

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -100,20 +98,4 @@ func newReaperCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&owner, "owner", "", "`ID` of the owner to wait for")
 	cmd.Flags().StringVar(&engine, "engine", "", "engine `ID` in the records of its sandboxes")
 	return cmd
-}
-
-// newManCmd returns the hidden command that writes the manual pages, for packagers.
-func newManCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:    "man DIR",
-		Short:  "Write manual pages to a directory",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o777); err != nil {
-				return err
-			}
-			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{Title: "WORKCELL", Section: "1", Source: "workcell " + buildVersion()}, args[0])
-		},
-	}
 }

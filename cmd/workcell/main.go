@@ -115,7 +115,6 @@ Environment:
 	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
-	root.AddCommand(newManCmd())
 	wrapArgErrors(root)
 	a.completeWords(root)
 	return root
