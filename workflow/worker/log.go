@@ -173,8 +173,8 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 // watch calls changed for every change until ctx ends or its connection is lost, as [postgres.DB.Listen] does.
 type watch func(ctx context.Context, changed func()) error
 
-// news returns a channel that holds an element after a watch has called changed, and every so often. The time varies, so
-// that no worker is always the first to try a run that only others can execute. It works until ctx ends.
+// news returns a channel that holds an element after a watch has called changed, and every so often. The time varies,
+// so that no worker is always the first to try a run that only others can execute. It works until ctx ends.
 func news(ctx context.Context, every time.Duration, watches ...watch) <-chan struct{} {
 	news := make(chan struct{}, 1)
 	look := func() {
