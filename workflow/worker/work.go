@@ -180,7 +180,10 @@ func (w *runWorker) work(id string) {
 			return
 		}
 	}
-	if w.runs.Err() != nil {
+	if w.runs.Err() != nil { // without the database, the row is free after this worker's lease
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, releaseTimeout)
+		defer cancel()
 		after = 0
 	} else if err != nil {
 		w.o.Logger.Warn("retrying a run later", "run", id, "error", err)
@@ -226,6 +229,9 @@ func (w *runWorker) try(ctx context.Context, id string) (ended bool, err error) 
 		return false, err
 	}
 	err = w.o.Resume(w.runs, r)
+	if err != nil && w.runs.Err() != nil {
+		return false, err // the next worker finds out whether it has ended
+	}
 	_, ended, late := w.look(ctx, id)
 	return ended, errors.Join(err, late)
 }
