@@ -140,7 +140,7 @@ func TestRulesThatDoNotFitTheTools(t *testing.T) {
 	}
 	bad := hosttools.Rules{Allow: []hosttools.Rule{{Tool: "orders.lookup", When: "arg.x", Ask: "1"}}}
 	want := `host_tools.allow[0].when: when: unknown name "arg" (did you mean "args"?)` +
-		"\nhost_tools.allow[0].ask: ask: the condition must be true or false, this is an int"
+		"\nhost_tools.allow[0].ask: ask: the condition must be true or false, not an int"
 	if got := problems(t, r, bad); got != want {
 		t.Errorf("conditions: %s", got)
 	}
