@@ -75,10 +75,11 @@ func newDoctorCmd(a *app) *cobra.Command {
 		Use:     "doctor",
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
-		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox, and
-suggest fixes. The command checks all backends, or only --backend. It does not pull images.
+		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
+For each problem, the command suggests a fix. It does not pull images or apply fixes. By default, it checks all
+backends. To check only one, use --backend, WORKCELL_BACKEND, or the configuration file.
 
-It exits with 5 if the backend that other commands would use cannot run sandboxes.`,
+The exit code is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

@@ -60,8 +60,8 @@ func newMCPCmd(a *app) *cobra.Command {
 		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
 
 With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
-sandboxes. With the http transport, many clients can connect. Each of them needs a bearer token, unless the server
-listens on a loopback address.`,
+sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
+WORKCELL_MCP_TOKEN is set. Tokens are required unless the server listens on a loopback address.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +
@@ -81,20 +81,25 @@ listens on a loopback address.`,
 	})
 	o.http.addTo(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.policy, "policy", "", "YAML `FILE` with the guard policy")
+	f.StringVar(&o.policy, "policy", "", "reject tool calls by the rules in YAML `FILE`; see docs/mcp.md")
 	f.StringVar(&o.agents, "agents", "", "`DIR` with agents (*.prompt) that execute_task and workflows can run")
 	f.StringVar(&o.workflows, "workflows", "", "`DIR` with workflows (*.yaml) that execute_task can run")
-	f.StringSliceVar(&o.coding.agents, "executors", nil, "coding agents that execute_task can run, for example claude or claude=anthropic/claude-sonnet-4-5: "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+	f.StringSliceVar(&o.coding.agents, "executors", nil,
+		"coding agents that execute_task can run: "+strings.Join(frontmatter.ExecutorAgents(), ", ")+
+			"; add a model with =, for example claude=anthropic/claude-sonnet-4-5")
 	f.Float64Var(&o.coding.budget, "budget-usd", 0, "maximum model cost in USD for each task of --executors; 0 means no limit")
 	f.Var(oneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
 	f.StringVar(&o.image, "image", "", "image of the sandboxes (default: the image for --runtime)")
 	f.Var(oneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "language of the sandboxes (default python)")
 	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of the sandboxes")
-	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` that sandboxes without network access can reach: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
-	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "maximum number of open sandboxes for all clients; more fail with capacity")
+	f.StringArrayVar(&o.hosts, "network-allow", nil,
+		"allow sandboxes to reach only `HOST` with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
+	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64,
+		"maximum number of open sandboxes for all clients; additional sandboxes fail with the error code capacity")
 	a.poolFlag(f)
 	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache that the sandboxes can read, for example pip (repeatable)")
-	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "action for the sandboxes when the server exits (default "+onExitKeep+" for --transport http with a database)")
+	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit",
+		"close or keep the sandboxes when the server exits; with --transport http and a database, the default is "+onExitKeep)
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "close a sandbox after this idle time")
 	return cmd
 }
@@ -281,11 +286,13 @@ func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
 	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`ADDRESS` for --transport http")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with bearer tokens, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "host `NAME` that clients may use, in addition to localhost and IP addresses (repeatable)")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "`ORIGIN` of a web page that may use the server, for example https://app.example (repeatable)")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil,
+		"accept `NAME` in the Host header, in addition to localhost and IP addresses (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil,
+		"allow requests from web pages at `ORIGIN`, for example https://app.example (repeatable)")
 	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate chain for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the private key for HTTPS")
-	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; more must wait")
+	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")
 	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum requests per second for each client")
 	f.flags = fs
 	cmd.Flags().AddFlagSet(fs)

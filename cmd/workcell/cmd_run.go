@@ -35,8 +35,9 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 	f.StringVar(&a.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
 	f.BoolVar(&a.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
 	f.BoolVar(&a.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
-	f.StringVar(&a.User, "user", "", "`NAME` of the end user for agents with session: user; their sandbox is kept")
-	f.BoolVar(&a.Keep, "keep", false, "keep the run's sandboxes for workcell sessions exec and rm")
+	f.StringVar(&a.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
+	f.BoolVar(&a.Keep, "keep", false,
+		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
 	return cmd
 }
 
@@ -49,11 +50,12 @@ func newRunCmd(a *app) *cobra.Command {
 	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes instead of workspace: in the workflow", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
-		Long: `Run a workflow and print its result. Its agents share the run's sandbox, which is removed when the run ends,
-even if it fails. Progress is printed to standard error.
+		Long: `Run a workflow and print its result. The agents in a workflow share one sandbox. It is removed when the run ends,
+even if the run fails. Progress is printed to standard error. Press Ctrl-C to stop the run.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
-run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout.
+run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
+default).
 
 Agents are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless you set --agents.
 With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
@@ -71,7 +73,8 @@ run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 		},
 	})
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
-	cmd.Flags().StringArrayVar(&pairs, "input", nil, "`NAME=VALUE`, or NAME=@FILE to read a file (repeatable)")
+	cmd.Flags().StringArrayVar(&pairs, "input", nil,
+		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
 	return cmd
 }
 

@@ -23,11 +23,11 @@ func newSessionsCmd(a *app) *cobra.Command {
 		Use:     "sessions",
 		Aliases: []string{"session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
-		Long: `Create, inspect, use, and remove sandboxes, including the sandboxes of runs in other processes of the same
-user.
+		Long: `Create, inspect, use, and remove sandboxes, including sandboxes of runs that the same user
+started in other processes.
 
-SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten IDs to
-their unique beginning.`,
+SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
+ID to a unique prefix.`,
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
 		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
 		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))

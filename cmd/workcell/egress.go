@@ -18,7 +18,7 @@ import (
 // egressFlag adds the flags of networks that are not public, and of registries that may be in them.
 func (a *app) egressFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.EgressAllowPrivate, "egress-allow-private", nil,
-		"`CIDR` of a private network that hosts in network.allow may be in (repeatable)")
+		"let hosts in network.allow use private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
 	f.StringVar(&a.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's)")
 	f.StringVar(&a.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's)")
 }

@@ -39,7 +39,7 @@ const (
 const exitCodeHelp = `Exit codes:
   0        success
   1        the run failed, or any other error
-  2        invalid flags or arguments, for example a limit that is out of range
+  2        invalid flags or arguments, for example a limit that is out of range (125 in sessions exec and attach)
   3        invalid agent, workflow, script, input, or configuration file
   4        the model cannot be used: missing key or unknown provider
   5        the container engine is not available or cannot run sandboxes; see workcell doctor
@@ -49,7 +49,7 @@ const exitCodeHelp = `Exit codes:
   8        capacity: sandbox or process limit reached, or the workspace or host disk is full
   124-127  sessions exec, attach: 124 command timed out, 125 Workcell error, 126 not executable, 127 program not found
   128+n    stopped by signal n: 130 for Ctrl-C, 143 for TERM
-In all other cases, sessions exec and attach exit with the exit code of the command.`
+Otherwise, sessions exec and attach return the exit code of the command.`
 
 // cliError carries an exit code and what the user can do about it.
 type cliError struct {

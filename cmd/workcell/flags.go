@@ -57,16 +57,16 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
-			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto: docker, or "+
-				"containerd if Docker is not available (default: the sandbox's own backend, $WORKCELL_BACKEND, or auto)")
+			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or "+
+				"containerd if Docker is not available) (default: the sandbox's own backend, $WORKCELL_BACKEND, or auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,
-			"`FROM=TO`: use image TO instead of FROM, for example from a mirror (repeatable)")
+			"replace an image (`FROM=TO`), for example with one from a mirror (repeatable)")
 		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
 			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
 		f.StringArrayVar(&a.mounts, "mount", nil,
-			"`SOURCE:TARGET[:rw]`: mount a host directory in sandboxes, read-only unless you add :rw (repeatable)")
+			"mount a host directory in sandboxes (`SOURCE:TARGET[:rw]`), read-only unless you add :rw (repeatable)")
 		f.StringVar(&a.ociRuntime, "oci-runtime", "", "OCI `RUNTIME`, for example runsc for gVisor (default: the engine's)")
 		a.egressFlag(f)
 	}
@@ -83,7 +83,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&auditFlags != 0 {
 		f.StringVar(&a.Audit, "audit", "",
-			"append a JSON line to `FILE` for each tool call, sandbox, and command; the command fails if it cannot write")
+			"append a JSON line to `FILE` for each tool call, sandbox, and command; if FILE cannot be written, the command fails")
 		f.BoolVar(&a.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
 	}
 	if groups&agentsFlags != 0 {

@@ -18,7 +18,7 @@ import (
 // hostToolsFlag adds the flag of the operator's file.
 func (a *app) hostToolsFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.HostTools, "host-tools", "",
-		"`FILE` with the MCP servers of host tools, which agents call if host_tools allows it (default $WORKCELL_HOST_TOOLS)")
+		"`FILE` with the MCP servers that provide host tools; host_tools in an agent selects its tools (default $WORKCELL_HOST_TOOLS)")
 }
 
 // startHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are eager.

@@ -57,14 +57,14 @@ func newRootCmd(a *app) *cobra.Command {
 		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
-Run ` + "`workcell doctor`" + ` to check your setup. A run owns its sandboxes and removes them when it ends.
+Run ` + "`workcell doctor`" + ` to check your setup. A run removes its sandboxes when it ends, unless you pass --keep.
 
 ` + exitCodeHelp + `
 
 Environment:
   WORKCELL_BACKEND     default for --backend
   WORKCELL_STATE_DIR   default for --state-dir
-  WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see flags
+  WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see command-line flags
   WORKCELL_CONFIG      default for --config
   WORKCELL_IMAGE_MAP   values for --map-image, separated by commas
   WORKCELL_ALLOW_ROOT  set to 1 to allow sandboxes that run as root
