@@ -32,9 +32,6 @@ const (
 	ModeExecutor Mode = "executor"
 )
 
-// Modes lists the modes.
-func Modes() []Mode { return []Mode{ModeCompute, ModeCode, ModeScript, ModeExecutor} }
-
 // Lasting reports whether the sandbox of the mode keeps its files between calls.
 func (m Mode) Lasting() bool { return m == ModeCode || m == ModeScript || m == ModeExecutor }
 

@@ -286,10 +286,8 @@ func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
 	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`ADDRESS` for --transport http")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with bearer tokens, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil,
-		"accept `NAME` in the Host header, in addition to localhost and IP addresses (repeatable)")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil,
-		"allow requests from web pages at `ORIGIN`, for example https://app.example (repeatable)")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "accept `NAME` as Host, besides localhost and IPs (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow web pages of `ORIGIN`, as in https://a.example (repeatable)")
 	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate chain for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the private key for HTTPS")
 	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")

@@ -183,7 +183,9 @@ type checker struct {
 // check checks one file.
 func (c *checker) check(ctx context.Context, path string) {
 	kind, wrong, warned := kindByName(path), []error(nil), []error(nil)
-	switch {
+	switch _, err := os.Stat(path); {
+	case kind == "" && err != nil:
+		wrong = append(wrong, err)
 	case kind == "":
 		wrong = append(wrong, &frontmatter.Error{
 			File: path, Message: "not an agent or workflow", Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",

@@ -35,10 +35,5 @@ func Files(guest []byte) ([]File, error) {
 	return append(files, File{path.Base(Path), Mode, guest}), nil
 }
 
-// PathEnv returns what commands find the clients by, for the variables that are lists of directories.
-func PathEnv() map[string]string {
-	return map[string]string{"PATH": Dir + "/bin", "PYTHONPATH": Dir + "/lib/python", "NODE_PATH": Dir + "/lib/node"}
-}
-
 // NodePreload is the module that gives Node's own modules, which NODE_PATH does not reach, what commands find by it.
 const NodePreload = Dir + "/lib/node/workcell/global.cjs"
