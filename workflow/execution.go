@@ -295,8 +295,8 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 // outage reports whether err has its cause below the run. If a component there is down or full, retry and on_error may
 // handle it. They may not if another process has the sandbox.
 func outage(err error, handled bool) bool {
-	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrCapacity)
-	return away && !handled || errors.Is(err, session.ErrHeld)
+	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
+	return (full || errors.Is(err, backend.ErrUnavailable)) && !handled || errors.Is(err, session.ErrHeld)
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.

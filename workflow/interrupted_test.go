@@ -134,7 +134,7 @@ func TestOutage(t *testing.T) {
 		interrupt bool
 		output    any
 	}{
-		"unavailable":          {step, backend.ErrUnavailable, true, "ok"},
+		"full disk":            {step, backend.ErrNoRoom, true, "ok"},
 		"full":                 {step, backend.ErrCapacity, true, "ok"},
 		"held elsewhere":       {retried, session.ErrHeld, true, "handled"},
 		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},

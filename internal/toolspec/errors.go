@@ -43,7 +43,7 @@ func remediations() []remediation {
 		{CodePermission, "Work below /workspace or /tmp as the current user. You cannot change the policy from a run."},
 		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
 		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
-		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old files are lost."},
+		{CodeLost, "Call sandbox_open for a new sandbox. If its answer does not say that files were kept, write them again."},
 		{CodeClosed, "Call sandbox_open to continue in an open sandbox."},
 		{CodeCapacity, "Wait for running commands to exit or kill some, then try again: sandbox_exec_kill also kills processes that a finished command left running."},
 		{CodeUnavailable, "Try again in a moment; if it fails again, report that the sandbox is unavailable."},
