@@ -286,8 +286,8 @@ func resolvConf() []byte {
 	return []byte(out.String())
 }
 
-// inThread runs f on a thread of its own in new namespaces; the thread, and with it the namespaces that nothing else
-// holds, ends with f.
+// inThread runs f on a separate thread in new namespaces. The thread ends with f, and the kernel then removes the
+// namespaces that nothing else uses.
 func inThread(namespaces int, f func() error) error {
 	return host.OnThread(func() error {
 		if err := unix.Unshare(namespaces); err != nil {

@@ -251,7 +251,7 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 	if err := writeJSON(x.file(runFile), p); err != nil {
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // a launcher that has ended says why
+	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports its own end
 		return err
 	}
 	return l.release(ctx)
