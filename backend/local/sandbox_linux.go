@@ -84,7 +84,7 @@ type sandbox struct {
 	dir string
 	record
 	fork *backend.ForkOf // what its workspace begins as, if it is made
-	held io.Closer       // keeps the workspace of a fork mounted until the sandbox mounts it; nil if this is no fork
+	held io.Closer       // keeps the workspace of a fork mounted until the sandbox mounts it; nil for other sandboxes
 	lock *flock.Flock    // nil while it is not locked
 	disk errgroup.Group  // writes that must reach the disk before the sandbox is made
 }
