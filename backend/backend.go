@@ -53,9 +53,8 @@ type SandboxBackend interface {
 	// Remove ends a sandbox and deletes it. Removing an unknown one is no error.
 	Remove(ctx context.Context, id string, opts RemoveOptions) error
 
-	// Dial opens the sandbox's own stream to its guest. The stream belongs to one host process at a time: a newer
-	// Dial, also by another process, takes it over. Drivers that can open further, independent streams implement
-	// [Connector]. ErrNotFound when the sandbox is gone, ErrLost when it is not running.
+	// Dial opens a new stream to the guest. It disturbs no other stream, of this process or another one. ErrNotFound when
+	// the sandbox is gone, ErrLost when it is not running.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 
 	// Capabilities returns what this engine can enforce. It must not block on the engine for longer than ctx of New did.
@@ -63,12 +62,6 @@ type SandboxBackend interface {
 
 	// Close releases the driver's own resources. Sandboxes keep running. Idempotent.
 	Close() error
-}
-
-// Connector is implemented by drivers that can open a stream to the guest beside the owner's: another host process,
-// such as a command line beside a running workflow, uses it without disturbing the owner.
-type Connector interface {
-	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
 }
 
 // WorkspaceKeeper is implemented by drivers whose workspace is a thing apart, which the engine may still have when the

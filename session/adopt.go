@@ -94,7 +94,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		return nil, nil // about to go
 	}
 	err = m.isFree(ctx, rec)
-	if m.opts.Join && errors.Is(err, errHeld) && m.canConnect() {
+	if m.opts.Join && errors.Is(err, errHeld) {
 		return m.join(ctx, rec, req)
 	}
 	if err != nil {
@@ -206,7 +206,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	if err := m.canStop(req.IdlePolicy, s.engine.Limits, s.engine.Workspace); err != nil {
 		return nil, err
 	}
-	err = s.connect(ctx, m.canConnect(), fresh)
+	err = s.connect(ctx)
 	if err == nil {
 		err = s.openEgress(ctx)
 	}

@@ -97,23 +97,23 @@ func TestDiffEnds(t *testing.T) {
 // TestLifecycle does so for the life of named sandboxes.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	sessiontest.Lifecycle(t, pickySharing{sharing{newEngine(t)}}, "shared", session.Request{Image: "test:1"}, "test:2")
+	sessiontest.Lifecycle(t, pickySharing{newEngine(t)}, "shared", session.Request{Image: "test:1"}, "test:2")
 }
 
 // TestPoolCases does so for sandboxes that were made in advance.
 func TestPoolCases(t *testing.T) {
 	t.Parallel()
-	sessiontest.Pool(t, pickySharing{sharing{newEngine(t)}}, "shared", session.Request{Image: "test:1"})
+	sessiontest.Pool(t, pickySharing{newEngine(t)}, "shared", session.Request{Image: "test:1"})
 }
 
 // pickySharing is an engine that has only the images test:1 and test:2 and cannot change users.
-type pickySharing struct{ sharing }
+type pickySharing struct{ *engine }
 
 func (e pickySharing) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
 	if spec.Image != "test:1" && spec.Image != "test:2" {
 		return backend.Info{}, backend.ErrImage
 	}
-	return e.sharing.Create(ctx, spec)
+	return e.engine.Create(ctx, spec)
 }
 
 // run executes and wants a result.
@@ -184,7 +184,7 @@ func terminalsRefused(t *testing.T, s *session.Session) {
 // TestReapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
 func TestReapedToSuspend(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	m := newManager(t, e, opts)
 	clock := newClock(m)

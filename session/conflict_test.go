@@ -18,7 +18,7 @@ import (
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.UserKey("lab")
 	first := newManager(t, e, opts)
@@ -104,7 +104,7 @@ func TestConflictWithoutRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			m := newManager(t, e, opts)
 			s, _, err := m.Open(t.Context(), key, made)
@@ -171,7 +171,7 @@ func TestVanishedAsItWas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, opts, key := sharing{newEngine(t)}, shared(), session.UserKey("lab")
+			e, opts, key := newEngine(t), shared(), session.UserKey("lab")
 			if strings.HasSuffix(name, "of a run") {
 				key = session.Key{Namespace: session.NamespaceWorkflow, ID: "r", Name: "a"}
 			}

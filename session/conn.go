@@ -70,10 +70,7 @@ func (s *Session) connection(ctx context.Context) (*client.Conn, error) {
 func (s *Session) redial(attempt *redial) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
-	s.mu.Lock()
-	old, secondary := s.conn, s.secondary
-	s.mu.Unlock()
-	conn, secondary, err := s.reach(ctx, old, secondary)
+	conn, err := s.reach(ctx)
 	s.mu.Lock()
 	for err == nil && s.state != StateLost && len(s.strays) > 0 {
 		s.mu.Unlock()
@@ -88,7 +85,7 @@ func (s *Session) redial(attempt *redial) {
 		err = errSessionClosed // it closed meanwhile
 	}
 	if err == nil {
-		s.conn, s.secondary = conn, secondary
+		s.conn = conn
 		s.wg.Go(func() { s.watch(conn) })
 	} else if conn != nil {
 		conn.Close()
@@ -134,32 +131,22 @@ func (s *Session) endStrays(ctx context.Context, conn *client.Conn) error {
 }
 
 // reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
-func (s *Session) reach(ctx context.Context, old *client.Conn, secondary bool) (*client.Conn, bool, error) {
-	if old != nil && errors.Is(old.Err(), client.ErrSuperseded) && !secondary {
-		if !s.m.canConnect() {
-			s.mu.Lock()
-			s.taken = true
-			s.mu.Unlock()
-			s.lose("another process took it over")
-			return nil, false, backend.ErrLost
-		}
-		secondary = true
-	}
+func (s *Session) reach(ctx context.Context) (*client.Conn, error) {
 	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
 	// whose stream ends at once although it is said to run is tried again for a while.
 	deadline := time.Now().Add(settleTime)
 	for {
-		conn, err := s.m.attach(ctx, s.engine.ID, secondary, false)
+		conn, err := s.m.attach(ctx, s.engine.ID)
 		if err == nil {
 			if conn.Hello().BootID != s.hello.BootID {
 				s.lose("it was restarted; its processes are lost")
 			}
-			return conn, secondary, nil
+			return conn, nil
 		}
 		again := errors.Is(err, client.ErrConnLost)
 		err = s.diagnose(ctx, err)
 		if !again || s.wasLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
-			return nil, secondary, err
+			return nil, err
 		}
 	}
 }
@@ -251,17 +238,13 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 	return &textError{text: connectionGone, err: errors.Join(backend.ErrUnavailable, cause)}
 }
 
-// attach opens a stream to the guest of a sandbox and greets it. fresh: nobody ever wrote to this guest.
-func (m *Manager) attach(ctx context.Context, engineID string, secondary, fresh bool) (*client.Conn, error) {
-	dial := m.b.Dial
-	if connector, ok := optional[backend.Connector](m.b); ok && secondary {
-		dial = connector.Connect
-	}
-	stream, err := dial(ctx, engineID)
+// attach opens a stream to the guest of a sandbox and greets it.
+func (m *Manager) attach(ctx context.Context, engineID string) (*client.Conn, error) {
+	stream, err := m.b.Dial(ctx, engineID)
 	if err != nil {
 		return nil, engineError(err)
 	}
-	return client.New(ctx, stream, &client.Options{Fresh: fresh && !secondary})
+	return client.New(ctx, stream, nil)
 }
 
 // broken reports whether a call failed because its connection ended.

@@ -13,9 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// Connect returns a session on a sandbox of this instance that another process owns. It is a secondary connection where the
-// driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
-// environment that the owner asked for stays with the owner: commands get the image's and their own.
+// Connect returns a session on a sandbox of this instance that another process owns. Closing the session only ends the
+// connection. The environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
 // If labels can be forged (backend.Capabilities.Forgeable), a sandbox without a record in Options.Store causes
 // backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
@@ -84,7 +83,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	s.pooled, s.req.Retention = s.keepFresh && isPooled(engine), rec.Retention
 	engine = rec.identify(engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
-	if err := s.connect(ctx, m.canConnect(), false); err != nil {
+	if err := s.connect(ctx); err != nil {
 		s.disconnect()
 		return nil, m.explainFull(ctx, engine.ID, err)
 	}
@@ -121,7 +120,7 @@ func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, 
 		return nil, err
 	}
 	s.owned, s.joined = false, true
-	if err := s.connect(ctx, true, false); err != nil {
+	if err := s.connect(ctx); err != nil {
 		s.disconnect()
 		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
 			return nil, errInTransition
@@ -217,13 +216,13 @@ func (s *Session) recordUse(ctx context.Context) {
 	}
 }
 
-// explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a
+// explainFull explains why a connection ended at once in a sandbox that runs, or why the engine made none for a
 // reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
 // engine may take a moment to notice that a sandbox does not run any more.
 func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
-	unexplained := telemetry.Class(err) == "internal"
-	if !ended && !unexplained || !m.canConnect() || !pause(ctx, settleTime) {
+	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
+	if !ended && !unexplained || !pause(ctx, settleTime) {
 		return err
 	}
 	engine, getErr := m.b.Get(ctx, engineID)
@@ -234,12 +233,6 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 		text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, cleanText(err.Error())),
 		err:  backend.ErrCapacity,
 	}
-}
-
-// canConnect reports whether the driver makes secondary connections.
-func (m *Manager) canConnect() bool {
-	_, ok := optional[backend.Connector](m.b)
-	return ok
 }
 
 // errUnreadable: the engine has a sandbox of that id with damaged labels.

@@ -49,7 +49,7 @@ func (g *gate) Refused(_ string, since time.Time) []session.EgressRefusal {
 // address of the gateway, and the caller gets the refused hosts.
 func TestEgress(t *testing.T) {
 	t.Parallel()
-	e, g := sharing{newEngine(t)}, &gate{}
+	e, g := newEngine(t), &gate{}
 	with := *shared()
 	with.Egress = g
 	key, req := session.UserKey("lab"), session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}

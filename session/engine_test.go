@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -49,13 +48,11 @@ type sandbox struct {
 type process struct {
 	cmd    *exec.Cmd
 	socket string
-	stream *net.UnixConn // our end of the guest's attached stream
+	life   io.Closer // its end ends the guest
 	exited chan struct{}
-	out    sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
-	attached map[*attachment]struct{}
-	over     bool // no more output comes
+	mu    sync.Mutex // guards conns
+	conns []net.Conn
 }
 
 func newEngine(t testing.TB) *engine {
@@ -138,43 +135,31 @@ func (e *engine) start(b *sandbox) error {
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
 		return err
 	}
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
-	defer ours.Close()
-	defer theirs.Close()
-	conn, err := streamOf(ours)
-	if err != nil {
-		return err
-	}
-	p := &process{
-		socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), stream: conn,
-		exited: make(chan struct{}), attached: map[*attachment]struct{}{},
-	}
+	p := &process{socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), exited: make(chan struct{})}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket, Net: "unix"})
 	if err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	secondary, err := listener.File()
+	socket, err := listener.File()
 	if err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
-	defer secondary.Close()
+	defer socket.Close()
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Env = []string{guestEnv + "=" + workdir, "PATH=" + os.Getenv("PATH")}
-	p.cmd.ExtraFiles = []*os.File{theirs, secondary}
+	p.cmd.ExtraFiles = []*os.File{socket}
+	if p.life, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
 	if err := p.cmd.Start(); err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
 	go func() {
 		_ = p.cmd.Wait() // its status says nothing that tests want
 		close(p.exited)
 	}()
-	p.out.Go(p.pump)
 	b.mu.Lock()
 	b.p = p
 	b.mu.Unlock()
@@ -191,61 +176,19 @@ func (b *sandbox) process() *process {
 	return b.p
 }
 
-// pump hands the guest's output to all who are attached and drops it when nobody is, as engines do.
-func (p *process) pump() {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := p.stream.Read(buf)
-		p.mu.Lock()
-		p.over = err != nil
-		readers := make([]*attachment, 0, len(p.attached))
-		for a := range p.attached {
-			readers = append(readers, a)
-		}
-		p.mu.Unlock()
-		for _, a := range readers {
-			if err != nil {
-				a.w.CloseWithError(io.EOF)
-			} else {
-				_, _ = a.w.Write(buf[:n]) // fails when a was closed
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// attachment is one host's end of a guest's stream.
-type attachment struct {
-	p *process
-	r *io.PipeReader
-	w *io.PipeWriter
-}
-
-func (a *attachment) Read(b []byte) (int, error)  { return a.r.Read(b) }
-func (a *attachment) Write(b []byte) (int, error) { return a.p.stream.Write(b) }
-func (a *attachment) Close() error {
-	a.p.mu.Lock()
-	delete(a.p.attached, a)
-	a.p.mu.Unlock()
-	return a.r.Close()
-}
-
 func (e *engine) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	p, err := e.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{p: p}
-	a.r, a.w = io.Pipe()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", p.socket)
+	if err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
-		a.w.CloseWithError(io.EOF)
-	}
-	p.attached[a] = struct{}{}
-	return a, nil
+	p.conns = append(p.conns, conn)
+	return conn, nil
 }
 
 // running returns a guest that can be dialled.
@@ -290,23 +233,21 @@ func (p *process) state() backend.State {
 	}
 }
 
-// kill ends the guest by the end of its stream, so that it ends its commands first.
+// kill ends the guest by the end of its input, so that it ends its commands first.
 func (p *process) kill() {
-	p.stream.CloseWrite()
 	p.cut()
+	_ = p.life.Close() // fails when the guest has ended
 	<-p.exited
-	p.stream.Close()
-	p.out.Wait()
 }
 
-// cut breaks the streams of all who are attached, as an engine that restarts does.
+// cut breaks the streams of all hosts, as an engine that restarts does.
 func (p *process) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for a := range p.attached {
-		a.w.CloseWithError(io.EOF)
-		delete(p.attached, a)
+	for _, conn := range p.conns {
+		_ = conn.Close() // fails when its host has closed it
 	}
+	p.conns = nil
 }
 
 // murder ends the guest without warning, as the kernel or an operator would.
@@ -349,8 +290,6 @@ func (e *engine) Start(_ context.Context, id string) error {
 	if p.state() == backend.StateRunning {
 		return nil
 	}
-	p.stream.Close()
-	p.out.Wait()
 	return e.start(b)
 }
 
@@ -411,15 +350,3 @@ func (e *engine) Close() error { return nil }
 
 // count returns the number of sandboxes there are.
 func (e *engine) count() int { return len(e.all()) }
-
-// sharing is an engine that also makes secondary connections.
-type sharing struct{ *engine }
-
-func (e sharing) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	p, err := e.running(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", p.socket)
-}

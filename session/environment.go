@@ -135,7 +135,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if s.engine, err = m.b.Create(ctx, spec); err != nil {
 		return err
 	}
-	if err := s.connect(ctx, false, true); err != nil {
+	if err := s.connect(ctx); err != nil {
 		return err
 	}
 	if err := s.openEgress(ctx); err != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 // forgeable is an engine on which others can create what looks like a sandbox.
-type forgeable struct{ sharing }
+type forgeable struct{ *engine }
 
 func (f forgeable) Capabilities() backend.Capabilities {
-	c := f.sharing.Capabilities()
+	c := f.engine.Capabilities()
 	c.Forgeable = true
 	return c
 }
@@ -27,7 +27,7 @@ func TestForged(t *testing.T) {
 	t.Parallel()
 	ctx, e := t.Context(), newEngine(t)
 	opts := shared()
-	m := newManager(t, forgeable{sharing{e}}, opts)
+	m := newManager(t, forgeable{e}, opts)
 	day := time.Now().Add(-25 * time.Hour)
 	named := plant(t, e, opts.Store, session.Record{Key: session.UserKey("bob"), Created: day})
 	run := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "main")})

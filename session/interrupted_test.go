@@ -13,7 +13,7 @@ import (
 )
 
 // interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its clock.
-func interrupted(t *testing.T, e sharing, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
+func interrupted(t *testing.T, e *engine, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)
 	s, _, err := first.Open(t.Context(), runKey, req)
@@ -33,7 +33,7 @@ func TestInterrupted(t *testing.T) {
 	for name, left := range map[string]bool{"idle": false, "background process": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			first := dying(t, e, opts)
 			s := mustOpen(t, first, runKey)
@@ -77,7 +77,7 @@ const background = "setsid sh -c 'while [ ! -e stop ]; do sleep 0.05; done' >/de
 // TestCloseOrphans: a resumed run that ends closes what its first process had, also what nobody opened since.
 func TestCloseOrphans(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	kept := testImage()
@@ -123,7 +123,7 @@ func TestConnectedIsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			m, other := newManager(t, e, opts), newManager(t, e, opts)
 			c, first := newClock(m), m

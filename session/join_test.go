@@ -35,7 +35,7 @@ func TestJoin(t *testing.T) {
 	for name, key := range map[string]session.Key{"a run's": replicaKey("default"), "named": session.UserKey("lab")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := joining()
 			first, second, third := dying(t, e, opts), newManager(t, e, opts), newManager(t, e, opts)
 			a := mustOpen(t, first, key)
@@ -80,7 +80,7 @@ func TestJoin(t *testing.T) {
 // TestJoinAtOnce: processes that open a key at the same moment get one sandbox.
 func TestJoinAtOnce(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := joining()
 	ids := make([]string, 6)
 	var wg sync.WaitGroup
@@ -105,7 +105,7 @@ func TestJoinAtOnce(t *testing.T) {
 // what is another's.
 func TestJoinScope(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := joining()
 	first, second := newManager(t, e, opts), newManager(t, e, opts)
 	a, b := mustOpen(t, first, replicaKey("a")), mustOpen(t, second, replicaKey("b"))
@@ -142,7 +142,7 @@ func TestJoinScope(t *testing.T) {
 // TestJoinIdle: uses by any process count, and what none of them uses goes.
 func TestJoinIdle(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := joining()
 	var passed atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
@@ -171,7 +171,7 @@ func TestJoinIdle(t *testing.T) {
 // TestNoJoin: without the option another process's sandbox is worked in by Connect alone.
 func TestNoJoin(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first, second := newManager(t, e, opts), newManager(t, e, opts)
 	s := mustOpen(t, first, session.UserKey("lab"))
@@ -203,7 +203,7 @@ func (doorman) Refused(string, time.Time) []session.EgressRefusal { return nil }
 // TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process that lives.
 func TestJoinEgress(t *testing.T) {
 	t.Parallel()
-	e, store := sharing{newEngine(t)}, session.NewMemoryStore()
+	e, store := newEngine(t), session.NewMemoryStore()
 	with := func(name string) *session.Options {
 		opts := joining()
 		opts.Store, opts.Egress = store, doorman{name}
@@ -235,7 +235,7 @@ func TestJoinedHosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, g, opts := sharing{newEngine(t)}, &gate{}, joining()
+			e, g, opts := newEngine(t), &gate{}, joining()
 			opts.Egress = doorman{"first"}
 			req := session.Request{Image: "test:1", Egress: session.Egress{Allow: []string{"a.example"}}}
 			first, _, err := newManager(t, e, opts).Open(t.Context(), replicaKey("default"), req)
@@ -261,8 +261,8 @@ func TestJoinOtherEngine(t *testing.T) {
 	t.Parallel()
 	here, there := *joining(), *joining()
 	there.Store, here.Engine, there.Engine = here.Store, "here", "there"
-	s := mustOpen(t, newManager(t, sharing{newEngine(t)}, &here), replicaKey("default"))
-	other := newManager(t, sharing{newEngine(t)}, &there)
+	s := mustOpen(t, newManager(t, newEngine(t), &here), replicaKey("default"))
+	other := newManager(t, newEngine(t), &there)
 	if _, err := other.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Lookup = %v", err)
 	}

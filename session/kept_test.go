@@ -25,7 +25,7 @@ func record(t *testing.T, store session.Store, id string) session.Record {
 // another one in its place or sweeps it, and it can be removed.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.UserKey("lab")
 	first := dying(t, e, opts)
@@ -115,7 +115,7 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 // TestConnectIsAUse: a sandbox that somebody just connected to is not swept, by whichever process.
 func TestConnectIsAUse(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
@@ -173,7 +173,7 @@ func TestNewestWithoutRecord(t *testing.T) {
 // TestSilentSandboxIsKept: an expired sandbox whose engine or guest does not answer may be at work. It is kept for a day.
 func TestSilentSandboxIsKept(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))

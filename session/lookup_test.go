@@ -11,11 +11,13 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -284,7 +286,7 @@ func TestEngineAway(t *testing.T) {
 // TestOtherProcess plays two processes of one instance.
 func TestOtherProcess(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := &session.Options{Instance: "shared"}
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	stranger := newManager(t, e, &session.Options{Instance: "stranger"})
@@ -319,7 +321,7 @@ func TestOtherProcess(t *testing.T) {
 // TestSecondaryCommandCounts: a command of another process keeps the owner from reaping.
 func TestSecondaryCommandCounts(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := &session.Options{Instance: "shared", ReapEvery: -1, IdleTimeout: time.Minute}
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock := newClock(owner)
@@ -339,7 +341,7 @@ func TestSecondaryCommandCounts(t *testing.T) {
 // TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock, theirs := newClock(owner), newClock(other)
@@ -364,92 +366,85 @@ func TestSecondaryUseCounts(t *testing.T) {
 // TestNamedSessionIsFoundAgain: a process leaves a named sandbox, the next one continues in it.
 func TestNamedSessionIsFoundAgain(t *testing.T) {
 	t.Parallel()
-	for name, b := range map[string]func(*engine) backend.SandboxBackend{
-		"superseded": func(e *engine) backend.SandboxBackend { return e },
-		"shared":     func(e *engine) backend.SandboxBackend { return sharing{e} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := newEngine(t)
-			opts := &session.Options{Instance: "shared"}
-			first, err := session.NewManager(b(e), opts)
-			must(t, err)
-			s := mustOpen(t, first, session.UserKey("lab"))
-			output(t, s, "echo kept > file")
-			must(t, first.Detach(t.Context()))
-			if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
-				t.Errorf("a call after Detach = %v", err)
-			}
-			second := newManager(t, b(e), opts)
-			reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
-			// A sandbox that was stopped meanwhile is started again; files survive that.
-			must(t, second.Detach(t.Context()))
-			must(t, e.Stop(t.Context(), s.Info().EngineID))
-			second = newManager(t, b(e), opts)
-			reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
-			third := newManager(t, b(e), opts)
-			var conflict *session.ConflictError
-			if _, _, err := third.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
-				t.Errorf("Open with another image = %v", err)
-			}
-			stranger := newManager(t, b(e), &session.Options{Instance: "stranger"})
-			if other := mustOpen(t, stranger, session.UserKey("lab")); other.ID() == s.ID() {
-				t.Error("another instance got the sandbox")
-			}
-		})
-	}
-}
-
-// TestSuperseded: without secondary connections the newest host has the sandbox, and the older one knows.
-func TestSuperseded(t *testing.T) {
-	t.Parallel()
 	e := newEngine(t)
 	opts := &session.Options{Instance: "shared"}
-	owner, other := newManager(t, e, opts), newManager(t, e, opts)
-	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
-	v, err := other.Connect(t.Context(), s.ID())
+	first, err := session.NewManager(e, opts)
 	must(t, err)
-	wantOutput(t, v, "echo mine", "mine\n")
-	eventually(t, "the older host knows", func() bool { return s.Info().State == session.StateLost })
-	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "took it over") {
-		t.Errorf("the older host's call = %v", err)
+	s := mustOpen(t, first, session.UserKey("lab"))
+	output(t, s, "echo kept > file")
+	must(t, first.Detach(t.Context()))
+	if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("a call after Detach = %v", err)
 	}
-	wantOutput(t, v, "echo still", "still\n")
+	second := newManager(t, e, opts)
+	reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
+	// A sandbox that was stopped meanwhile is started again; files survive that.
+	must(t, second.Detach(t.Context()))
+	must(t, e.Stop(t.Context(), s.Info().EngineID))
+	second = newManager(t, e, opts)
+	reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
+	third := newManager(t, e, opts)
+	var conflict *session.ConflictError
+	if _, _, err := third.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
+		t.Errorf("Open with another image = %v", err)
+	}
+	stranger := newManager(t, e, &session.Options{Instance: "stranger"})
+	if other := mustOpen(t, stranger, session.UserKey("lab")); other.ID() == s.ID() {
+		t.Error("another instance got the sandbox")
+	}
 }
 
-// crowd is an engine in whose sandboxes no process can be started any more.
+// crowd is an engine in whose sandboxes no process can be started once it is full.
 type crowd struct {
-	sharing
-	err error // of starting one; nil when it ends at once
+	*engine
+	full   *atomic.Bool
+	err    error  // of starting one; nil when it ends at once
+	answer []byte // of one that says something before
 }
 
-func (c crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
+func (c crowd) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	if !c.full.Load() {
+		return c.engine.Dial(ctx, id)
+	}
 	if c.err != nil {
 		return nil, c.err
 	}
 	ours, theirs := net.Pipe()
-	return ours, theirs.Close()
+	go func() {
+		_, _ = io.ReadFull(theirs, make([]byte, wire.MarkerSize)) // fails when the host has left, as below
+		_, _ = theirs.Write(c.answer)
+		_ = theirs.Close()
+	}()
+	return ours, nil
 }
 
 // TestCrowdedSandbox: who cannot get into a sandbox that runs is not sent to look for the engine.
 func TestCrowdedSandbox(t *testing.T) {
 	t.Parallel()
-	for what, c := range map[string]struct{ err, want error }{
-		"ended": {nil, backend.ErrCapacity},
-		"none":  {errors.New("unable to start container process"), backend.ErrCapacity},
-		"down":  {fmt.Errorf("connect: %w", backend.ErrUnavailable), backend.ErrUnavailable},
+	for what, c := range map[string]struct {
+		err    error
+		answer []byte
+		want   error
+	}{
+		"ended":     {nil, nil, backend.ErrCapacity},
+		"none":      {errors.New("unable to start container process"), nil, backend.ErrCapacity},
+		"down":      {fmt.Errorf("connect: %w", backend.ErrUnavailable), nil, backend.ErrUnavailable},
+		"old guest": {nil, wire.AppendMarker(nil, wire.FromGuest, 1), backend.ErrProtocol},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			e := crowd{sharing{newEngine(t)}, c.err}
+			e := crowd{newEngine(t), new(atomic.Bool), c.err, c.answer}
 			req := testImage()
 			req.Limits.PIDs = 64
 			opts := shared()
 			s, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("busy"), req)
 			must(t, err)
+			e.full.Store(true)
 			_, err = newManager(t, e, opts).Connect(t.Context(), s.ID())
-			if !errors.Is(err, c.want) || errors.Is(err, backend.ErrCapacity) == errors.Is(err, backend.ErrUnavailable) {
-				t.Errorf("Connect = %v, want %v", err, c.want)
+			for _, kind := range []error{backend.ErrCapacity, backend.ErrUnavailable, backend.ErrProtocol} {
+				if errors.Is(err, kind) != errors.Is(c.want, kind) {
+					t.Errorf("Connect = %v, want %v", err, c.want)
+				}
 			}
 		})
 	}

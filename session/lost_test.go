@@ -49,7 +49,7 @@ func TestLostIsNotOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			store := &full{Store: opts.Store}
 			own := *opts
@@ -71,7 +71,7 @@ func TestLostIsNotOurs(t *testing.T) {
 // TestLostOnAFullDisk: what could neither be given up nor removed for want of space is there for the next opener.
 func TestLostOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	store := &brokenStore{Store: opts.Store}
 	taking := &full{Store: store}
@@ -99,7 +99,7 @@ func TestLostOnAFullDisk(t *testing.T) {
 }
 
 // vanish opens a sandbox with a file, whose container is then removed under its process.
-func vanish(t *testing.T, e sharing, m *session.Manager, store session.Store, key session.Key) *session.Session {
+func vanish(t *testing.T, e *engine, m *session.Manager, store session.Store, key session.Key) *session.Session {
 	t.Helper()
 	s := mustOpen(t, m, key)
 	output(t, s, "echo kept > file")
@@ -119,7 +119,7 @@ func TestLostLeavesNothing(t *testing.T) {
 		} {
 			t.Run(name+" "+end, func(t *testing.T) {
 				t.Parallel()
-				e := sharing{newEngine(t)}
+				e := newEngine(t)
 				opts := shared()
 				first, m := dying(t, e, opts), newManager(t, e, opts)
 				clock := newClock(m)
@@ -143,7 +143,7 @@ func TestLostLeavesNothing(t *testing.T) {
 // rounds to remove that.
 func TestExpiredIsMissed(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	s, m, clock := interrupted(t, e, opts, testImage())
 	clock.add(11 * time.Minute)
@@ -181,12 +181,12 @@ func TestLostRun(t *testing.T) {
 		for next, die := range map[string]bool{"same process": false, "next process": true} {
 			t.Run(name+" "+next, func(t *testing.T) {
 				t.Parallel()
-				e := sharing{newEngine(t)}
+				e := newEngine(t)
 				opts := shared()
 				m := dying(t, e, opts)
 				s := mustOpen(t, m, runKey)
 				output(t, s, "echo kept > file")
-				ruin(e.engine, s.Info().EngineID)
+				ruin(e, s.Info().EngineID)
 				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 				eventually(t, "its record has no owner", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
 				if list := mustList(t, m); len(list) != 1 {
@@ -221,16 +221,16 @@ func TestLostRun(t *testing.T) {
 // and whether or not it could be removed at once.
 func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string]func(e sharing, engineID string){
-		"stopped": func(e sharing, engineID string) {
+	for name, how := range map[string]func(e *engine, engineID string){
+		"stopped": func(e *engine, engineID string) {
 			b, _ := e.sandbox(engineID)
 			b.murder()
 		},
-		"vanished": func(e sharing, engineID string) { e.remove(engineID) },
+		"vanished": func(e *engine, engineID string) { e.remove(engineID) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			key := session.WorkflowKey("run_1", "default")
 			first, m := dying(t, e, opts), newManager(t, e, opts)

@@ -238,7 +238,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 // errManagerClosed is the answer of a manager that was closed.
 var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
 
-// sessions returns the open sessions and secondary connections that want accepts.
+// sessions returns the sessions that want accepts, including those from Connect.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()

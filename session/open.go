@@ -394,7 +394,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
-		if err = s.connect(ctx, false, true); errors.Is(err, backend.ErrNotFound) {
+		if err = s.connect(ctx); errors.Is(err, backend.ErrNotFound) {
 			err = fmt.Errorf("%w: it was removed while it was being created", backend.ErrLost)
 		}
 	}
@@ -459,12 +459,12 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 }
 
 // connect makes the first connection of a session.
-func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
-	conn, err := s.m.greet(ctx, s.engine.ID, secondary, fresh)
+func (s *Session) connect(ctx context.Context) error {
+	conn, err := s.m.greet(ctx, s.engine.ID)
 	if err != nil {
 		return err
 	}
-	s.hold(conn, secondary)
+	s.hold(conn)
 	if s.pooled { // a guest that was started again has forgotten whose it is
 		return s.claim(ctx, conn)
 	}
@@ -472,9 +472,9 @@ func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
 }
 
 // hold makes a connection the session's first.
-func (s *Session) hold(conn *client.Conn, secondary bool) {
+func (s *Session) hold(conn *client.Conn) {
 	s.hello = cleanHello(conn.Hello())
-	s.conn, s.secondary = conn, secondary
+	s.conn = conn
 	s.base = baseEnv(s.hello.Workdir, s.imageEnv(), s.req.Env)
 	s.wg.Go(func() { s.watch(conn) })
 }

@@ -458,7 +458,7 @@ func TestPrepareThatFailsLeavesNothing(t *testing.T) {
 // TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
 func TestWaitIsLogged(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	var log logBuffer
 	opts := shared()
 	patient := *opts

@@ -75,10 +75,10 @@ type Options struct {
 	Environments EnvironmentBuilder
 	// Caches are what Request.Caches can name.
 	Caches []Cache
-	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and Lookup return
-	// a session of one that another living process has, too, where the driver can connect to it a second time (backend.Connector).
-	// Who closes such a session, or its scope, removes the sandbox, whichever process made it; the end of the manager leaves what
-	// is another's. Without it that is backend.ErrExists, and Connect is for it.
+	// Join has processes with the same Instance and Store, all of which set it, use each other's sandboxes: Open and Lookup also
+	// return a session of one that another living process has. Who closes such a session, or its scope, removes the sandbox,
+	// whichever process made it; the end of the manager leaves what is another's. Without it that is backend.ErrExists, and
+	// Connect is for it.
 	Join bool
 	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
 	Logger *slog.Logger

@@ -154,7 +154,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 		m.forget(s, err)
 		return nil, engineError(err)
 	}
-	if s.conn, err = m.greet(ctx, s.engine.ID, false, true); err == nil {
+	if s.conn, err = m.greet(ctx, s.engine.ID); err == nil {
 		warm, cancel := context.WithTimeout(ctx, 2*warmTimeout)
 		s.warm(warm)
 		cancel()
@@ -330,10 +330,10 @@ func (s *Session) claim(ctx context.Context, conn *client.Conn) error {
 }
 
 // greet connects to a guest and greets it, within a bound.
-func (m *Manager) greet(ctx context.Context, engineID string, secondary, fresh bool) (*client.Conn, error) {
+func (m *Manager) greet(ctx context.Context, engineID string) (*client.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := m.attach(ctx, engineID, secondary, fresh)
+	conn, err := m.attach(ctx, engineID)
 	return conn, noAnswer(ctx, err)
 }
 
@@ -400,7 +400,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	}
 	if err == nil {
 		s.engine = ready.engineOf(s)
-		s.hold(ready.session.conn, false)
+		s.hold(ready.session.conn)
 	}
 	if err == nil && !plain {
 		err = s.prepare(ctx, req)

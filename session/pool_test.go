@@ -20,13 +20,13 @@ import (
 
 // pictured is an engine that knows which image a name stands for.
 type pictured struct {
-	sharing
+	*engine
 	id      *atomic.Value
 	mounted string
 }
 
 func newPictured(t testing.TB) pictured {
-	e := pictured{sharing{newEngine(t)}, &atomic.Value{}, t.TempDir()}
+	e := pictured{newEngine(t), &atomic.Value{}, t.TempDir()}
 	e.id.Store("sha256:1")
 	return e
 }
@@ -34,7 +34,7 @@ func newPictured(t testing.TB) pictured {
 func (e pictured) ImageID(context.Context, string) (string, error) { return e.id.Load().(string), nil }
 
 func (e pictured) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	info, err := e.sharing.Create(ctx, spec)
+	info, err := e.engine.Create(ctx, spec)
 	info.ImageID = e.id.Load().(string)
 	return info, err
 }

@@ -110,7 +110,7 @@ func (m *Manager) probe(ctx context.Context, req Request, identified bool) (back
 		err = engineError(err)
 	} else {
 		s.engine = info
-		err = s.connect(ctx, false, true)
+		err = s.connect(ctx)
 	}
 	if err == nil && identified {
 		info.ImageID, err = m.awaitImage(ctx, info)

@@ -26,16 +26,16 @@ func TestBrokenRebuild(t *testing.T) {
 	key := session.UserKey("lab")
 	for name, test := range map[string]struct {
 		before bool // the removal of the old one fails, else the making of the new one
-		then   func(*testing.T, sharing, *session.Options, *session.Manager, string)
+		then   func(*testing.T, *engine, *session.Options, *session.Manager, string)
 	}{
-		"opened": {false, func(t *testing.T, e sharing, opts *session.Options, _ *session.Manager, id string) {
+		"opened": {false, func(t *testing.T, e *engine, opts *session.Options, _ *session.Manager, id string) {
 			next := newManager(t, e, opts)
 			reopen(t, next, key, testImage(), id)
 			if rec := record(t, opts.Store, id); rec.KeepWorkspace || rec.Owner != next.Owner() {
 				t.Errorf("record %+v", rec)
 			}
 		}},
-		"removed": {false, func(t *testing.T, e sharing, _ *session.Options, m *session.Manager, id string) {
+		"removed": {false, func(t *testing.T, e *engine, _ *session.Options, m *session.Manager, id string) {
 			must(t, m.Remove(t.Context(), id, true))
 			if got := listed(t, m, id); got != "" || e.hasFiles(t, id) {
 				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, id))
@@ -45,7 +45,7 @@ func TestBrokenRebuild(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			s := left(t, e, opts, key, "")
 			m := newManager(t, wrapper{e}, opts)
@@ -84,10 +84,10 @@ func TestBrokenRebuild(t *testing.T) {
 }
 
 // limiting is an engine that keeps the limits of workspaces by what the runtime allows.
-type limiting struct{ sharing }
+type limiting struct{ *engine }
 
 func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	info, err := e.sharing.Create(ctx, spec)
+	info, err := e.engine.Create(ctx, spec)
 	if err != nil {
 		return info, err
 	}
@@ -108,7 +108,7 @@ func TestOnlyWhatFits(t *testing.T) {
 		return session.Request{Image: image, User: user, OCIRuntime: runtime, Limits: backend.Limits{WorkspaceBytes: n * mib}}
 	}
 	for _, there := range []bool{true, false} {
-		e := limiting{sharing{newEngine(t)}}
+		e := limiting{newEngine(t)}
 		opts := shared()
 		key := session.UserKey("lab")
 		first := newManager(t, e, opts)
@@ -152,7 +152,7 @@ func TestOnlyWhatFits(t *testing.T) {
 // policy does not change under those who have the sandbox.
 func TestDurableRequests(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	m, alone := newManager(t, e, shared()), newManager(t, e, nil)
 	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: session.IdleStop}, session.Request{Image: "test:1", Mode: session.OpenRebuild}
 	unknown := session.Request{Image: "test:1", IdlePolicy: "sleep"}
@@ -182,7 +182,7 @@ func TestDurableRequests(t *testing.T) {
 // TestBusySandboxIsNotStopped: neither the process that has it nor a sweep stops a sandbox in which a command runs.
 func TestBusySandboxIsNotStopped(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	clock := newClock(first)
@@ -224,7 +224,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 // TestStoppedWhileConnecting: a sandbox that a sweep stops between a look at it and the connection is started again.
 func TestStoppedWhileConnecting(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
 	var stop sync.Once
@@ -243,14 +243,14 @@ func TestStoppedWhileConnecting(t *testing.T) {
 
 // tardy is an engine that knows the image of a sandbox some time after it made it, and not which image a name stands for.
 type tardy struct {
-	sharing
+	*engine
 	image *atomic.Value // that of the next sandbox
 	of    *sync.Map     // engine id -> image
 	early *sync.Map     // engine id: it was not asked for yet
 }
 
 func newTardy(t testing.TB) tardy {
-	e := tardy{sharing{newEngine(t)}, &atomic.Value{}, &sync.Map{}, &sync.Map{}}
+	e := tardy{newEngine(t), &atomic.Value{}, &sync.Map{}, &sync.Map{}}
 	e.image.Store("sha256:1")
 	return e
 }
@@ -258,14 +258,14 @@ func newTardy(t testing.TB) tardy {
 func (e tardy) ImageID(context.Context, string) (string, error) { return "", backend.ErrUnsupported }
 
 func (e tardy) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	info, err := e.sharing.Create(ctx, spec)
+	info, err := e.engine.Create(ctx, spec)
 	e.of.Store(info.ID, e.image.Load())
 	e.early.Store(info.ID, nil)
 	return info, err
 }
 
 func (e tardy) Get(ctx context.Context, id string) (backend.Info, error) {
-	info, err := e.sharing.Get(ctx, id)
+	info, err := e.engine.Get(ctx, id)
 	_, early := e.early.LoadAndDelete(id)
 	if image, ok := e.of.Load(id); ok && !early {
 		info.ImageID = image.(string)

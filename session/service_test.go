@@ -19,7 +19,7 @@ import (
 // TestService runs on processes what the conformance suite runs on every engine.
 func TestService(t *testing.T) {
 	t.Parallel()
-	e, opts := sharing{newEngine(t)}, shared()
+	e, opts := newEngine(t), shared()
 	s := mustOpen(t, newManager(t, e, opts), session.WorkflowKey("run_1", "default"))
 	sessiontest.Service(t, s, func() *session.Session {
 		v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())

@@ -33,7 +33,7 @@ type Session struct {
 	building  bool       // an environment is installed in it, and nobody gets it
 	owned     bool       // this manager removes the sandbox; false for Connect
 	joined    bool       // it is another process's and open here all the same (Options.Join)
-	keepFresh bool       // a secondary connection whose uses are recorded
+	keepFresh bool       // from Connect, with uses that are recorded
 	pooled    bool       // its record has it from a pool
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
@@ -56,7 +56,6 @@ type Session struct {
 	conn         *client.Conn
 	redialing    *redial
 	taken        bool // another process has the sandbox now
-	secondary    bool // a secondary connection, through backend.Connector
 	active       int  // calls under way
 	lastUsed     time.Time
 	recorded     time.Time       // lastUsed as it was last recorded

@@ -299,7 +299,7 @@ func (m *Manager) useOf(ctx context.Context, rec Record) use {
 
 // connectedTo returns whether a process is connected to a sandbox without an owner.
 func (m *Manager) connectedTo(ctx context.Context, rec Record) use {
-	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Secondary > 1 }) // one of them asks
+	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Hosts > 1 }) // one of them asks
 }
 
 // useByGuest asks the guest of a sandbox whether that is used.
@@ -329,7 +329,7 @@ func (m *Manager) useByGuest(ctx context.Context, rec Record, uses func(wire.Hea
 func (m *Manager) health(ctx context.Context, engineID string) (wire.Health, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := m.attach(ctx, engineID, m.canConnect(), false)
+	conn, err := m.attach(ctx, engineID)
 	if err != nil {
 		return wire.Health{}, noAnswer(ctx, err)
 	}

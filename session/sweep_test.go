@@ -34,7 +34,7 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 func TestRecordOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*session.Options{"adopted": shared(), "joined": joining()} {
-		e, lab, run := sharing{newEngine(t)}, session.UserKey("lab"), session.WorkflowKey("run_1", "default")
+		e, lab, run := newEngine(t), session.UserKey("lab"), session.WorkflowKey("run_1", "default")
 		first, second := newManager(t, e, opts), newManager(t, e, opts)
 		s, _, err := first.Open(t.Context(), lab, testImage())
 		must(t, err)
@@ -61,7 +61,7 @@ func TestRecordOfAnother(t *testing.T) {
 // TestAdopt: the sandbox of a run whose process died is adopted with its files; one whose process lives is not.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.WorkflowKey("run_1", "default")
 	first := dying(t, e, opts)
@@ -88,7 +88,7 @@ func TestAdopt(t *testing.T) {
 // TestOneAdopts: of many processes that want a dead one's sandbox, one gets it.
 func TestOneAdopts(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.WorkflowKey("run_1", "default")
 	first := dying(t, e, opts)
@@ -123,7 +123,7 @@ func TestOneAdopts(t *testing.T) {
 // TestHandover: a named sandbox that another process has only for a moment is waited for.
 func TestHandover(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	const processes = 6
 	ids := make([]string, processes)
@@ -161,7 +161,7 @@ func TestHandover(t *testing.T) {
 // TestAdoptAsIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
 func TestAdoptAsIs(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.WorkflowKey("run_1", "default")
 	wish := session.Request{Image: "test:2", Env: map[string]string{"TOKEN": "secret"}}
@@ -296,7 +296,7 @@ func TestSweep(t *testing.T) {
 // TestSweepKeepsWhatWorks: a sandbox that expired while a command runs in it stays until the command is over.
 func TestSweepKeepsWhatWorks(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
@@ -340,7 +340,7 @@ func TestOrphans(t *testing.T) {
 }
 
 func orphaned(t *testing.T, key session.Key) {
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
@@ -565,7 +565,7 @@ func TestSweepOvertaken(t *testing.T) {
 		for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
 			t.Run(name+"/"+string(policy), func(t *testing.T) {
 				t.Parallel()
-				e := sharing{newEngine(t)}
+				e := newEngine(t)
 				opts := shared()
 				first := dying(t, e, opts)
 				req := testImage()

@@ -15,7 +15,7 @@ import (
 )
 
 // left opens a named sandbox, puts a file into it and leaves it to other processes.
-func left(t *testing.T, e sharing, opts *session.Options, key session.Key, policy session.IdlePolicy) *session.Session {
+func left(t *testing.T, e *engine, opts *session.Options, key session.Key, policy session.IdlePolicy) *session.Session {
 	t.Helper()
 	m := dying(t, e, opts)
 	req := testImage()
@@ -57,7 +57,7 @@ func TestVanished(t *testing.T) {
 	for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			key := session.UserKey("lab")
 			s := left(t, e, opts, key, policy)
@@ -83,7 +83,7 @@ func TestVanished(t *testing.T) {
 func TestVanishedAltogether(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenRebuild} {
-		e := sharing{newEngine(t)}
+		e := newEngine(t)
 		opts := shared()
 		key := session.UserKey("lab")
 		s := left(t, e, opts, key, session.IdleRemove)
@@ -104,7 +104,7 @@ func TestVanishedAltogether(t *testing.T) {
 // TestVanishedWhileIdle: the files of one that is only stopped when it is idle stay for as long as nobody removes it.
 func TestVanishedWhileIdle(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	stopped := left(t, e, opts, session.UserKey("stopped"), session.IdleStop)
 	removed := left(t, e, opts, session.UserKey("removed"), session.IdleRemove)
@@ -127,7 +127,7 @@ func TestRemoveVanished(t *testing.T) {
 	for name, volumes := range map[string]bool{"all": true, "workspace kept": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			key := session.UserKey("lab")
 			s := left(t, e, opts, key, session.IdleStop)
@@ -159,20 +159,20 @@ func TestRemoveVanished(t *testing.T) {
 func TestKeptWorkspace(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
-	for name, remove := range map[string]func(*testing.T, sharing, *session.Options) *session.Session{
-		"left": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+	for name, remove := range map[string]func(*testing.T, *engine, *session.Options) *session.Session{
+		"left": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			s := left(t, e, opts, key, session.IdleStop)
 			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
 			return s
 		},
-		"one's own": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+		"one's own": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			m := newManager(t, e, opts)
 			s := mustOpen(t, m, key)
 			output(t, s, "echo kept > file")
 			must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
 			return s
 		},
-		"of a process that lives": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+		"of a process that lives": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			m := newManager(t, e, opts)
 			s := mustOpen(t, m, key)
 			output(t, s, "echo kept > file")
@@ -181,7 +181,7 @@ func TestKeptWorkspace(t *testing.T) {
 			must(t, m.Close(t.Context()))
 			return s
 		},
-		"without a record": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+		"without a record": func(t *testing.T, e *engine, opts *session.Options) *session.Session {
 			s := left(t, e, opts, key, "")
 			must(t, opts.Store.Delete(t.Context(), s.ID()))
 			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
@@ -190,7 +190,7 @@ func TestKeptWorkspace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			s := remove(t, e, opts)
 			m := newManager(t, e, opts)
@@ -220,7 +220,7 @@ func TestKeptWorkspace(t *testing.T) {
 // TestKeptWorkspaceIsGone: whose workspace somebody else removed starts again, and hears of it.
 func TestKeptWorkspaceIsGone(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	key := session.UserKey("lab")
 	s := left(t, e, opts, key, session.IdleStop)
@@ -233,7 +233,7 @@ func TestKeptWorkspaceIsGone(t *testing.T) {
 // TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
 func TestKeepNothing(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	m := newManager(t, noWorkspaces{e}, shared())
 	s := mustOpen(t, m, session.UserKey("lab"))
 	if err := m.Remove(t.Context(), s.ID(), false); !errors.Is(err, backend.ErrUnsupported) {
@@ -254,7 +254,7 @@ func TestRemoveSaysSoBefore(t *testing.T) {
 }
 
 func removeSaysSoBefore(t *testing.T, volumes bool) {
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
 	before := record(t, opts.Store, s.ID())
@@ -289,34 +289,34 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 }
 
 // unsure is an engine that starts sandboxes and says that it failed.
-type unsure struct{ sharing }
+type unsure struct{ *engine }
 
 func (e unsure) Start(ctx context.Context, id string) error {
-	return errors.Join(e.sharing.Start(ctx, id), backend.ErrUnavailable)
+	return errors.Join(e.engine.Start(ctx, id), backend.ErrUnavailable)
 }
 
 // TestFailedStartSuspendsAgain: a sandbox that was resumed for an Open or a Connect which then failed is suspended again.
 func TestFailedStartSuspendsAgain(t *testing.T) {
 	t.Parallel()
-	for name, try := range map[string]func(e sharing, opts *session.Options, id string) error{
-		"open": func(e sharing, opts *session.Options, _ string) error {
+	for name, try := range map[string]func(e *engine, opts *session.Options, id string) error{
+		"open": func(e *engine, opts *session.Options, _ string) error {
 			req := testImage()
 			req.OnAdopt = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
 			_, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("lab"), req)
 			return err
 		},
-		"unsure open": func(e sharing, opts *session.Options, _ string) error {
+		"unsure open": func(e *engine, opts *session.Options, _ string) error {
 			_, _, err := newManager(t, unsure{e}, opts).Open(t.Context(), session.UserKey("lab"), testImage())
 			return err
 		},
-		"unsure connect": func(e sharing, opts *session.Options, id string) error {
+		"unsure connect": func(e *engine, opts *session.Options, id string) error {
 			_, err := newManager(t, unsure{e}, opts).Connect(t.Context(), id)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
 			m := newManager(t, e, opts)
@@ -359,7 +359,7 @@ func TestLostAndStarted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := sharing{newEngine(t)}
+			e := newEngine(t)
 			opts := shared()
 			key := session.UserKey("lab")
 			m := newManager(t, e, opts)
@@ -392,7 +392,7 @@ func TestLostAndStarted(t *testing.T) {
 // TestLostAndRemoved: the process that lost such a sandbox can remove it.
 func TestLostAndRemoved(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
+	e := newEngine(t)
 	opts := shared()
 	m := newManager(t, e, opts)
 	s := lost(t, e, m, opts, session.UserKey("lab"))
@@ -403,7 +403,7 @@ func TestLostAndRemoved(t *testing.T) {
 }
 
 // lost opens a named sandbox with a file, which then ends behind its manager's back.
-func lost(t *testing.T, e sharing, m *session.Manager, opts *session.Options, key session.Key) *session.Session {
+func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, key session.Key) *session.Session {
 	t.Helper()
 	req := testImage()
 	req.IdlePolicy = session.IdleStop

@@ -61,8 +61,6 @@ type Harness struct {
 	// NoImages is for drivers whose references only stand for programs of the host: there is nothing to pull, to miss or to
 	// declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
 	NoImages bool
-	// SharedDial is for drivers whose every Dial opens a stream of its own, so that a newer one takes over nothing.
-	SharedDial bool
 	// Cluster is for drivers whose sandboxes are on machines of a cluster that Kubernetes rules: the driver knows neither these
 	// machines nor their images, a sandbox sees no directory of them, asking to keep an environment or a snapshot is ErrUnsupported, and a
 	// network that leads nowhere is an interface all the same. Users other than 0 are all there are, for the restricted Pod

@@ -37,7 +37,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
 		"owner":     (*suite).childOwner,
 		"creator":   (*suite).childCreator,
-		"secondary": (*suite).childSecondary,
+		"visitor":   (*suite).childVisitor,
 		"orphan":    (*suite).childOrphan,
 		"committer": (*suite).childCommitter,
 		"snapshots": (*suite).childSnapshots,
@@ -163,8 +163,8 @@ func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	select {}
 }
 
-// childSecondary opens streams of its own to a sandbox of the suite and waits for its death.
-func (s *suite) childSecondary(t *testing.T, spec backend.Spec, tell func(word)) {
+// childVisitor opens streams to a sandbox of the suite and waits for its death.
+func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *suite) childSecondary(t *testing.T, spec backend.Spec, tell func(word))
 	}
 	i := slices.IndexFunc(list, func(in backend.Info) bool { return in.SessionID == spec.ID })
 	for range visits {
-		rw, err := s.connector(t, s.b).Connect(context.Background(), list[i].ID)
+		rw, err := s.b.Dial(context.Background(), list[i].ID)
 		Sh(t, Connect(t, rw, err), "echo here")
 	}
 	tell(word{ID: list[i].ID})

@@ -89,7 +89,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	}
 }
 
-// visits is how many streams each secondary process opens.
+// visits is how many streams each visitor opens.
 const visits = 5
 
 // visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where it
@@ -101,12 +101,11 @@ func (s *suite) visitorsKilled(t *testing.T) {
 	}
 	info := s.create(t, spec)
 	for range 3 {
-		v := s.spawn(t, "secondary", spec)
+		v := s.spawn(t, "visitor", spec)
 		v.hear(t)
 		v.kill()
 	}
-	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
-	conn := Connect(t, rw, err)
+	conn := s.dial(t, info.ID)
 	// What an engine started has no parent in the sandbox: only the guest and this connection's bridge may be left.
 	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
 	eventually(t, "the end of what the visitors left", func() bool {

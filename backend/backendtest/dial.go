@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -25,16 +24,16 @@ func dialChecks() []check {
 	}
 }
 
-// beside opens streams next to the owner's, and looks for what they leave in the sandbox.
+// beside opens streams of another process, and checks that they leave nothing in the sandbox.
 func (s *suite) beside(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
 	count := func() string { return Sh(t, owner, "set -- /proc/[0-9]*; echo $#") }
 	before := count()
-	other := s.connector(t, s.backend(t)) // as another process
+	other := s.backend(t) // as another process
 	var conns []*client.Conn
 	for range 2 {
-		rw, err := other.Connect(t.Context(), info.ID)
+		rw, err := other.Dial(t.Context(), info.ID)
 		conns = append(conns, Connect(t, rw, err))
 	}
 	for i, c := range append(conns, owner) {
@@ -55,15 +54,6 @@ func (s *suite) beside(t *testing.T) {
 	eventually(t, "the streams' processes to end", func() bool { return count() == before })
 }
 
-func (s *suite) connector(t testing.TB, b backend.SandboxBackend) backend.Connector {
-	t.Helper()
-	c, ok := b.(backend.Connector)
-	if !ok {
-		t.Fatal("the driver is no Connector")
-	}
-	return c
-}
-
 // takeover dials a sandbox that another process has dialled.
 func (s *suite) takeover(t *testing.T) {
 	info := s.create(t, s.spec())
@@ -80,72 +70,54 @@ func (s *suite) takeover(t *testing.T) {
 	if err != nil || status.State != wire.ExecCompleted || status.StdoutBytes != 5 {
 		t.Errorf("the former owner's command: %+v, %v", status, err)
 	}
-	if s.h.SharedDial {
-		if got := Sh(t, owner, "echo still"); got != "still\n" {
-			t.Errorf("the former owner: %q", got)
-		}
-		return
-	}
-	select {
-	case <-owner.Done():
-		if err := owner.Err(); !errors.Is(err, client.ErrSuperseded) {
-			t.Errorf("the former owner: %v, want ErrSuperseded", err)
-		}
-	case <-time.After(patience):
-		t.Error("the former owner was not told")
+	if got := Sh(t, owner, "echo still"); got != "still\n" {
+		t.Errorf("the former owner: %q", got)
 	}
 }
 
-// bulk moves megabytes both ways through both kinds of stream.
+// bulk moves megabytes both ways.
 func (s *suite) bulk(t *testing.T) {
-	info, owner := s.inDebian(t)
-	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
+	_, conn := s.inDebian(t)
 	data := make([]byte, 8<<20)
 	_, _ = rand.Read(data) // never fails
-	for i, conn := range []*client.Conn{owner, Connect(t, rw, err)} {
-		put := wire.FilePutRequest{Path: fmt.Sprintf("bulk%d", i), Size: int64(len(data))}
-		if _, err := conn.PutFile(t.Context(), put, bytes.NewReader(data)); err != nil {
-			t.Fatal(err)
-		}
-		var back bytes.Buffer
-		if _, err := conn.GetFile(t.Context(), wire.FileGetRequest{Path: put.Path, Length: -1}, &back); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(back.Bytes(), data) {
-			t.Error("the bytes differ")
-		}
+	put := wire.FilePutRequest{Path: "bulk", Size: int64(len(data))}
+	if _, err := conn.PutFile(t.Context(), put, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	var back bytes.Buffer
+	if _, err := conn.GetFile(t.Context(), wire.FileGetRequest{Path: put.Path, Length: -1}, &back); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(back.Bytes(), data) {
+		t.Error("the bytes differ")
 	}
 }
 
 // closeStream ends a stream's pending read.
 func (s *suite) closeStream(t *testing.T) {
 	info := s.create(t, s.spec())
-	for name, open := range map[string]func(context.Context, string) (io.ReadWriteCloser, error){
-		"Dial": s.b.Dial, "Connect": s.connector(t, s.b).Connect,
-	} {
-		rw, err := open(t.Context(), info.ID)
-		must(t, err)
-		done := make(chan error, 1)
-		go func() {
-			_, err := io.Copy(io.Discard, rw)
-			done <- err
-		}()
-		for range 2 {
-			if err := rw.Close(); err != nil {
-				t.Errorf("%s: Close: %v", name, err)
-			}
+	rw, err := s.b.Dial(t.Context(), info.ID)
+	must(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, rw)
+		done <- err
+	}()
+	for range 2 {
+		if err := rw.Close(); err != nil {
+			t.Errorf("Close: %v", err)
 		}
-		select {
-		case err := <-done:
-			if err == nil {
-				t.Errorf("%s: the read ended without an error", name)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: Close does not end a read", name)
+	}
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("the read ended without an error")
 		}
-		if _, err := rw.Write([]byte("x")); err == nil {
-			t.Errorf("%s: a write succeeded after Close", name)
-		}
+	case <-time.After(patience):
+		t.Fatal("Close does not end a read")
+	}
+	if _, err := rw.Write([]byte("x")); err == nil {
+		t.Error("a write succeeded after Close")
 	}
 	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
 		t.Errorf("afterwards: %q", got)
@@ -158,8 +130,7 @@ func (s *suite) cancelledDial(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, err := range map[string]error{
-		"Dial": second(s.b.Dial(over, info.ID)), "Connect": second(s.connector(t, s.b).Connect(over, info.ID)),
-		"Get": second(s.b.Get(over, info.ID)), "List": second(s.b.List(over, backend.Filter{})), "Create": second(s.b.Create(over, s.spec())),
+		"Dial": second(s.b.Dial(over, info.ID)), "Get": second(s.b.Get(over, info.ID)), "List": second(s.b.List(over, backend.Filter{})), "Create": second(s.b.Create(over, s.spec())),
 		"Start": s.b.Start(over, info.ID), "Stop": s.b.Stop(over, info.ID), "Remove": s.b.Remove(over, info.ID, backend.RemoveOptions{}),
 	} {
 		if !errors.Is(err, context.Canceled) {

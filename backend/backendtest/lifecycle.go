@@ -41,10 +41,8 @@ func (s *suite) life(t *testing.T) {
 		}
 		s.inState(t, info.ID, backend.StateStopped)
 	}
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
-		if !errors.Is(err, backend.ErrLost) {
-			t.Errorf("%s of a stopped one: %v, want ErrLost", name, err)
-		}
+	if err := second(s.b.Dial(ctx, info.ID)); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Dial of a stopped one: %v, want ErrLost", err)
 	}
 	for range 2 {
 		if err := s.b.Start(ctx, info.ID); err != nil {
@@ -69,26 +67,14 @@ func (s *suite) life(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// calls calls the methods that want a sandbox and give no second value worth having, or only the named ones.
-func (s *suite) calls(t *testing.T, id string, only ...string) map[string]error {
+// calls calls the methods that want a sandbox and give no second value worth having.
+func (s *suite) calls(t *testing.T, id string) map[string]error {
 	t.Helper()
 	ctx := t.Context()
-	all := map[string]func() error{
-		"Get":   func() error { return second(s.b.Get(ctx, id)) },
-		"Start": func() error { return s.b.Start(ctx, id) },
-		"Stop":  func() error { return s.b.Stop(ctx, id) },
-		"Dial":  func() error { return second(s.b.Dial(ctx, id)) },
+	return map[string]error{
+		"Get": second(s.b.Get(ctx, id)), "Dial": second(s.b.Dial(ctx, id)),
+		"Start": s.b.Start(ctx, id), "Stop": s.b.Stop(ctx, id),
 	}
-	if c, ok := s.b.(backend.Connector); ok {
-		all["Connect"] = func() error { return second(c.Connect(ctx, id)) }
-	}
-	errs := map[string]error{}
-	for name, call := range all {
-		if len(only) == 0 || slices.Contains(only, name) {
-			errs[name] = call()
-		}
-	}
-	return errs
 }
 
 // gone makes sure that nobody knows a sandbox any more.

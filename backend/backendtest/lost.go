@@ -36,11 +36,9 @@ func (s *suite) killed(t *testing.T) {
 		got, err := s.b.Get(t.Context(), info.ID)
 		return err == nil && got.State == backend.StateStopped
 	})
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
-		if !errors.Is(err, backend.ErrLost) {
-			t.Errorf("%s: %v, want ErrLost", name, err)
-			continue
-		}
+	if err := second(s.b.Dial(t.Context(), info.ID)); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Dial: %v, want ErrLost", err)
+	} else {
 		forAgents(t, err)
 	}
 	if list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance}); err != nil || len(list) != 1 || list[0].State != backend.StateStopped {

@@ -36,10 +36,6 @@ func TestLaterSandbox(t *testing.T) {
 			rw, err := other.Dial(t.Context(), gone.ID)
 			return closed(rw, err)
 		},
-		"Connect": func() error {
-			rw, err := other.Connect(t.Context(), gone.ID)
-			return closed(rw, err)
-		},
 	} {
 		if err := f(); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("%s: %v, want ErrNotFound", name, err)

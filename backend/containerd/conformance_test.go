@@ -28,8 +28,8 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *containerd.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		SharedDial: true, Leftovers: leftovers,
-		Vanish: func(ctx context.Context, id string) error { return vanish(ctx, api, id) },
+		Leftovers: leftovers,
+		Vanish:    func(ctx context.Context, id string) error { return vanish(ctx, api, id) },
 		Describe: func(ctx context.Context, id string) (string, error) {
 			if container := containerd.ContainerOf(id); container != "" { // a sandbox's
 				id = container

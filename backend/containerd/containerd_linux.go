@@ -20,7 +20,7 @@ import (
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd, with all optional interfaces of package backend. Its
-// methods may be called concurrently. Streams of Dial and Connect outlive Close.
+// methods may be called concurrently. Streams of Dial outlive Close.
 type Backend struct {
 	*common
 	d *driver

@@ -47,11 +47,6 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("containerd: %w", err)
 }
 
-// Connect is Dial.
-func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return b.Dial(ctx, id)
-}
-
 // lost is what it means when a sandbox that just ran is gone or in another state.
 func lost(err error) error {
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, errState) {

@@ -102,7 +102,6 @@ func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string
 		"Stop":    func() error { return b.Stop(ctx, id) },
 		"Remove":  func() error { return b.Remove(ctx, id, backend.RemoveOptions{}) },
 		"Dial":    func() error { return second(b.Dial(ctx, id)) },
-		"Connect": func() error { return second(b.Connect(ctx, id)) },
 		"Ping":    func() error { return second(b.Ping(ctx)) },
 		"ImageID": func() error { return second(b.ImageID(ctx, debianImage)) },
 		"Import":  func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },

@@ -19,7 +19,7 @@
 //
 // # Spans
 //
-// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial, containerd.Connect,
+// containerd.Create, containerd.Pull, containerd.Start, containerd.Stop, containerd.Dial,
 // containerd.Remove.
 package containerd
 

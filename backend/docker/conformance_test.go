@@ -30,8 +30,7 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *docker.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		SharedDial: true,
-		Leftovers:  leftovers,
+		Leftovers: leftovers,
 		Vanish: func(ctx context.Context, id string) error {
 			return api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true})
 		},

@@ -19,7 +19,7 @@
 //
 // # Spans
 //
-// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Connect, docker.Remove,
+// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Remove,
 // docker.Snapshot, docker.Rollback.
 package docker
 
@@ -75,7 +75,7 @@ type Options struct {
 }
 
 // Backend is a [backend.SandboxBackend] on one Docker Engine, with all optional interfaces of package backend. Its methods may
-// be called concurrently. Streams of Dial and Connect outlive Close.
+// be called concurrently. Streams of Dial outlive Close.
 type Backend struct {
 	*common
 	d *driver

@@ -11,7 +11,7 @@ var (
 	RegistryAuth = registryAuth
 )
 
-// NewStream returns the demultiplexer of an attached stream.
+// NewStream returns the demultiplexer of an engine's stream.
 func NewStream(conn net.Conn) io.ReadWriteCloser {
 	return newStream(conn)
 }

@@ -48,15 +48,14 @@ func TestEngineFallsSilent(t *testing.T) {
 	p.on(func(*http.Request) bool { return !silent.Load() })
 	silent.Store(true)
 	calls := map[string]func(context.Context) error{
-		"Create":  func(ctx context.Context) error { _, err := b.Create(ctx, newSpec()); return err },
-		"Get":     func(ctx context.Context) error { _, err := b.Get(ctx, info.ID); return err },
-		"List":    func(ctx context.Context) error { _, err := b.List(ctx, backend.Filter{}); return err },
-		"Start":   func(ctx context.Context) error { return b.Start(ctx, info.ID) },
-		"Stop":    func(ctx context.Context) error { return b.Stop(ctx, info.ID) },
-		"Remove":  func(ctx context.Context) error { return b.Remove(ctx, info.ID, backend.RemoveOptions{}) },
-		"Dial":    func(ctx context.Context) error { _, err := b.Dial(ctx, info.ID); return err },
-		"Connect": func(ctx context.Context) error { _, err := b.Connect(ctx, info.ID); return err },
-		"Ping":    func(ctx context.Context) error { _, err := b.Ping(ctx); return err },
+		"Create": func(ctx context.Context) error { _, err := b.Create(ctx, newSpec()); return err },
+		"Get":    func(ctx context.Context) error { _, err := b.Get(ctx, info.ID); return err },
+		"List":   func(ctx context.Context) error { _, err := b.List(ctx, backend.Filter{}); return err },
+		"Start":  func(ctx context.Context) error { return b.Start(ctx, info.ID) },
+		"Stop":   func(ctx context.Context) error { return b.Stop(ctx, info.ID) },
+		"Remove": func(ctx context.Context) error { return b.Remove(ctx, info.ID, backend.RemoveOptions{}) },
+		"Dial":   func(ctx context.Context) error { _, err := b.Dial(ctx, info.ID); return err },
+		"Ping":   func(ctx context.Context) error { _, err := b.Ping(ctx); return err },
 	}
 	t.Run("calls", func(t *testing.T) {
 		for name, f := range calls {
@@ -166,15 +165,14 @@ func TestClosed(t *testing.T) {
 	}
 	id := strings.Repeat("a", 64)
 	for name, err := range map[string]error{
-		"Create":  second(b.Create(t.Context(), newSpec())),
-		"Get":     second(b.Get(t.Context(), id)),
-		"List":    second(b.List(t.Context(), backend.Filter{})),
-		"Start":   b.Start(t.Context(), id),
-		"Stop":    b.Stop(t.Context(), id),
-		"Remove":  b.Remove(t.Context(), id, backend.RemoveOptions{}),
-		"Dial":    second(b.Dial(t.Context(), id)),
-		"Connect": second(b.Connect(t.Context(), id)),
-		"Ping":    second(b.Ping(t.Context())),
+		"Create": second(b.Create(t.Context(), newSpec())),
+		"Get":    second(b.Get(t.Context(), id)),
+		"List":   second(b.List(t.Context(), backend.Filter{})),
+		"Start":  b.Start(t.Context(), id),
+		"Stop":   b.Stop(t.Context(), id),
+		"Remove": b.Remove(t.Context(), id, backend.RemoveOptions{}),
+		"Dial":   second(b.Dial(t.Context(), id)),
+		"Ping":   second(b.Ping(t.Context())),
 	} {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

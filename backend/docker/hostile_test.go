@@ -53,8 +53,8 @@ func TestPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if stream, err := b.Connect(t.Context(), id); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
-		t.Errorf("Connect = %v, %v, want ErrUnavailable", stream, err)
+	if stream, err := b.Dial(t.Context(), id); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
+		t.Errorf("Dial = %v, %v, want ErrUnavailable", stream, err)
 	}
 	if err := api.ContainerUnpause(t.Context(), id); err != nil {
 		t.Fatal(err)

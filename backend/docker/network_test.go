@@ -40,8 +40,7 @@ func TestNetworkRestarted(t *testing.T) {
 	if err := engineAPI(t).ContainerRestart(t.Context(), info.ID, container.StopOptions{Timeout: &now}); err != nil {
 		t.Fatal(err)
 	}
-	rw, err := newBackend(t, nil).Connect(t.Context(), info.ID)
-	conn := backendtest.Connect(t, rw, err)
+	conn := backendtest.Dial(t, newBackend(t, nil), info.ID)
 	gateway := strings.TrimSpace(backendtest.Sh(t, conn, `set -- $(grep -m1 '00000000' /proc/net/route); printf '%d.%d.%d.%d' 0x${3#??????} 0x$(echo $3 | cut -c5-6) 0x$(echo $3 | cut -c3-4) 0x$(echo $3 | cut -c1-2)`))
 	if ip := net.ParseIP(gateway); ip == nil || ip.IsUnspecified() {
 		t.Fatalf("gateway %q", gateway)

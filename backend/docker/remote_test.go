@@ -43,10 +43,6 @@ func TestRemoteEngine(t *testing.T) {
 			if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo dial"); got != "dial\n" {
 				t.Errorf("%q", got)
 			}
-			rw, err := b.Connect(t.Context(), info.ID)
-			if got := backendtest.Sh(t, backendtest.Connect(t, rw, err), "echo connect"); got != "connect\n" {
-				t.Errorf("%q", got)
-			}
 		})
 	}
 	if _, err := docker.New(t.Context(), &docker.Options{Host: host(secure), TLS: &tls.Config{}}); !errors.Is(err, backend.ErrUnavailable) {
@@ -57,17 +53,16 @@ func TestRemoteEngine(t *testing.T) {
 	}
 }
 
-// TestAttach: streams of an engine on another machine, which are the engine's own.
-func TestAttach(t *testing.T) {
+// TestRemoteDial: streams of an engine on another machine, which go through bridges that it starts.
+func TestRemoteDial(t *testing.T) {
 	t.Parallel()
 	engine := httptest.NewServer(newProxy(t).handler)
 	t.Cleanup(engine.Close)
 	h := harness(t)
-	h.SharedDial = false
 	h.New = func(t testing.TB) backend.SandboxBackend {
 		return newBackend(t, func(o *docker.Options) { o.Host = "tcp://" + engine.Listener.Addr().String() })
 	}
-	backendtest.RunGroups(t, h, "dial")
+	backendtest.RunGroups(t, h, "dial", "loss", "crash")
 }
 
 // TestSpans checks the tree, and that nothing of the user's but the image and the run is in it.

@@ -109,19 +109,15 @@ func (p *plan) makeLabels(guest string) (map[string]string, error) {
 func (b *driver) containerConfig(p *plan) *container.Config {
 	second := 1
 	return &container.Config{
-		Image:        p.Image,
-		Hostname:     "workcell",
-		User:         p.User.String(),
-		WorkingDir:   "/",
-		Entrypoint:   []string{embed.Path},
-		Cmd:          p.Record(backend.WorkspaceWatched).GuestArgs(true, p.Root),
-		Env:          kit.GuestEnv(),
-		OpenStdin:    true,
-		AttachStdin:  true,
-		AttachStdout: true,
-		AttachStderr: true,
-		Labels:       p.labels,
-		Healthcheck:  &container.HealthConfig{Test: []string{noneShell}},
+		Image:       p.Image,
+		Hostname:    "workcell",
+		User:        p.User.String(),
+		WorkingDir:  "/",
+		Entrypoint:  []string{embed.Path},
+		Cmd:         p.Record(backend.WorkspaceWatched).GuestArgs(true, p.Root),
+		Env:         kit.GuestEnv(),
+		Labels:      p.labels,
+		Healthcheck: &container.HealthConfig{Test: []string{noneShell}},
 		// The guest outlives every signal but this one, because its commands may send it any.
 		StopSignal:  "SIGKILL",
 		StopTimeout: &second,

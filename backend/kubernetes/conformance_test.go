@@ -30,7 +30,7 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *kubernetes.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		SharedDial: true, Cluster: true,
+		Cluster:   true,
 		Leftovers: leftovers,
 		Vanish: func(ctx context.Context, id string) error {
 			now := int64(0)

@@ -16,7 +16,7 @@
 //
 // # Spans
 //
-// kubernetes.Create, kubernetes.Start, kubernetes.Stop, kubernetes.Dial, kubernetes.Connect, kubernetes.Remove.
+// kubernetes.Create, kubernetes.Start, kubernetes.Stop, kubernetes.Dial, kubernetes.Remove.
 package kubernetes
 
 import (

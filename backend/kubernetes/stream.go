@@ -20,19 +20,9 @@ import (
 // attachTimeout bounds the opening of a stream to a sandbox that runs.
 const attachTimeout = 15 * time.Second
 
-// Dial opens a stream to the guest. All are alike: the guest knows whose is its owner's.
-func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return d.dial(ctx, "dial", id)
-}
-
-// Connect opens a stream beside the owner's.
-func (d *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return d.dial(ctx, "connect", id)
-}
-
-// dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
+// Dial starts the guest's bridge in the sandbox. A kubelet that has just come back does not know its pods for a moment, so
 // that a failure means nothing while the pod is said to run.
-func (d *driver) dial(ctx context.Context, what, id string) (io.ReadWriteCloser, error) {
+func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	s := d.first.take(id)
 	if s != nil {
 		return s, nil
@@ -48,14 +38,14 @@ func (d *driver) dial(ctx context.Context, what, id string) (io.ReadWriteCloser,
 			return true, lost(pod)
 		}
 		s, err = d.exec(bounded, pod.Name, embed.Path, "connect")
-		err = d.calls.Fail(bounded, what, err)
+		err = d.calls.Fail(bounded, "dial", err)
 		return err == nil || errors.Is(err, backend.ErrPermission), err
 	})
 	if err != nil && ctx.Err() != nil {
-		return nil, d.calls.Fail(ctx, what, ctx.Err())
+		return nil, d.calls.Fail(ctx, "dial", ctx.Err())
 	}
 	if err != nil && bounded.Err() != nil {
-		return nil, fmt.Errorf("kubernetes: %s: cannot reach the sandbox: %w", what, backend.ErrUnavailable)
+		return nil, fmt.Errorf("kubernetes: dial: cannot reach the sandbox: %w", backend.ErrUnavailable)
 	}
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 )
 
 // Backend is a [backend.SandboxBackend] without an engine, with all optional interfaces of package backend. Its
-// methods may be called concurrently. Streams of Dial and Connect outlive Close.
+// methods may be called concurrently. Streams of Dial outlive Close.
 type Backend struct{ *common }
 
 type common = kit.Driver // without a name of its own in Backend

@@ -254,11 +254,6 @@ func (b *driver) drop(ctx context.Context, x *sandbox) error {
 	return nil
 }
 
-// Connect is Dial.
-func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return b.Dial(ctx, id)
-}
-
 // Dial opens a stream to the guest. Streams do not disturb each other.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	x, err := b.own(id)

@@ -27,7 +27,7 @@
 //
 // # Spans
 //
-// local.Create, local.Start, local.Stop, local.Dial, local.Connect, local.Remove, local.Snapshot,
+// local.Create, local.Start, local.Stop, local.Dial, local.Remove, local.Snapshot,
 // local.Rollback.
 package local
 

@@ -32,7 +32,7 @@ func TestLifecycle(t *testing.T) {
 		return memory.Answer{}, false
 	})
 	backendtest.RunGroups(t, backendtest.Harness{
-		Name: "memory", Debian: image, Python: image, Images: &backendtest.Images{}, SharedDial: true,
+		Name: "memory", Debian: image, Python: image, Images: &backendtest.Images{},
 		New: func(testing.TB) backend.SandboxBackend { return b.Reopen() },
 		Leftovers: func(ctx context.Context, instance string) ([]string, error) {
 			list, err := b.List(ctx, backend.Filter{Instance: instance})

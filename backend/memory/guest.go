@@ -74,58 +74,21 @@ func (g *guest) serve(conn net.Conn) {
 	}()
 }
 
-// link is the stream below a host's multiplexer: the chunks of its generation.
-type link struct {
-	net.Conn
-	in         *wire.LinkReader
-	out        *wire.MuxWriter
-	generation uint32
-	rest       []byte
-}
-
-// Read returns what the host's multiplexer wrote.
-func (l *link) Read(p []byte) (int, error) {
-	for len(l.rest) == 0 {
-		item, err := l.in.Next()
-		switch {
-		case err != nil:
-			return 0, err
-		case item.Marker != nil, item.Generation == l.generation && len(item.Body) == 0:
-			return 0, io.EOF // a stream has one host
-		case item.Generation == l.generation:
-			l.rest = item.Body
-		}
-	}
-	n := copy(p, l.rest)
-	l.rest = l.rest[n:]
-	return n, nil
-}
-
-func (l *link) Write(p []byte) (int, error) { return l.out.Write(p) }
-
 func (g *guest) host(conn net.Conn) {
-	in := wire.NewLinkReader(conn, wire.FromHost)
-	item, err := in.Next()
-	if err != nil || item.Marker == nil {
-		return
-	}
-	generation := item.Marker.Nonce.Generation()
-	hello, err := wire.AppendAnswer(nil, g.hello())
+	version, err := wire.ReadMarker(conn, wire.FromHost)
 	if err != nil {
 		return
 	}
-	b := wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Nonce: item.Marker.Nonce, Version: wire.ProtocolVersion})
-	if b, err = wire.AppendChunk(b, generation, hello); err != nil {
+	b, err := wire.AppendAnswer(wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion), g.hello())
+	if err != nil {
 		return
 	}
-	if _, err := conn.Write(b); err != nil || item.Marker.Version != wire.ProtocolVersion {
+	if _, err := conn.Write(b); err != nil || version != wire.ProtocolVersion {
 		return
 	}
-	l := &link{Conn: conn, in: in, out: wire.NewMuxWriter(conn, generation), generation: generation}
-	defer l.out.End()
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput, cfg.EnableKeepAlive, cfg.StreamOpenTimeout = io.Discard, false, 0
-	mux, err := yamux.Server(l, cfg)
+	mux, err := yamux.Server(conn, cfg)
 	if err != nil {
 		return
 	}

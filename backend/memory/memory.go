@@ -323,11 +323,6 @@ func (b *Backend) Dial(ctx context.Context, id string) (io.ReadWriteCloser, erro
 	return host, nil
 }
 
-// Connect opens a stream beside the owner's.
-func (b *Backend) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return b.Dial(ctx, id)
-}
-
 // Ping describes the engine that there is not.
 func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	if err := b.begin(ctx, Call{Op: OpPing}); err != nil {

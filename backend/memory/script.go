@@ -170,6 +170,5 @@ func (e *engine) answer(c Command) Answer {
 
 var _ interface {
 	backend.SandboxBackend
-	backend.Connector
 	backend.WorkspaceKeeper
 } = (*Backend)(nil)

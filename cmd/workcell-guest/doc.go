@@ -1,5 +1,5 @@
-// Command workcell-guest is the main process of every Workcell sandbox: it runs commands and serves files for a host
-// that speaks the protocol of docs/guest-protocol.md over its standard input and output.
+// Command workcell-guest is the main process of every Workcell sandbox: it runs commands and serves files for hosts
+// that speak the protocol of docs/guest-protocol.md over a Unix socket in the abstract namespace.
 //
 //	workcell-guest [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
 //	workcell-guest --listen-fd FD [--workdir DIR] [--scratch DIR] [--orphan-timeout DURATION] [--ephemeral]
@@ -12,8 +12,8 @@
 //	workcell-guest tools ls [SERVER] | search WORDS | show NAME | call NAME [JSON|-] [--save PATH] [--timeout DURATION]
 //	workcell-guest version
 //
-// launch isolates its own process as a sandbox and becomes the guest in it, with an inherited socket in place
-// of the standard streams (package internal/guest/launch).
+// launch isolates its process as a sandbox and becomes the guest in it, with an inherited socket instead
+// (package internal/guest/launch).
 //
 // connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. With --report
 // it first writes the output of report.

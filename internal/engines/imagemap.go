@@ -46,7 +46,6 @@ func (m ImageMap) image(ref string) string {
 // driver is what every driver of Set can do on its own system, beyond the contract as well.
 type driver interface {
 	backend.SandboxBackend
-	backend.Connector
 	backend.WorkspaceKeeper
 	backend.EnvironmentKeeper
 	backend.ImageChecker

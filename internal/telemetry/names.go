@@ -43,13 +43,12 @@ const (
 
 // Spans of drivers, behind the driver's name and a dot: "docker.Create".
 const (
-	SpanDriverCreate  = "Create"
-	SpanDriverPull    = "Pull"
-	SpanDriverStart   = "Start"
-	SpanDriverStop    = "Stop"
-	SpanDriverDial    = "Dial"
-	SpanDriverConnect = "Connect"
-	SpanDriverRemove  = "Remove"
+	SpanDriverCreate = "Create"
+	SpanDriverPull   = "Pull"
+	SpanDriverStart  = "Start"
+	SpanDriverStop   = "Stop"
+	SpanDriverDial   = "Dial"
+	SpanDriverRemove = "Remove"
 
 	SpanDriverSnapshot = "Snapshot"
 	SpanDriverRollback = "Rollback"

@@ -28,7 +28,6 @@ type Engine interface {
 	Stop(ctx context.Context, id string) error
 	Remove(ctx context.Context, id string, opts backend.RemoveOptions) error
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
-	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	Ping(ctx context.Context) (backend.EngineInfo, error)
 	// FindImage returns the id of an image that is there, by its full reference.
 	FindImage(ctx context.Context, ref string) (id string, err error)
@@ -129,14 +128,9 @@ func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
 }
 
-// Dial opens the sandbox's own stream to its guest.
+// Dial opens a new stream to the guest.
 func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
-}
-
-// Connect opens a further stream to the guest.
-func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return Admit(ctx, d.calls, telemetry.SpanDriverConnect, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Connect(ctx, id) })
 }
 
 // Ping asks the engine whether it is there, and what it is.

@@ -50,7 +50,7 @@ func start(t testing.TB) (*guesttest.Guest, *client.Conn) {
 	return g, dial(t, g)
 }
 
-// dial connects to a guest's own stream.
+// dial connects to a guest.
 func dial(t testing.TB, g *guesttest.Guest) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), g.Dial(), nil)

@@ -1,12 +1,11 @@
 // Package client is the host's side of the guest protocol (docs/guest-protocol.md).
 //
-// A [Conn] runs over any stream that reaches a guest: the attached standard streams of a container, a FIFO, a pipe. It
-// treats the guest as a stranger: every size, id and state in an answer is checked before it is used.
+// A [Conn] runs over a stream that reaches a guest and that no other host uses. It treats the guest as a stranger: every
+// size, id and state in an answer is checked before it is used.
 package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -32,9 +31,6 @@ const (
 type Options struct {
 	// HandshakeTimeout bounds New; zero means 10 s.
 	HandshakeTimeout time.Duration
-	// Fresh: no host ever sent anything to this guest over this stream, so that New need not flush the rest
-	// of a broken chunk out of it.
-	Fresh bool
 }
 
 // Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
@@ -48,8 +44,8 @@ type Conn struct {
 	closed  chan struct{} // closed when Close has ended the session
 }
 
-// New takes over rw: it finds the guest behind whatever an earlier host left in the stream, and reads its hello. It
-// closes rw when it fails. The Conn's goroutines end with Close or when the stream ends.
+// New takes over rw and reads the guest's hello. It closes rw when it fails. The Conn's goroutines end with Close or when
+// the stream ends.
 func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, error) {
 	var o Options
 	if opts != nil {
@@ -62,7 +58,7 @@ func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, erro
 		fmt.Errorf("%w within %v", ErrNoAnswer, o.HandshakeTimeout))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
-	c, err := handshake(rw, o)
+	c, err := handshake(rw)
 	if !stop() || err != nil {
 		_ = rw.Close() // the error below says more
 		if c != nil {
@@ -76,26 +72,13 @@ func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, erro
 	return c, nil
 }
 
-func handshake(rw io.ReadWriteCloser, o Options) (*Conn, error) {
-	var nonce wire.Nonce
-	if _, err := rand.Read(nonce[:]); err != nil {
-		return nil, err
+func handshake(rw io.ReadWriteCloser) (*Conn, error) {
+	if _, err := rw.Write(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	}
-	out := make([]byte, 0, wire.FlushSize+wire.MarkerSize)
-	if !o.Fresh {
-		out = out[:wire.FlushSize]
-	}
-	out = wire.AppendMarker(out, wire.FromHost, wire.Marker{Nonce: nonce, Version: wire.ProtocolVersion})
-	sent := make(chan error, 1)
-	// Beside the read: the guest may have to get rid of older output before it reads on.
-	go func() { _, err := rw.Write(out); sent <- err }()
-
-	link := newHostLink(rw, nonce)
+	link := newHostLink(rw)
 	if err := link.awaitAck(); err != nil {
 		return nil, err
-	}
-	if err := <-sent; err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	}
 	hello, err := readHello(link)
 	if err != nil {
@@ -160,7 +143,7 @@ func (c *Conn) Close() error {
 		defer close(c.closed)
 		c.link.fail(errClosed)
 		bye := make(chan struct{})
-		go func() { c.link.out.Bye(); close(bye) }()
+		go func() { _ = c.session.GoAway(); close(bye) }() // fails when the connection has ended
 		select {
 		case <-bye:
 		case <-time.After(closeTimeout): // the stream is stuck; closing it below frees the goroutine

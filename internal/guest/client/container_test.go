@@ -82,7 +82,7 @@ func TestContainerGuestIsOpaque(t *testing.T) {
 	})
 }
 
-// Hosts that come through the engine's exec share the guest with the owner of its stream.
+// Hosts that come through the engine's exec share the guest.
 func TestContainerConnect(t *testing.T) {
 	t.Parallel()
 	sandbox, owner := startSandbox(t, guesttest.ContainerOptions{})
@@ -91,7 +91,7 @@ func TestContainerConnect(t *testing.T) {
 	mustRun(t, owner, req)
 	all := []*client.Conn{owner}
 	for range 3 {
-		c, err := client.New(testContext(t), sandbox.Connect(), &client.Options{Fresh: true})
+		c, err := client.New(testContext(t), sandbox.Connect(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

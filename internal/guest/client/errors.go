@@ -12,8 +12,6 @@ var (
 	ErrConnLost = errors.New("connection to the guest agent lost")
 	// ErrNoAnswer: the guest did not say hello in time.
 	ErrNoAnswer = fmt.Errorf("%w: no response", ErrConnLost)
-	// ErrSuperseded: another host process took over this stream.
-	ErrSuperseded = fmt.Errorf("%w: another host took it over", ErrConnLost)
 	// ErrProtocol: the guest sent something that it must not send.
 	ErrProtocol = errors.New("protocol error of the guest agent")
 

@@ -21,10 +21,10 @@ import (
 // so.
 func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *client.Conn {
 	t.Helper()
-	c, err := client.New(context.Background(), fakeGuest(goodHello, func(guest net.Conn, in *wire.LinkReader, generation uint32) {
+	c, err := client.New(context.Background(), fakeGuest(goodHello, func(guest net.Conn) {
 		cfg := yamux.DefaultConfig()
 		cfg.LogOutput, cfg.EnableKeepAlive = io.Discard, false
-		mux, err := yamux.Server(&chunkConn{Conn: guest, in: in, out: wire.NewMuxWriter(guest, generation)}, cfg)
+		mux, err := yamux.Server(guest, cfg)
 		if err != nil {
 			return
 		}

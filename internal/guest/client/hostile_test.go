@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,23 +21,19 @@ import (
 var goodHello = wire.Hello{Protocol: wire.ProtocolVersion, PID: 1, BootID: "boot", Workdir: "/workspace"}
 
 // fakeGuest answers a handshake with hello and then hands the rest to serve.
-func fakeGuest(hello any, serve func(rw net.Conn, in *wire.LinkReader, generation uint32)) io.ReadWriteCloser {
+func fakeGuest(hello any, serve func(rw net.Conn)) io.ReadWriteCloser {
 	host, guest := net.Pipe()
 	go func() {
 		defer guest.Close()
-		in := wire.NewLinkReader(guest, wire.FromHost)
-		item, err := in.Next()
-		if err != nil || item.Marker == nil {
+		version, err := wire.ReadMarker(guest, wire.FromHost)
+		if err != nil {
 			return
 		}
-		gen := item.Generation
-		b := wire.AppendMarker(nil, wire.FromGuest, *item.Marker)
-		answer, _ := wire.AppendAnswer(nil, hello)
-		b, _ = wire.AppendChunk(b, gen, answer)
+		b, _ := wire.AppendAnswer(wire.AppendMarker(nil, wire.FromGuest, version), hello)
 		if _, err := guest.Write(b); err != nil || serve == nil {
 			return
 		}
-		serve(guest, in, gen)
+		serve(guest)
 	}()
 	return host
 }
@@ -64,22 +61,31 @@ func TestHostileHello(t *testing.T) {
 
 func TestHostileHandshake(t *testing.T) {
 	t.Parallel()
-	for name, say := range map[string]func(net.Conn){
-		"silence":     func(net.Conn) {},
-		"end":         func(c net.Conn) { _ = c.Close() },
-		"noise":       func(c net.Conn) { _, _ = c.Write(noise(1 << 20)) },
-		"other nonce": func(c net.Conn) { _, _ = c.Write(wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Version: 1})) },
-		"endless ack magic": func(c net.Conn) {
-			m := wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Version: 1})
-			_, _ = c.Write(bytes.Repeat(m[:31], 10000))
+	marker := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
+	say := func(b []byte) func(net.Conn) { return func(c net.Conn) { _, _ = c.Write(b) } }
+	for name, tc := range map[string]struct {
+		say  func(net.Conn)
+		want error
+		text string
+	}{
+		"silence":       {func(net.Conn) {}, client.ErrNoAnswer, ""},
+		"end":           {func(c net.Conn) { _ = c.Close() }, client.ErrConnLost, ""},
+		"half a marker": {say(marker[:31]), client.ErrNoAnswer, ""},
+		"no hello":      {say(marker), client.ErrNoAnswer, ""},
+		"noise":         {say(noise(1 << 20)), client.ErrProtocol, ""},
+		"a host":        {say(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)), client.ErrProtocol, ""},
+		// An old guest says its version and waits for another host.
+		"old guest": {
+			say(wire.AppendMarker(nil, wire.FromGuest, 1)), client.ErrProtocol,
+			"version 1 of the protocol, this host version 2; remove the sandbox",
 		},
 	} {
 		host, guest := net.Pipe()
 		var peer sync.WaitGroup
 		peer.Go(func() { _, _ = io.Copy(io.Discard, guest) })
-		peer.Go(func() { say(guest) })
+		peer.Go(func() { tc.say(guest) })
 		_, err := client.New(testContext(t), host, &client.Options{HandshakeTimeout: 500 * time.Millisecond})
-		if !errors.Is(err, client.ErrConnLost) {
+		if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = guest.Close()
@@ -93,6 +99,33 @@ func muxHeader(version, kind byte, flags uint16, stream, length uint32) []byte {
 		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}
 }
 
+// FuzzHostileStream: whatever follows a hello, the host's calls and its connection end with an error of the connection.
+func FuzzHostileStream(f *testing.F) {
+	f.Add(muxHeader(0, wire.MuxData, 0, 1, 12))
+	f.Add(append(muxHeader(0, wire.MuxWindowUpdate, 2, 1, 1<<20), muxHeader(0, wire.MuxGoAway, 0, 0, 0)...))
+	f.Add(append(muxHeader(0, wire.MuxPing, 2, 0, 0), 1, 2, 3))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := client.New(testContext(t), fakeGuest(goodHello, func(guest net.Conn) {
+			var read sync.WaitGroup
+			read.Go(func() { _, _ = io.Copy(io.Discard, guest) })
+			_, _ = guest.Write(b)
+			_ = guest.Close()
+			read.Wait()
+		}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Health(testContext(t)); err == nil {
+			t.Error("a request was answered")
+		}
+		<-c.Done()
+		if err := c.Err(); !errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrProtocol) {
+			t.Errorf("ended with %v", err)
+		}
+		_ = c.Close()
+	})
+}
+
 func TestHostileMultiplexer(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string][]byte{
@@ -104,11 +137,10 @@ func TestHostileMultiplexer(t *testing.T) {
 		"enormous data":     muxHeader(0, wire.MuxData, 0, 1, 1<<30),
 		"data beyond limit": muxHeader(0, wire.MuxData, 0, 1, 1<<20+1),
 	} {
-		c, err := client.New(testContext(t), fakeGuest(goodHello, func(rw net.Conn, _ *wire.LinkReader, gen uint32) {
+		c, err := client.New(testContext(t), fakeGuest(goodHello, func(rw net.Conn) {
 			var read sync.WaitGroup
 			read.Go(func() { _, _ = io.Copy(io.Discard, rw) })
-			b, _ := wire.AppendChunk(nil, gen, frame)
-			_, _ = rw.Write(b)
+			_, _ = rw.Write(frame)
 			read.Wait()
 		}), nil)
 		if err != nil {
@@ -126,36 +158,13 @@ func TestHostileMultiplexer(t *testing.T) {
 	}
 }
 
-// chunkConn is a guest's end of a link, for a multiplexer.
-type chunkConn struct {
-	net.Conn
-	in   *wire.LinkReader
-	out  *wire.MuxWriter
-	rest []byte
-}
-
-func (c *chunkConn) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		item, err := c.in.Next()
-		if err != nil {
-			return 0, err
-		}
-		c.rest = item.Body
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
-}
-
-func (c *chunkConn) Write(p []byte) (int, error) { return c.out.Write(p) }
-
 // liar connects to a guest that answers every request with the same frames.
 func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 	t.Helper()
-	c, err := client.New(testContext(t), fakeGuest(goodHello, func(guest net.Conn, in *wire.LinkReader, generation uint32) {
+	c, err := client.New(testContext(t), fakeGuest(goodHello, func(guest net.Conn) {
 		cfg := yamux.DefaultConfig()
 		cfg.LogOutput, cfg.EnableKeepAlive = io.Discard, false
-		mux, err := yamux.Server(&chunkConn{Conn: guest, in: in, out: wire.NewMuxWriter(guest, generation)}, cfg)
+		mux, err := yamux.Server(guest, cfg)
 		if err != nil {
 			return
 		}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,91 +11,68 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// hostLink is the host's end of the link: the stream that the multiplexer runs on.
-type hostLink struct {
-	rw    io.ReadWriteCloser
-	in    *wire.LinkReader
-	out   *wire.MuxWriter
-	nonce wire.Nonce
+// readSize is how much one read of the stream may take.
+const readSize = 256 << 10
 
-	rest    []byte // of the current chunk
-	guarded bool   // what comes is the multiplexer's
-	guard   muxGuard
+// hostLink is the host's end of the stream that the multiplexer runs on.
+type hostLink struct {
+	rw  io.ReadWriteCloser
+	in  *bufio.Reader
+	out *wire.MuxWriter
+
+	guarded bool // what comes is the multiplexer's
+	frames  wire.MuxFrames
 
 	mu    sync.Mutex // guards cause
 	cause error      // why the link ended, the first reason counts
 
 	closing sync.Once
+	err     error // of closing
 }
 
-func newHostLink(rw io.ReadWriteCloser, nonce wire.Nonce) *hostLink {
-	in := wire.NewLinkReader(rw, wire.FromGuest)
-	in.Await(nonce)
-	return &hostLink{
-		rw:    rw,
-		in:    in,
-		out:   wire.NewMuxWriter(rw, nonce.Generation()),
-		nonce: nonce,
-	}
+func newHostLink(rw io.ReadWriteCloser) *hostLink {
+	return &hostLink{rw: rw, in: bufio.NewReaderSize(rw, readSize), out: wire.NewMuxWriter(rw)}
 }
 
-// awaitAck drops all that the guest sent before it saw our preamble.
+// awaitAck reads which version the guest speaks.
 func (l *hostLink) awaitAck() error {
-	item, err := l.in.Next()
-	if err != nil {
+	version, err := wire.ReadMarker(l.in, wire.FromGuest)
+	switch {
+	case errors.Is(err, wire.ErrMarker):
+		return protocolErrorf("%v", err)
+	case err != nil:
 		return fmt.Errorf("%w: %v", ErrConnLost, err)
-	}
-	if item.Marker.Version != wire.ProtocolVersion {
-		return protocolErrorf("it uses version %d of the link, this host uses %d",
-			item.Marker.Version, wire.ProtocolVersion)
+	case version != wire.ProtocolVersion:
+		return protocolErrorf("it speaks version %d of the protocol, this host version %d; remove the sandbox and "+
+			"create it again, or use the Workcell that created it", version, wire.ProtocolVersion)
 	}
 	return nil
 }
 
-// Read returns the bytes of this generation's chunks.
+// Read returns the bytes of the guest after checking them.
 func (l *hostLink) Read(p []byte) (int, error) {
-	for len(l.rest) == 0 {
-		body, err := l.next()
-		if err != nil {
-			l.fail(err)
-			return 0, l.reason()
-		}
-		l.rest = body
-	}
-	n := copy(p, l.rest)
+	n, err := l.in.Read(p)
 	if l.guarded {
-		if err := l.guard.check(l.rest[:n]); err != nil {
-			l.fail(err)
+		if bad := l.frames.Follow(p[:n], checkFrame); bad != nil {
+			l.fail(bad)
 			return 0, l.reason()
 		}
 	}
-	l.rest = l.rest[n:]
-	return n, nil
-}
-
-func (l *hostLink) next() ([]byte, error) {
-	item, err := l.in.Next()
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("%w: the stream ended", ErrConnLost)
-	case errors.Is(err, ErrSuperseded): // a stream that can have one holder only reports that itself
-		return nil, ErrSuperseded
+		l.fail(fmt.Errorf("%w: the stream ended", ErrConnLost))
 	case err != nil:
-		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
-	case item.Marker != nil || item.Generation != l.nonce.Generation():
-		return nil, ErrSuperseded
-	case len(item.Body) == 0:
-		return nil, fmt.Errorf("%w: closed by the guest agent", ErrConnLost)
+		l.fail(fmt.Errorf("%w: %v", ErrConnLost, err))
+	default:
+		return n, nil
 	}
-	return item.Body, nil
+	return n, l.reason()
 }
 
 // Write is called by the multiplexer.
 func (l *hostLink) Write(p []byte) (int, error) {
 	n, err := l.out.Write(p)
-	if errors.Is(err, ErrSuperseded) {
-		l.fail(ErrSuperseded)
-	} else if err != nil {
+	if err != nil {
 		l.fail(fmt.Errorf("%w: %v", ErrConnLost, err))
 	}
 	return n, err
@@ -102,12 +80,8 @@ func (l *hostLink) Write(p []byte) (int, error) {
 
 // Close ends the stream.
 func (l *hostLink) Close() error {
-	var err error
-	l.closing.Do(func() {
-		err = l.rw.Close()
-		l.out.End()
-	})
-	return err
+	l.closing.Do(func() { l.err = l.rw.Close() })
+	return l.err
 }
 
 // fail records why the link ended.
@@ -139,47 +113,15 @@ func (l *hostLink) explain(err error) error {
 	return protocolErrorf("%v", err)
 }
 
-// muxGuard checks the multiplexer's frames as they come in, before the multiplexer sees them. A guest may only answer:
-// it opens no streams and sends no pings of its own, each of which would cost the host memory.
-type muxGuard struct {
-	head [wire.MuxHeaderSize]byte
-	have int   // bytes of head
-	skip int64 // bytes of data that follow
-}
-
-func (g *muxGuard) check(p []byte) error {
-	for len(p) > 0 {
-		if g.skip > 0 {
-			n := min(int64(len(p)), g.skip)
-			g.skip -= n
-			p = p[n:]
-			continue
-		}
-		n := copy(g.head[g.have:], p)
-		g.have += n
-		p = p[n:]
-		if g.have < len(g.head) {
-			return nil
-		}
-		g.have = 0
-		if err := g.header(); err != nil {
-			return err
-		}
+// checkFrame checks a header of the multiplexer before the multiplexer sees it. A guest may only answer: it opens no
+// streams and asks with no pings, each of which would cost the host memory.
+func checkFrame(head []byte) error {
+	kind, flags, length := head[1], binary.BigEndian.Uint16(head[2:]), binary.BigEndian.Uint32(head[8:])
+	if head[0] != 0 || kind > wire.MuxGoAway || flags&wire.MuxFlagSYN != 0 {
+		return protocolErrorf("multiplexer frame version %d, type %d, flags %d", head[0], kind, flags)
 	}
-	return nil
-}
-
-func (g *muxGuard) header() error {
-	kind, flags := g.head[1], binary.BigEndian.Uint16(g.head[2:])
-	length := binary.BigEndian.Uint32(g.head[8:])
-	if g.head[0] != 0 || kind > wire.MuxGoAway || flags&wire.MuxFlagSYN != 0 {
-		return protocolErrorf("multiplexer frame version %d, type %d, flags %d", g.head[0], kind, flags)
-	}
-	if kind == wire.MuxData {
-		if length > receiveWindow {
-			return protocolErrorf("multiplexer frame of %d bytes", length)
-		}
-		g.skip = int64(length)
+	if kind == wire.MuxData && length > receiveWindow {
+		return protocolErrorf("multiplexer frame of %d bytes", length)
 	}
 	return nil
 }

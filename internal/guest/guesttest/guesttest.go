@@ -5,11 +5,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,7 +35,7 @@ type Guest struct {
 	Workdir string
 	PID     int
 
-	stream *pipe
+	socket string
 	log    *buffer
 }
 
@@ -53,18 +53,21 @@ func Start(t testing.TB, opts *Options) *Guest {
 	if o.Binary == "" {
 		o.Binary = unpacked(t)
 	}
-	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch}
+	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch, "--listen-fd", "3"}
 	args = append(args, o.Args...)
 	g := &Guest{Workdir: o.Workdir, log: new(buffer)}
 	cmd := exec.Command(o.Binary, args...)
 	cmd.Stderr = g.log
-	stream, err := start(cmd)
+	in, err := g.start(t, cmd)
 	if err != nil {
 		t.Fatalf("guesttest: %v", err)
 	}
-	g.stream, g.PID = stream, cmd.Process.Pid
+	g.PID = cmd.Process.Pid
 	t.Cleanup(func() {
-		if err := stream.end(); err != nil {
+		_ = in.Close() // ends the guest
+		late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+		defer late.Stop()
+		if err := cmd.Wait(); err != nil {
 			t.Errorf("guesttest: the guest ended badly: %v\n%s", err, g.log)
 		}
 		if t.Failed() {
@@ -72,6 +75,40 @@ func Start(t testing.TB, opts *Options) *Guest {
 		}
 	})
 	return g
+}
+
+// start starts the guest with a socket to listen on, and returns its input.
+func (g *Guest) start(t testing.TB, cmd *exec.Cmd) (io.Closer, error) {
+	dir, err := os.MkdirTemp("", "guest") // t.TempDir makes names too long for sockets
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	g.socket = filepath.Join(dir, "s")
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: g.socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	file, err := listener.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cmd.ExtraFiles = []*os.File{file}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	// A file that was just written can be busy while another test forks.
+	for range 3000 {
+		if err = cmd.Start(); !errors.Is(err, errBusy) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return in, err
 }
 
 // tempDir is a directory without links in its path.
@@ -99,142 +136,19 @@ func unpacked(t testing.TB) string {
 	return name
 }
 
-// Dial returns the guest's own stream. Closing it leaves the guest running, as the end of an attach does: the
-// stream can be dialled again, and a newer host takes it over from an older one.
-func (g *Guest) Dial() io.ReadWriteCloser { return g.stream.attach() }
+// Dial connects to the guest. Closing the stream leaves the guest running. If the guest has ended, so has the stream.
+func (g *Guest) Dial() io.ReadWriteCloser {
+	conn, err := net.Dial("unix", g.socket)
+	if err != nil {
+		ours, theirs := net.Pipe()
+		_ = theirs.Close() // cannot fail
+		return ours
+	}
+	return conn
+}
 
 // Log is what the guest wrote to its standard error so far.
 func (g *Guest) Log() string { return g.log.String() }
-
-// start starts cmd with pipes.
-func start(cmd *exec.Cmd) (*pipe, error) {
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	// A file that was just written can be busy while another test forks.
-	for range 3000 {
-		if err = cmd.Start(); !errors.Is(err, errBusy) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p := &pipe{cmd: cmd, in: in, out: out}
-	p.cond = sync.NewCond(&p.mu)
-	go p.read()
-	return p, nil
-}
-
-// pipe is a process's standard streams. Like an engine it hands the output to the attached host and drops it when
-// nobody is.
-type pipe struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out io.ReadCloser
-
-	mu    sync.Mutex // guards the fields below
-	cond  *sync.Cond
-	users []*attachment
-	ended bool
-}
-
-func (p *pipe) read() {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := p.out.Read(buf)
-		p.mu.Lock()
-		for _, a := range p.users {
-			for a.pending.Len() > 1<<20 && !a.closed {
-				p.cond.Wait()
-			}
-			if !a.closed {
-				a.pending.Write(buf[:n])
-			}
-		}
-		p.ended = p.ended || err != nil
-		p.cond.Broadcast()
-		p.mu.Unlock()
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (p *pipe) attach() *attachment {
-	a := &attachment{p: p}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.users = append(p.users, a)
-	return a
-}
-
-// end closes the process's input and waits for it.
-func (p *pipe) end() error {
-	p.mu.Lock()
-	for _, a := range p.users {
-		a.closed = true
-	}
-	p.mu.Unlock()
-	p.cond.Broadcast()
-	_ = p.in.Close() // ends the guest
-	late := time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() })
-	defer late.Stop()
-	p.mu.Lock()
-	for !p.ended {
-		p.cond.Wait()
-	}
-	p.mu.Unlock()
-	return p.cmd.Wait()
-}
-
-// attachment is one host's use of a pipe.
-type attachment struct {
-	p       *pipe
-	pending bytes.Buffer // guarded by p.mu, as is closed
-	closed  bool
-}
-
-func (a *attachment) Read(b []byte) (int, error) {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	for a.pending.Len() == 0 && !a.closed && !a.p.ended {
-		a.p.cond.Wait()
-	}
-	if a.closed {
-		return 0, os.ErrClosed
-	}
-	if a.pending.Len() == 0 {
-		return 0, io.EOF
-	}
-	defer a.p.cond.Broadcast()
-	return a.pending.Read(b)
-}
-
-func (a *attachment) Write(b []byte) (int, error) {
-	a.p.mu.Lock()
-	closed := a.closed
-	a.p.mu.Unlock()
-	if closed {
-		return 0, os.ErrClosed
-	}
-	return a.p.in.Write(b)
-}
-
-func (a *attachment) Close() error {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	a.closed = true
-	a.p.users = slices.DeleteFunc(slices.Clone(a.p.users), func(u *attachment) bool { return u == a })
-	a.p.cond.Broadcast()
-	return nil
-}
 
 // buffer is a bytes.Buffer for concurrent use.
 type buffer struct {

@@ -18,7 +18,7 @@ func (s *Server) handleHealth(r *request) error {
 		Zombies:       proc.Zombies(),
 		CPUMillis:     cpuMillis(),
 		WorkspaceUsed: s.quotas.Workspace.Now(),
-		Secondary:     int(s.secondary.Load()),
+		Hosts:         int(s.hosts.Load()),
 		Claimed:       s.claimed.get(),
 	}
 	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()

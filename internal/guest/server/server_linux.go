@@ -72,13 +72,13 @@ type Server struct {
 
 	services map[string]*service // by name; never changed
 
-	secondary atomic.Int64 // connections on streams of their own
-	dials     atomic.Int64 // open connections to ports
-	memory    *proc.Memory
-	orphan    *lease
-	claimed   claim
-	quotas    disk.Quotas
-	admit     func() (disk.Marks, error) // waits until a command may start
+	hosts   atomic.Int64 // that are connected
+	dials   atomic.Int64 // open connections to ports
+	memory  *proc.Memory
+	orphan  *lease
+	claimed claim
+	quotas  disk.Quotas
+	admit   func() (disk.Marks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
@@ -136,7 +136,7 @@ func (s *Server) limitDisk() error {
 	return err
 }
 
-// Close kills all commands and releases what the guest holds. The links must have ended.
+// Close kills all commands and releases what the guest holds. The connections must have ended.
 func (s *Server) Close() error {
 	s.orphan.count(1) // the server itself, for good
 	s.quotas.Close()

@@ -3,6 +3,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -87,48 +88,21 @@ func TestClosedWorkdir(t *testing.T) {
 // raw does the handshake by hand and returns a multiplexer.
 func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	t.Helper()
-	n := wire.Nonce{1, 2, 3, 4}
-	go func() {
-		_, _ = rw.Write(wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: wire.ProtocolVersion}))
-	}()
-	in := wire.NewLinkReader(rw, wire.FromGuest)
-	conn := &linkConn{Conn: rw, in: in, out: wire.NewMuxWriter(rw, n.Generation())}
-	if item, err := in.Next(); err != nil || item.Marker == nil {
-		t.Fatalf("%+v, %v", item, err)
+	go func() { _, _ = rw.Write(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)) }()
+	if version, err := wire.ReadMarker(rw, wire.FromGuest); err != nil || version != wire.ProtocolVersion {
+		t.Fatal(version, err)
 	}
-	if _, err := wire.ReadFrame(conn, nil); err != nil {
+	if _, err := wire.ReadFrame(rw, nil); err != nil {
 		t.Fatal(err)
 	}
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
-	mux, err := yamux.Client(conn, cfg)
+	mux, err := yamux.Client(rw, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = mux.Close() })
 	return mux
-}
-
-type linkConn struct {
-	net.Conn
-	in   *wire.LinkReader
-	out  *wire.MuxWriter
-	rest []byte
-}
-
-func (c *linkConn) Write(p []byte) (int, error) { return c.out.Write(p) }
-
-func (c *linkConn) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		item, err := c.in.Next()
-		if err != nil {
-			return 0, err
-		}
-		c.rest = item.Body
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
 }
 
 // Whatever a host asks, it gets an answer, and the connection lives on.
@@ -192,48 +166,20 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	}
 }
 
-func TestOtherLinkVersion(t *testing.T) {
+// TestOtherVersion: a host of another version learns only the guest's. What is no host learns nothing.
+func TestOtherVersion(t *testing.T) {
 	s, _ := newServer(t)
-	host := pipe(t, s)
-	n := wire.Nonce{9}
-	go func() {
-		_, _ = host.Write(wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: 99}))
-	}()
-	in := wire.NewLinkReader(host, wire.FromGuest)
-	in.Await(n)
-	item, err := in.Next()
-	if err != nil || item.Marker.Version != wire.ProtocolVersion {
-		t.Errorf("%+v, %v", item, err)
-	}
-	// The guest stays available to a host that it understands.
-	c, err := client.New(context.Background(), host, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Close()
-}
-
-// A host whose session has ended and that does not know it is told.
-func TestChunkOfAnEndedGeneration(t *testing.T) {
-	s, _ := newServer(t)
-	host := pipe(t, s)
-	n := wire.Nonce{1, 1, 1, 1}
-	chunk, err := wire.AppendChunk(nil, 0x01010101, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		b := wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: wire.ProtocolVersion})
-		_, _ = host.Write(append(append(b, chunk...), chunk...)) // a host that ends, and sends more
-	}()
-	in := wire.NewLinkReader(host, wire.FromGuest)
-	for {
-		item, err := in.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if item.Marker == nil && len(item.Body) == 0 && item.Generation == 0x01010101 {
-			return
+	const other = 99
+	own := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
+	for name, tc := range map[string]struct{ say, want []byte }{
+		"version": {wire.AppendMarker(nil, wire.FromHost, other), own},
+		"noise":   {make([]byte, wire.MarkerSize), nil},
+		"a guest": {own, nil},
+	} {
+		host := pipe(t, s)
+		go func() { _, _ = host.Write(tc.say) }()
+		if got, err := io.ReadAll(host); err != nil || !bytes.Equal(got, tc.want) {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

@@ -67,12 +67,12 @@ func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler
 	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
 }
 
-// serveSession serves a host's streams until its session ends. Requests may still be ending then.
-func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
+// serveSession serves a host's streams until its session ends, and returns why. Requests may still be ending then.
+func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 	for {
 		st, err := mux.AcceptStream()
 		if err != nil {
-			return
+			return err
 		}
 		if mux.NumStreams() > maxStreams {
 			s.requests.Go(func() {

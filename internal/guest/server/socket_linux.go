@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxConns bounds the secondary connections.
+	// maxConns bounds the hosts that are connected.
 	maxConns = 32
 	// acceptPause is how long accepting rests after it failed.
 	acceptPause = 50 * time.Millisecond
@@ -75,7 +75,9 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 		go func() {
 			defer func() { <-slots }()
 			defer s.guard("a connection")
-			_ = s.ServeConn(conn) // its end is no news
+			if err := s.ServeConn(conn); err != nil && !errors.Is(err, io.EOF) {
+				s.logf("a connection ended: %v", err)
+			}
 		}()
 	}
 }

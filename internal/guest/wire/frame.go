@@ -42,7 +42,7 @@ const (
 	MaxHead = 4 << 20
 	// MaxBody bounds the bulk bytes of a request or an answer.
 	MaxBody = 4 << 20
-	// MaxData bounds the body of a data frame. With its prefix and the multiplexer's header it just fills a chunk.
+	// MaxData bounds the body of a data frame.
 	MaxData = 60 << 10
 	// InlineData is how many bytes of standard input or of a file travel inside a request instead of behind it.
 	InlineData = MaxData

@@ -346,9 +346,8 @@ type Health struct {
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
 	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
 	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
-	// Secondary is how many hosts are connected by other streams than the one that the sandbox was started with, so the one
-	// that asks included. Of that stream it does not show at once that its host has died.
-	Secondary int `json:"secondary,omitempty"`
+	// Hosts is how many hosts are connected, the one that asks included.
+	Hosts int `json:"hosts,omitempty"`
 	// Claimed is the Owner of the sandbox's ClaimRequest.
 	Claimed string `json:"claimed,omitempty"`
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"strings"
 	"sync"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -20,59 +19,8 @@ import (
 	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/gather"
 )
-
-// Dial connects to the guest's socket, or attaches to its standard streams where only the engine reaches it.
-func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	_, pid, err := b.running(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if s, err := b.reach(ctx, id, pid); !errors.Is(err, kit.ErrElsewhere) {
-		return s, err
-	}
-	q := url.Values{"stream": {"1"}, "stdin": {"1"}, "stdout": {"1"}}
-	return b.hijack(ctx, "attach", "/containers/"+id+"/attach", q, nil)
-}
-
-// reach connects to the guest's socket as a process of this machine, which an engine behind a local socket most likely runs
-// its containers on. Such a stream is a third faster than the engine's, and the engine may be away.
-func (b *driver) reach(ctx context.Context, id string, pid int) (io.ReadWriteCloser, error) {
-	if !strings.HasPrefix(b.api.DaemonHost(), "unix://") {
-		return nil, kit.ErrElsewhere
-	}
-	s, err := kit.ReachGuest(ctx, id, pid, func(ctx context.Context) (int, error) {
-		_, now, err := b.running(ctx, id)
-		return now, lost(err)
-	})
-	if err != nil && ctx.Err() != nil {
-		return nil, b.calls.Fail(ctx, "dial", ctx.Err())
-	}
-	return s, err
-}
-
-// running makes sure that a sandbox can be spoken to, and may be: to attach to a stopped one would wait for its start. It
-// returns the id of the sandbox's first process, too.
-func (b *driver) running(ctx context.Context, id string) (backend.Info, int, error) {
-	res, err := b.own(ctx, id)
-	if err != nil {
-		return backend.Info{}, 0, err
-	}
-	if err := b.settle(ctx, res); err != nil {
-		return backend.Info{}, 0, err
-	}
-	info := describeContainer(res)
-	switch info.State {
-	case backend.StateRunning:
-	case backend.StatePaused: // its processes continue when it is resumed
-		return info, 0, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
-	default:
-		return info, 0, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
-	}
-	return info, res.State.Pid, b.guardNetwork(ctx, res)
-}
 
 // hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses
 // the answer's status.

@@ -16,12 +16,10 @@ import (
 // TestSilentConnEnds: a connection on which no host sends anything ends although nobody closes the stream.
 func TestSilentConnEnds(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		next *wire.Marker
-		want error
-	}{
-		"before the preamble": {nil, os.ErrDeadlineExceeded},
-		"after it":            {&wire.Marker{Nonce: wire.Nonce{1}, Version: wire.ProtocolVersion}, errSilent},
+	for name, said := range map[string][]byte{
+		"before the preamble": nil,
+		"within it":           wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)[:7],
+		"after it":            wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,11 +30,12 @@ func TestSilentConnEnds(t *testing.T) {
 			t.Cleanup(func() { _ = s.Close() }) // nothing ran
 			host, guest := net.Pipe()
 			defer host.Close()
-			l := s.newLink(guest, true)
-			l.own, l.silence, l.next = true, 30*time.Millisecond, c.next
+			c := s.newConn(guest)
+			c.silence = 30 * time.Millisecond
 			go io.Copy(io.Discard, host) //nolint:errcheck // ends with the pipe
-			if err := l.serve(); !errors.Is(err, c.want) {
-				t.Errorf("ended with %v, want %v", err, c.want)
+			go host.Write(said)          //nolint:errcheck // as above
+			if err := c.serve(); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("ended with %v, want ErrDeadlineExceeded", err)
 			}
 		})
 	}

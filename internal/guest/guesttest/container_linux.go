@@ -5,13 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // ContainerOptions refine StartContainer. Zero fields mean the defaults of a sandbox.
@@ -48,7 +55,7 @@ func StartContainer(t testing.TB, o ContainerOptions) *Container {
 	if err != nil {
 		t.Fatalf("guesttest: %v", err)
 	}
-	args := []string{"run", "-d", "-i", "--label", "dev.workcell.guesttest=1", "--log-driver", "none", "--network", "none",
+	args := []string{"run", "-d", "--label", "dev.workcell.guesttest=1", "--log-driver", "none", "--network", "none",
 		"--read-only", "--user", o.User, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp",
 		"-v", c.Workdir + ":/workspace", "-v", o.Binary + ":/.workcell/workcell-guest:ro", "-w", "/workspace",
 		"--entrypoint", "/.workcell/workcell-guest"}
@@ -73,13 +80,39 @@ func StartContainer(t testing.TB, o ContainerOptions) *Container {
 	return c
 }
 
-// Dial attaches to the container's own stream.
+// Dial connects to the guest's socket, from the container's network namespace.
 func (c *Container) Dial() io.ReadWriteCloser {
 	c.t.Helper()
-	return c.docker("attach", "--sig-proxy=false", c.Name)
+	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", c.Name).Output()
+	if err != nil {
+		c.t.Fatalf("guesttest: docker inspect: %v\n%s", err, stderr(err))
+	}
+	var conn *net.UnixConn
+	dialed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		ns, err := os.Open("/proc/" + strings.TrimSpace(string(pid)) + "/ns/net")
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			_ = ns.Close() // only a handle
+		}
+		for end := time.Now().Add(time.Minute); err == nil; time.Sleep(10 * time.Millisecond) {
+			var dialErr error
+			if conn, dialErr = wire.DialSocket(wire.SocketName); dialErr == nil || time.Now().After(end) {
+				err = dialErr
+				break
+			}
+		}
+		dialed <- err
+	}()
+	if err := <-dialed; err != nil {
+		c.t.Fatalf("guesttest: %v", err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() }) // it may have been closed before
+	return conn
 }
 
-// Connect opens a stream of its own through the engine's exec.
+// Connect opens a stream through the engine's exec.
 func (c *Container) Connect() io.ReadWriteCloser {
 	c.t.Helper()
 	return c.docker("exec", "-i", c.Name, "/.workcell/workcell-guest", "connect")

@@ -7,15 +7,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
-// TestConnectWithoutProcess: who may enter the sandbox's network namespace on the engine's own machine comes in without a
+// TestDialWithoutProcess: who may enter the sandbox's network namespace on the engine's own machine comes in without a
 // process of the engine's in the sandbox, for which a sandbox whose commands use up its processes may have no room. Others
 // are served by one, as TestRemoteEngine shows.
-func TestConnectWithoutProcess(t *testing.T) {
+func TestDialWithoutProcess(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
-	rw, err := b.Connect(t.Context(), info.ID)
-	if got := backendtest.Sh(t, backendtest.Connect(t, rw, err), "echo connected"); got != "connected\n" {
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo connected"); got != "connected\n" {
 		t.Errorf("output %q", got)
 	}
 	res, err := engineAPI(t).ContainerInspect(t.Context(), info.ID)

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Stream is what a guest serves a host over. Deadlines keep a host that stopped reading from holding the guest.
+type Stream interface {
+	io.ReadWriteCloser
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
+// Bounds of a connection.
+const (
+	writePatience = 20 * time.Second // for a host to take writeSize bytes
+	writeSize     = 64 << 10
+	readSize      = 64 << 10
+	streamClosing = 30 * time.Second
+	// sendWindow is how much a host may send ahead. With yamux's default of 256 KiB a host behind an engine's exec mostly
+	// waits for permission to send.
+	sendWindow = 1 << 20
+)
+
+var errVersion = errors.New("the host speaks another version of the link")
+
+// sessionConn is one host's connection: the stream below its multiplexer.
+type sessionConn struct {
+	s       *Server
+	rw      Stream
+	in      *bufio.Reader
+	out     *wire.MuxWriter
+	frames  wire.MuxFrames
+	silence time.Duration // after which a host is gone
+	bye     atomic.Bool   // the host said that it leaves, and gave up what it waits for
+}
+
+// ServeConn serves a host and closes the connection at its end, or when the host is silent: an engine can hold a
+// bridge's input open after the host died, and the bridge waits for this end.
+func (s *Server) ServeConn(rw Stream) error { return s.newConn(rw).serve() }
+
+func (s *Server) newConn(rw Stream) *sessionConn {
+	out := wire.NewMuxWriter(&deadlineWriter{rw})
+	return &sessionConn{s: s, rw: rw, in: bufio.NewReaderSize(rw, readSize), out: out, silence: hostSilence}
+}
+
+func (c *sessionConn) serve() error {
+	defer c.rw.Close()
+	if err := c.rw.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
+		return err
+	}
+	version, err := wire.ReadMarker(c.in, wire.FromHost)
+	if err != nil {
+		return err
+	}
+	c.s.hosts.Add(1) // before the host knows that it is connected
+	defer c.s.hosts.Add(-1)
+	if err := c.greet(version); err != nil {
+		return err
+	}
+	mux, err := yamux.Server(c, muxConfig())
+	if err != nil {
+		return err
+	}
+	c.s.orphan.count(1)
+	defer c.s.orphan.count(-1)
+	err = c.s.serveSession(mux, c)
+	_ = mux.Close() // it has ended already, this waits for its goroutines
+	return err
+}
+
+// greet sends the acknowledgement and the hello. A host of another version gets the first only.
+func (c *sessionConn) greet(version uint16) error {
+	b := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
+	var err error
+	if version == wire.ProtocolVersion {
+		if b, err = wire.AppendAnswer(b, c.s.hello()); err != nil {
+			return err
+		}
+	}
+	if _, err = (&deadlineWriter{c.rw}).Write(b); err == nil && version != wire.ProtocolVersion {
+		err = errVersion
+	}
+	return err
+}
+
+func muxConfig() *yamux.Config {
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput = io.Discard
+	cfg.EnableKeepAlive = false // the host sends heartbeats, Read notices when they stop
+	cfg.ConnectionWriteTimeout = writePatience
+	cfg.StreamCloseTimeout = streamClosing
+	cfg.StreamOpenTimeout = 0
+	cfg.MaxStreamWindowSize = sendWindow
+	return cfg
+}
+
+// deadlineWriter bounds every write.
+type deadlineWriter struct{ rw Stream }
+
+func (d *deadlineWriter) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, writeSize) {
+		if err := d.rw.SetWriteDeadline(time.Now().Add(writePatience)); err != nil {
+			return n, err
+		}
+		m, err := d.rw.Write(part)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// Read returns the multiplexer its bytes. A host that was silent for too long, or said farewell, is gone.
+func (c *sessionConn) Read(p []byte) (int, error) {
+	if c.bye.Load() {
+		return 0, io.EOF
+	}
+	if err := c.rw.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
+		return 0, err
+	}
+	n, err := c.in.Read(p)
+	_ = c.frames.Follow(p[:n], func(header []byte) error { // which returns none
+		if header[1] == wire.MuxGoAway {
+			c.bye.Store(true)
+		}
+		return nil
+	})
+	return n, err
+}
+
+func (c *sessionConn) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// Close makes pending Reads and Writes return.
+func (c *sessionConn) Close() error { return c.rw.Close() }
