@@ -184,6 +184,9 @@ func (d *Document) Outputs() []string {
 	return d.Sandbox.Outputs
 }
 
+// Text returns the file as it was read, without its byte order mark.
+func (d *Document) Text() string { return d.parts.text }
+
 // looksLikeSandbox finds misspellings: Genkit ignores keys it does not know, and the agent would run without a sandbox.
 func looksLikeSandbox(key string) bool {
 	if strings.HasPrefix(key, "sandbox.") {

@@ -2,11 +2,15 @@ package workflow
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -66,6 +70,25 @@ func answer(out AgentOutput) any {
 	}
 	return out.Text
 }
+
+// ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, by which the AgentRunner must
+// know the agent. The run has the agent's input and outputs.
+func ForAgent(doc *frontmatter.Document) *Workflow {
+	name := strings.ToValidUTF8(strings.TrimSuffix(filepath.Base(doc.File), ".prompt"), "_")
+	sum := sha256.Sum256([]byte(doc.Text()))
+	body := &agentBody{agent: name, file: doc}
+	s := &step{id: "agent", typ: TypeAgent, retry: retry{attempts: 1}, body: body}
+	s.seq = &sequence{steps: []*step{s}, index: map[string]int{s.id: 0}, scope: "the workflow"}
+	return &Workflow{
+		ID: name, Description: doc.Meta.Description, Path: doc.File, Hash: hex.EncodeToString(sum[:]),
+		MaxSteps: defaultMaxSteps, Timeout: maxTimeout,
+		src: yamlnode.NewSource(doc.File, doc.Text()), outputs: doc.Outputs(), agent: doc,
+		steps: s.seq, all: s.seq.steps,
+	}
+}
+
+// Agent returns the agent of a workflow that ForAgent made, and nil for other workflows.
+func (wf *Workflow) Agent() *frontmatter.Document { return wf.agent }
 
 // Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as nobody
 // changes it.

@@ -156,7 +156,11 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		spanCtx = context.WithValue(spanCtx, handledKey{}, true)
 	}
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
-	return ex.perform(hosttools.WithStep(ex.label(spanCtx, nil), ex.path, ex.visit))
+	spanCtx = ex.label(spanCtx, nil)
+	if ex.run.wf.agent == nil || ex.run.opts.Within == nil { // else a coding agent starts a new conversation
+		spanCtx = hosttools.WithStep(spanCtx, ex.path, ex.visit)
+	}
+	return ex.perform(spanCtx)
 }
 
 // perform runs the step's body under the step's timeout, inside a step of the Genkit flow.

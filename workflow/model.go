@@ -69,6 +69,7 @@ type Workflow struct {
 	outputsAt []*yaml.Node          // each where the file has it
 	input     *schema
 	vars      []assignment
+	agent     *frontmatter.Document // of ForAgent; nil for a file of steps
 	steps     *sequence
 	all       []*step // in order of the file, nested ones after the step they are part of
 }

@@ -96,8 +96,12 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	var missing *transfer.MissingError
 	if errors.As(err, &missing) {
-		at := r.wf.outputsAt[missing.First]
-		return &Error{Code: codeOutputs, Where: fmt.Sprintf("%s:%d:%d", r.wf.Path, at.Line, at.Column), Message: missing.Error()}
+		e := &Error{Code: codeOutputs, Message: missing.Error()}
+		if r.wf.agent == nil {
+			at := r.wf.outputsAt[missing.First]
+			e.Where = fmt.Sprintf("%s:%d:%d", r.wf.Path, at.Line, at.Column)
+		}
+		return e
 	}
 	return err
 }

@@ -157,7 +157,9 @@ func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
-	ctx = hosttools.WithWorkflow(ctx, r.wf.ID)
+	if r.wf.agent == nil {
+		ctx = hosttools.WithWorkflow(ctx, r.wf.ID)
+	}
 	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
