@@ -244,7 +244,7 @@ func (o *opening) failure() error {
 
 // request renders the prompt and applies the options.
 func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions) (*ai.GenerateActionOptions, error) {
-	variables, err := a.checked(input)
+	variables, err := templateInput(a.doc, a.InputSchema(), input)
 	if err != nil {
 		return nil, err
 	}

@@ -315,7 +315,7 @@ input:
 		"several":      {obj{"n": "x", "flag": 1}, ": input flag must be true or false, not the number 1; input n must be a whole number, not text"},
 		"not for JSON": {obj{"n": 1, "lang": func() {}}, "cannot encode the input as JSON: json: unsupported type: func()"},
 	} {
-		err := a.CheckInput(tt.input)
+		err := tools.CheckInput(a.Document(), tt.input)
 		_, ran := a.Run(context.Background(), tt.input, nil)
 		switch {
 		case tt.want == "" && (err != nil || ran != nil):
@@ -331,11 +331,12 @@ input: {schema: {type: object, additionalProperties: false, properties: {lang: {
 ---
 x`)
 	for name, want := range map[string]string{"lnag": ": unknown input lnag, did you mean lang?", "colour": ": unknown input colour, available: flag, lang"} {
-		if err := closed.CheckInput(obj{name: "c"}); err == nil || !strings.HasSuffix(err.Error(), want) {
+		if err := tools.CheckInput(closed.Document(), obj{name: "c"}); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	if err := r.agent("open", "---\nmodel: "+model+"\n---\nx").CheckInput(obj{"a": 1}); err != nil {
+	open := r.agent("open", "---\nmodel: "+model+"\n---\nx")
+	if err := tools.CheckInput(open.Document(), obj{"a": 1}); err != nil {
 		t.Errorf("without a schema: %v", err)
 	}
 }

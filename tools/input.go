@@ -10,25 +10,42 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// CheckInput reports whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
-// The error names each field that does not fit, never its value, and wraps backend.ErrInvalid. Names that are missing
-// come from `input.default` of the file.
-func (a *Agent) CheckInput(input map[string]any) error {
-	_, err := a.checked(input)
+// InputSchema returns the JSON Schema of an agent's input, nil if the file has none. The agent need not be loaded.
+func InputSchema(doc *frontmatter.Document) (map[string]any, error) {
+	source, err := doc.Source()
 	if err != nil {
-		return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
+		return nil, err
+	}
+	parsed, err := parseSource(string(source))
+	if err != nil || parsed.Input.Schema == nil {
+		return nil, err
+	}
+	return picoschema(parsed.Input.Schema)
+}
+
+// CheckInput returns nil if an input fits the input schema of an agent's file. Agent.Run makes the same check first.
+// The error names each field that does not fit, never its value, and wraps backend.ErrInvalid. Missing fields come from
+// `input.default` of the file. The agent need not be loaded.
+func CheckInput(doc *frontmatter.Document, input map[string]any) error {
+	schema, err := InputSchema(doc)
+	if err == nil {
+		_, err = templateInput(doc, schema, input)
+	}
+	if err != nil {
+		return fmt.Errorf("agent %s (%s): %w", promptName(doc.File), doc.File, err)
 	}
 	return nil
 }
 
-// checked returns the template's data: the input over the file's defaults.
-func (a *Agent) checked(input map[string]any) (any, error) {
-	data := maps.Clone(a.doc.Meta.Input)
+// templateInput returns the template's data: the input over the file's defaults.
+func templateInput(doc *frontmatter.Document, schema, input map[string]any) (any, error) {
+	data := maps.Clone(doc.Meta.Input)
 	if data == nil {
 		data = map[string]any{}
 	}
@@ -37,7 +54,6 @@ func (a *Agent) checked(input map[string]any) (any, error) {
 	if err != nil {
 		return nil, &inputError{err.Error()}
 	}
-	schema := a.InputSchema()
 	if schema == nil {
 		return variables, nil
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,7 @@ const (
 	taskWorkflow = "workflow"
 )
 
-// taskRunner runs agents and workflows for MCP clients as `agent run` and `run` do.
+// taskRunner runs agents and workflows for MCP clients as `workcell run` does.
 type taskRunner struct {
 	*app
 	manager *session.Manager
@@ -101,7 +102,7 @@ func (r *taskRunner) addAgents(dir string) error {
 		}
 		r.tasks[name] = mcpTask{
 			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
-			path: path, agents: map[string]string{name: path},
+			path: path, agents: map[string]string{name: path}, wf: workflow.ForAgent(doc),
 		}
 	}
 	return nil
@@ -166,6 +167,10 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if !ok {
 		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "task not found", "")
 	}
+	input, err := t.input(req)
+	if err != nil {
+		return mcpserver.TaskResult{}, inputError(err)
+	}
 	shared, err := r.host(ctx, t)
 	if err != nil {
 		return mcpserver.TaskResult{}, err
@@ -180,42 +185,61 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 			req.Report(fmt.Sprintf("%s: %s (%d s)", agent, e.Tool, int64(e.Duration.Seconds())))
 		}
 	}
-	if t.wf != nil {
-		return r.runWorkflow(ctx, &own, t.wf, req)
-	}
-	agent := own.agents[t.Name]
-	input, err := agentInput(inputFields(agent.InputSchema()), req.Fields, req.Text)
-	if err == nil {
-		err = errors.Unwrap(agent.CheckInput(input)) // without the path of the agent's file
-	}
+	answered := own.alone(t.wf)
+	run, _ := session.RunFromContext(ctx)
+	kept, err := r.snapshots(own.m.Owner())
 	if err != nil {
-		return mcpserver.TaskResult{}, inputError(err)
+		return mcpserver.TaskResult{}, err
 	}
-	res, err := own.run(ctx, t.Name, input)
-	if err != nil {
-		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model, CostUSD: taskCost(res)}, err
+	engine := workflow.NewEngine(own.m, &own, &workflow.Options{
+		Within: &run, Results: string(kept), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
+		Logger: r.logger(), OnEvent: func(ev workflow.Event) {
+			if ev.Kind == workflow.EventStepStarted && t.Kind == taskWorkflow {
+				req.Report("step " + ev.Path)
+			}
+		},
+	})
+	res, err := engine.Run(ctx, t.wf, input)
+	if res == nil {
+		return mcpserver.TaskResult{}, err
 	}
-	out := mcpserver.TaskResult{
-		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls, CostUSD: taskCost(res),
+	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
+	if text, ok := res.Output.(string); ok {
+		out.Text, out.OutputJSON = text, ""
 	}
-	if want := own.docs[t.Name].Outputs(); want != nil {
-		run, _ := session.RunFromContext(ctx)
-		box := transfer.Shared(r.manager, run)
-		made, err := transfer.Collect(ctx, box, want, nil)
-		if out.Outputs = taskOutputs(box, made.Outputs); err != nil {
-			out.Outcome = string(workflow.Failed)
-			return out, err
+	if t.Kind == taskAgent {
+		got := answered()
+		out.Steps, out.Text, out.OutputJSON, out.Model = 0, got.Text, jsonText(got.Output), got.Model
+		out.ToolCalls, out.CostUSD = cmp.Or(got.ToolCalls, int(calls.Load())), got.Executor.Cost()
+		if got.err != nil {
+			err = got.err
 		}
 	}
-	return out, nil
+	if box := transfer.Shared(r.manager, run); box != nil {
+		out.Outputs = taskOutputs(box, res.Outputs)
+	}
+	return out, err
 }
 
-// taskCost returns what a coding agent cost; nil when that is not known, or it was none.
-func taskCost(res tools.AgentResult) *float64 {
-	if res.Executor == nil || !res.Executor.Metered.CostKnown {
-		return nil
+// input returns the input of a run of the task.
+func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
+	doc := t.wf.Agent()
+	if doc == nil {
+		pairs, err := withText(inputFields(t.wf.InputSchema()), req.Fields, req.Text)
+		if err != nil {
+			return nil, err
+		}
+		return t.wf.ParseInput(pairs)
 	}
-	return &res.Executor.Metered.CostUSD
+	schema, err := tools.InputSchema(doc)
+	if err != nil {
+		return nil, err
+	}
+	input, err := agentInput(inputFields(schema), req.Fields, req.Text)
+	if err == nil {
+		err = errors.Unwrap(tools.CheckInput(doc, input)) // without the path of the agent's file
+	}
+	return input, err
 }
 
 // taskOutputs describes outputs that stay in a sandbox.
@@ -287,42 +311,6 @@ func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Pat
 		}
 	}
 	return nil, nil
-}
-
-func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Workflow, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
-	pairs, err := withText(inputFields(wf.InputSchema()), req.Fields, req.Text)
-	if err != nil {
-		return mcpserver.TaskResult{}, inputError(err)
-	}
-	input, err := wf.ParseInput(pairs)
-	if err != nil {
-		return mcpserver.TaskResult{}, inputError(err)
-	}
-	run, _ := session.RunFromContext(ctx)
-	own, err := r.snapshots(h.m.Owner())
-	if err != nil {
-		return mcpserver.TaskResult{}, err
-	}
-	engine := workflow.NewEngine(h.m, h, &workflow.Options{
-		Within: &run, Results: string(own), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
-		Logger: r.logger(), OnEvent: func(ev workflow.Event) {
-			if ev.Kind == workflow.EventStepStarted {
-				req.Report("step " + ev.Path)
-			}
-		},
-	})
-	res, err := engine.Run(ctx, wf, input)
-	if res == nil {
-		return mcpserver.TaskResult{}, err
-	}
-	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
-	if text, ok := res.Output.(string); ok {
-		out.Text, out.OutputJSON = text, ""
-	}
-	if box := transfer.Shared(r.manager, run); box != nil {
-		out.Outputs = taskOutputs(box, res.Outputs)
-	}
-	return out, err
 }
 
 // host returns the Genkit instance for a task, made when the task is run for the first time.

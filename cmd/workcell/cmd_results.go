@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/patch"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -118,28 +116,6 @@ type homecoming struct {
 	run       string
 	dir       string // that the patch is for
 	succeeded bool
-	stuck     bool // it is nowhere but in the sandbox
-}
-
-// collectAgent collects and keeps what an agent's run made.
-func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, want []string, began *transfer.Snapshot) (homecoming, error) {
-	home := homecoming{run: run.ID}
-	box := transfer.Shared(h.m, run)
-	if began != nil {
-		home.dir = began.Dir()
-	}
-	var err error
-	home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began)
-	home.stuck = err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, new(*transfer.MissingError))
-	if home.Patch == nil && len(home.Outputs) == 0 {
-		return home, err
-	}
-	kept, dirErr := h.runFiles()
-	if dirErr == nil {
-		dirErr = kept.Save(run.ID, runfiles.Made{Source: h.docs[agent].File, Workspace: home.dir, Outputs: home.Outputs, Patch: home.Patch})
-	}
-	home.stuck = home.stuck || dirErr != nil
-	return home, errors.Join(err, dirErr)
 }
 
 // bringHome puts what a run made where the flags say, and says how to have the rest.
@@ -238,18 +214,6 @@ func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archiv
 	if err != nil {
 		return "", nil, err
 	}
-	ids, err := kept.Runs()
-	if err != nil {
-		return "", nil, err
-	}
-	found := slices.DeleteFunc(slices.Clone(ids), func(run string) bool { return run != id && !abbreviates(id, run) })
-	if len(found) == 1 {
-		id = found[0]
-	}
-	made, err := kept.Open(id)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return id, made, err
-	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
 		return "", nil, err
@@ -258,6 +222,10 @@ func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archiv
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return "", nil, err
+	}
+	made, err := kept.Open(r.ID)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return r.ID, made, err
 	}
 	switch state, err := runState(ctx, j, r); {
 	case err != nil:
@@ -459,18 +427,11 @@ func newRunsRmCmd(a *app) *cobra.Command {
 	})
 }
 
-// forget deletes a run that has finished. Runs of agents have no journal.
+// forget deletes a run that has finished.
 func (a *app) forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
 	r, err := findRun(ctx, j, id)
-	if err != nil && !errors.Is(err, errNoRun) {
-		return err
-	}
 	if err != nil {
-		run, made, madeErr := a.openMade(ctx, id)
-		if madeErr != nil {
-			return err
-		}
-		return errors.Join(made.Close(), kept.Remove(run))
+		return err
 	}
 	if r.Finished.IsZero() {
 		return fail(exitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,69 +18,82 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/patch"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// runVerb returns a command that runs something: with the flags for its input and its sandboxes.
-func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
-	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
+// runVerb returns a command that runs a workflow or an agent.
+func (a *app) runVerb(cmd *cobra.Command) *cobra.Command {
+	var (
+		file   string
+		pairs  []string
+		detach bool
+	)
+	a.verb(agentsFlags|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
 	f := cmd.Flags()
-	f.StringVar(inputFile, "input-file", "", "JSON or YAML input `FILE`, or - for standard input; "+over+" overrides it")
-	f.StringVar(&a.Workspace, "workspace", "", "`DIR` to copy into the "+sandboxes)
+	f.StringArrayVar(&pairs, "input", nil,
+		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
+	f.StringVar(&file, "input-file", "",
+		"JSON or YAML input `FILE`, or - for standard input; --input and INPUT override it")
+	f.StringVar(&a.Workspace, "workspace", "",
+		"`DIR` to copy into the run's sandboxes instead of workspace: in the workflow")
 	f.StringVar(&a.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
 	f.BoolVar(&a.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
 	f.BoolVar(&a.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
 	f.StringVar(&a.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
 	f.BoolVar(&a.Keep, "keep", false,
 		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
+	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		wf, agents, err := loadWorkflow(args[0], a.Agents)
+		if err != nil {
+			return err
+		}
+		input, err := a.input(wf, file, append(pairs, args[1:]...))
+		if err != nil {
+			return err
+		}
+		if detach {
+			return a.detach(cmd, wf, agents, input)
+		}
+		return a.run(cmd.Context(), wf, agents, input)
+	}
 	return cmd
 }
 
 func newRunCmd(a *app) *cobra.Command {
-	var (
-		file   string
-		pairs  []string
-		detach bool
-	)
-	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes instead of workspace: in the workflow", &cobra.Command{
-		Use:   "run WORKFLOW.yaml [flags]",
-		Short: "Run a workflow",
-		Long: `Run a workflow and print its result. The agents in a workflow share one sandbox. It is removed when the run ends,
-even if the run fails. Progress is printed to standard error. Press Ctrl-C to stop the run.
+	return a.runVerb(&cobra.Command{
+		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
+		Short: "Run a workflow or an agent",
+		Long: `Run a workflow and print its result, or run an agent and print its answer. The agents in a workflow share
+one sandbox. It is removed when the run ends, even if the run fails. Progress is printed to standard error. Press Ctrl-C
+to stop the run.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
 run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
 default).
 
-Agents are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless you set --agents.
+The agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless
+you set --agents. INPUT is for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text for the
+agent's only input field or for its field named input or task.
+
 With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
 run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
+			"  workcell run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell runs logs --follow $(workcell run --detach fix.yaml)",
 		Args: runArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if detach {
-				return a.detach(cmd, args[0], file, pairs)
-			}
-			return a.run(cmd.Context(), args[0], file, pairs)
-		},
 	})
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
-	cmd.Flags().StringArrayVar(&pairs, "input", nil,
-		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
-	return cmd
 }
 
-// runArgs wants one workflow. What else people write there is what `agent run` takes.
+// runArgs requires a file. Only agents accept more arguments.
 func runArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasSuffix(args[0], agentExt) {
-		return usageError(fmt.Errorf("%s is an agent, not a workflow", args[0]), "to run it, use `workcell agent run "+args[0]+"`")
+		return nil
 	}
 	if len(args) > 1 && strings.Contains(args[1], "=") {
 		return usageError(fmt.Errorf("%s is not a workflow", clip(args[1], 60)), "pass workflow inputs with --input "+clip(args[1], 60))
@@ -89,16 +101,28 @@ func runArgs(cmd *cobra.Command, args []string) error {
 	return cobra.ExactArgs(1)(cmd, args)
 }
 
-func (a *app) run(ctx context.Context, path, file string, pairs []string) error {
-	wf, agents, err := loadWorkflow(path, a.Agents)
-	if err != nil {
-		return err
-	}
-	input, err := workflowInput(a.stdin, wf, file, pairs)
-	if err != nil {
-		return err
-	}
-	a.reportStrange(input, wf.InputSchema())
+func newAgentCmd(a *app) *cobra.Command {
+	cmd := a.runVerb(&cobra.Command{
+		Use:   "run FILE.prompt [INPUT…] [flags]",
+		Short: "Run an agent and print its answer",
+		Long: `Run an agent and print its answer, as ` + "`workcell run FILE.prompt`" + ` does. INPUT is NAME=VALUE, or
+NAME=@FILE to read the value from a file.
+
+INPUT can also be plain text, for the agent's only input field or for its field named input or task.`,
+		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
+			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !strings.HasSuffix(args[0], agentExt) {
+				return usageError(fmt.Errorf("%s is not an agent", args[0]),
+					"agent files end in "+agentExt+"; to run a workflow, use `workcell run`")
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		},
+	})
+	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
+}
+
+func (a *app) run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
 	workspace := a.place(wf)
 	if workspace.Dir != "" {
 		a.reportSkipped(ctx, workspace)
@@ -113,20 +137,21 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	defer j.Close() // every entry was on the disk before the run went on
 	a.pruneRuns(ctx, j)
 	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
-		note, err := h.note(path)
+		note, err := h.note(wf.Path)
 		if err != nil {
 			return err
 		}
-		return h.execute(ctx, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+		return h.execute(ctx, j, wf, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			return e.Run(ctx, wf, input)
 		})
 	})
 }
 
 // execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
-func (h *host) execute(ctx context.Context, j runstore.Store, note string,
+func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workflow, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
 	h.onTool = h.p.tool
+	answered := h.alone(wf)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go state.AwaitLost(ctx, h.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
@@ -162,14 +187,18 @@ func (h *host) execute(ctx context.Context, j runstore.Store, note string,
 		return runError(err)
 	}
 	h.showKept(ctx, res.RunID)
-	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
+	got := answered()
+	if got.err != nil {
+		err = got.err // which does not name the step
+	}
+	if werr := h.printResult(wf, res, got, err); werr != nil {
 		return errors.Join(err, werr)
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
 		err = cause
 	}
 	if res.Unfinished != nil {
-		return errors.Join(runError(err), h.leave(ctx, session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}, "workcell runs resume "+res.RunID))
+		return errors.Join(runError(err), h.leave(ctx, res.RunID))
 	}
 	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
 	home := h.bringHome(homecoming{
@@ -245,25 +274,7 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 	return writeLines(w, "  ", res.Output)
 }
 
-func newAgentCmd(a *app) *cobra.Command {
-	file := ""
-	cmd := a.runVerb(0, &file, "INPUT", "agent's sandbox", &cobra.Command{
-		Use:   "run FILE.prompt [INPUT…] [flags]",
-		Short: "Run an agent and print its answer",
-		Long: `Run an agent and print its answer. INPUT is NAME=VALUE, or NAME=@FILE to read the value from a file.
-
-INPUT can also be plain text, for the agent's only input field or for its field named input or task.`,
-		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
-			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.runAgent(cmd.Context(), args[0], file, args[1:])
-		},
-	})
-	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
-}
-
-// agentOutput is what `agent run` prints.
+// agentOutput is the result of the run of an agent.
 type agentOutput struct {
 	Agent        string `json:"agent"`
 	RunID        string `json:"run_id"`
@@ -300,137 +311,78 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 	}
 }
 
-func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
-	if !strings.HasSuffix(path, agentExt) {
-		return usageError(fmt.Errorf("%s is not an agent", path), "agent files end in "+agentExt+"; to run a workflow, use `workcell run`")
-	}
-	if _, err := os.Stat(path); err != nil {
-		return fail(exitInvalid, err, "")
-	}
-	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	if err := a.forgetOldRuns(ctx); err != nil {
-		return err
-	}
-	return a.withHost(ctx, map[string]string{name: path}, true, func(ctx context.Context, h *host) error {
-		input, err := agentArgs(a.stdin, h.agents[name], file, args)
-		if err != nil {
-			return err
-		}
-		if err := h.agents[name].CheckInput(input); err != nil {
-			return fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
-		}
-		return h.executeAgent(ctx, name, input)
-	})
+// answer is the answer of an agent, or its failure.
+type answer struct {
+	tools.AgentResult
+	err error
 }
 
-// leave leaves the sandboxes of a run that have what could not be brought home, and says how to have it.
-func (h *host) leave(ctx context.Context, run session.Run, again string) error {
+// alone makes the host keep the answer if wf runs a single agent. The function returns the answer, which is empty if no
+// agent has run in this process.
+func (h *host) alone(wf *workflow.Workflow) func() answer {
+	var kept atomic.Pointer[answer]
+	if wf.Agent() != nil {
+		if h.p != nil {
+			h.p.kind = "agent"
+		}
+		h.onReply = func(res tools.AgentResult, err error) { kept.Store(&answer{res, err}) }
+	}
+	return func() answer {
+		if got := kept.Load(); got != nil {
+			return *got
+		}
+		return answer{}
+	}
+}
+
+// leave keeps the sandboxes of a run whose results are not collected, and prints how to collect them.
+func (h *host) leave(ctx context.Context, runID string) error {
 	if h.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")
 	}
 	ctx = context.WithoutCancel(ctx)
 	list, err := h.m.List(ctx)
 	if err != nil {
-		h.p.Line("the results of run %s are still in its sandbox, which cannot be listed: %v", run.ID, err)
+		h.p.Line("the results of run %s are still in its sandbox, which cannot be listed: %v", runID, err)
 	}
 	for _, s := range list {
-		if s.Run == run.ID {
-			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sessions cp %s:. DIR", s.ID, run.ID, s.ID)
+		if s.Run == runID {
+			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sessions cp %[1]s:. DIR",
+				s.ID, runID)
 		}
 	}
-	if again != "" {
-		h.p.Line("after you fix the problem, collect the results with: %s", again)
-	}
+	h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
 	return h.m.Detach(ctx)
 }
 
-// agentWorkspace takes what the sandboxes of an agent's run begin with; nil for nothing. end must be called when the run has
-// ended, with whether what it made is nowhere but in its sandbox: the patch can then be told only with this.
-func (h *host) agentWorkspace(ctx context.Context, run string) (began *transfer.Snapshot, end func(stuck bool) error, err error) {
-	if h.Workspace == "" {
-		return nil, func(bool) error { return nil }, nil
+// printResult prints the result of a run: for a workflow of ForAgent, the agent's answer. err is the run's.
+func (h *host) printResult(wf *workflow.Workflow, res *workflow.Result, got answer, err error) error {
+	if wf.Agent() == nil {
+		return h.print(res, func(w io.Writer) error { return resultTable(w, res) })
 	}
-	own, err := h.snapshots(h.m.Owner())
-	if err != nil {
-		return nil, nil, err
-	}
-	kept, err := h.runFiles()
-	if err != nil {
-		return nil, nil, err
-	}
-	if began, err = transfer.NewSnapshot(ctx, transfer.Place{Dir: h.Workspace}, own.Base(run)); err != nil {
-		return nil, nil, fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "pass the directory to copy with --workspace DIR")
-	}
-	h.reportSkipped(ctx, transfer.Place{Dir: h.Workspace})
-	return began, func(stuck bool) error {
-		if !stuck {
-			return own.Clear()
+	if got.Text == "" { // the agent did not answer, or it answered before the run was interrupted
+		if text, ok := res.Output.(string); ok {
+			got.Text = text
+		} else {
+			got.Output = res.Output
 		}
-		err := kept.TakeBase(run, own)
-		if err == nil {
-			h.p.Line("original copy of %s: %s", h.Workspace, kept.Base(run))
-		}
-		return err
-	}, nil
-}
-
-// executeAgent runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
-func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) error {
-	h.onTool = h.p.tool
-	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
-	want := h.docs[name].Outputs()
-	if err := h.checkHome(want, h.Workspace); err != nil {
-		return err
 	}
-	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
-	began, drop, err := h.agentWorkspace(ctx, run.ID)
-	if err != nil {
-		return err
+	if err != nil && got.Text == "" { // else the user has paid for the answer
+		return nil
 	}
-	if began != nil {
-		base = began.Into(base)
-	}
-	ctx = session.WithBase(session.WithRun(ctx, run), base)
-	h.keepTrace(run.ID)
-	h.p.Line("run %s started: agent %s", run.ID, name)
-	h.p.Status("agent " + name)
-	res, runErr := h.run(ctx, name, input)
-	h.p.Status("")
-	home, err := h.collectAgent(ctx, name, run, want, began)
-	home.succeeded = runErr == nil && err == nil
-	if home.stuck {
-		err = errors.Join(err, h.leave(ctx, run, ""))
-	} else {
-		// The end of the manager leaves what the run's own end keeps, and nothing else.
-		err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
-	}
-	err = errors.Join(runErr, err, drop(home.stuck))
-	h.showKept(ctx, run.ID)
-	err = runError(err)
-	if runErr == nil || res.Text != "" { // the user has paid for the answer
-		err = errors.Join(err, h.printAgent(name, res, home))
-	}
-	if home.stuck {
-		return err
-	}
-	return errors.Join(err, h.bringHome(home))
-}
-
-// printAgent prints the answer of an agent.
-func (h *host) printAgent(name string, res tools.AgentResult, home homecoming) error {
 	out := agentOutput{
-		Agent: name, RunID: home.run, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
-		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
-		Outputs: slices.Sorted(maps.Keys(home.Outputs)), Executor: newExecutorOutput(res.Executor),
+		Agent: wf.ID, RunID: res.RunID, Model: got.Model, Text: got.Text, Output: got.Output, Turns: got.Turns,
+		ToolCalls: got.ToolCalls, InputTokens: got.InputTokens, OutputTokens: got.OutputTokens,
+		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Executor: newExecutorOutput(got.Executor),
 	}
-	if home.Patch != nil {
-		stat := home.Patch.Stat()
+	if res.Patch != nil {
+		stat := res.Patch.Stat()
 		out.Patch = &stat
 	}
 	return h.print(out, func(w io.Writer) error {
-		if res.Output != nil {
-			return writeLines(w, "", res.Output)
+		if out.Output != nil {
+			return writeLines(w, "", out.Output)
 		}
-		return writeLines(w, "", res.Text)
+		return writeLines(w, "", out.Text)
 	})
 }

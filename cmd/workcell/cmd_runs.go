@@ -37,7 +37,7 @@ func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "runs",
 		Short: "Manage runs and collect their results",
-		Long: `List, show, resume, and cancel workflow runs, and collect the results of workflow and agent runs.
+		Long: `List, show, resume, and cancel the runs of workflows and agents, and collect their results.
 
 Each ` + "`workcell run`" + ` has a journal in the state directory. If its process is killed, the run is interrupted:
 you can resume it, or cancel it to remove its sandboxes. The journals, outputs, patches, and traces of finished runs
@@ -162,8 +162,6 @@ func runState(ctx context.Context, j runstore.Store, r runstore.Run) (string, er
 	return runInterrupted, err
 }
 
-var errNoRun = errors.New("run not found")
-
 // findRun returns a run by its id, or by the beginning of it when only one has that.
 func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
 	r, err := j.Run(ctx, id)
@@ -182,7 +180,7 @@ func findRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, er
 	}
 	switch len(found) {
 	case 0:
-		return r, fail(exitNotFound, fmt.Errorf("%w: %q", errNoRun, id), "run `workcell runs ls` to list runs")
+		return r, fail(exitNotFound, fmt.Errorf("run not found: %q", id), "run `workcell runs ls` to list runs")
 	case 1:
 		return found[0], nil
 	}
@@ -368,7 +366,7 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 			return err
 		}
 		h.resume(kept)
-		return h.execute(ctx, j, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+		return h.execute(ctx, j, wf, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			if from != "" {
 				return e.ResumeFrom(ctx, wf, entries, from)
 			}

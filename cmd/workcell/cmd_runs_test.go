@@ -8,28 +8,16 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 // TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has some.
 func TestForgetAmbiguousRun(t *testing.T) {
 	t.Parallel()
-	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-	a.stateDirFlag = t.TempDir()
-	j, err := a.openJournal(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer j.Close() // nothing is written behind the checks
+	a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")
 	kept, err := a.runFiles()
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, id := range []string{"run_aaaaaaaaaaa", "run_aaaaaaaaaab"} {
-		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventRunFinished} {
-			if err := j.Append(t.Context(), workflow.Entry{RunID: id, Seq: int64(i + 1), Kind: kind, Time: time.Now(), Workflow: "w"}); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 	if err := kept.Save("run_aaaaaaaaaab", runfiles.Made{}); err != nil {
 		t.Fatal(err)
@@ -42,4 +30,25 @@ func TestForgetAmbiguousRun(t *testing.T) {
 	} else {
 		made.Close()
 	}
+}
+
+// endedRuns returns a command whose state directory has the journals of runs that have ended.
+func endedRuns(t *testing.T, ids ...string) (*app, runstore.Store) {
+	t.Helper()
+	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
+	a.stateDirFlag = t.TempDir()
+	j, err := a.openJournal(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() }) // the last entry is on the disk
+	for _, id := range ids {
+		for i, kind := range []workflow.EventKind{workflow.EventRunStarted, workflow.EventRunFinished} {
+			e := workflow.Entry{RunID: id, Seq: int64(i + 1), Kind: kind, Time: time.Now(), Workflow: "w"}
+			if err := j.Append(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return a, j
 }

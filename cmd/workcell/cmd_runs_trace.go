@@ -50,17 +50,23 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 
 // drawTrace draws the traces of a run: one for each process that worked on it.
 func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
-	id, title, err := a.tracedRun(ctx, j, id)
-	if err != nil {
-		return err
-	}
 	dir, err := a.runFiles()
 	if err != nil {
 		return err
 	}
-	file, err := os.Open(filepath.Join(dir.Of(id), runtrace.FileName))
+	if id == "" {
+		if id, err = latestTrace(dir); err != nil {
+			return err
+		}
+	}
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(dir.Of(r.ID), runtrace.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitNotFound, fmt.Errorf("trace of run %s not found", id), "no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
+		return fail(exitNotFound, fmt.Errorf("trace of run %s not found", r.ID),
+			"no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
 	}
 	if err != nil {
 		return err
@@ -76,13 +82,13 @@ func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, a
 	}
 	traces, err := runtrace.Read(file)
 	if err != nil {
-		return fail(exitFailed, fmt.Errorf("run %s: %w", id, err), "")
+		return fail(exitFailed, fmt.Errorf("run %s: %w", r.ID, err), "")
 	}
 	if out == traceSVG {
 		if n := len(traces); n > 1 {
-			a.notice("run %s was resumed; the image shows the last of its %d traces, -o text shows all", id, n)
+			a.notice("run %s was resumed; the image shows the last of its %d traces, -o text shows all", r.ID, n)
 		}
-		return traces[len(traces)-1].SVG(a.stdout, title, runtrace.Options{All: all})
+		return traces[len(traces)-1].SVG(a.stdout, r.Workflow+" · "+r.ID, runtrace.Options{All: all})
 	}
 	for i, t := range traces {
 		if i > 0 {
@@ -103,7 +109,11 @@ func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, a
 }
 
 // latestTrace returns the run of which a span was kept last.
-func latestTrace(dir runfiles.Dir, runs []string) (latest string, err error) {
+func latestTrace(dir runfiles.Dir) (latest string, err error) {
+	runs, err := dir.Runs()
+	if err != nil {
+		return "", err
+	}
 	var last time.Time
 	for _, run := range runs {
 		if st, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil && st.ModTime().After(last) {
@@ -114,39 +124,4 @@ func latestTrace(dir runfiles.Dir, runs []string) (latest string, err error) {
 		return "", fail(exitNotFound, errors.New("no traces found"), "")
 	}
 	return latest, nil
-}
-
-// tracedRun returns the id of a run that is named by its id or the beginning of that, empty for the latest, and what it was
-// a run of. Runs of agents have no journal.
-func (a *app) tracedRun(ctx context.Context, j runstore.Store, id string) (full, title string, err error) {
-	dir, err := a.runFiles()
-	if err != nil {
-		return "", "", err
-	}
-	kept, err := dir.Runs()
-	if err != nil {
-		return "", "", err
-	}
-	if id == "" {
-		if id, err = latestTrace(dir, kept); err != nil {
-			return "", "", err
-		}
-	}
-	r, err := findRun(ctx, j, id)
-	if err == nil {
-		return r.ID, r.Workflow + " · " + r.ID, nil
-	}
-	if !errors.Is(err, errNoRun) {
-		return "", "", err
-	}
-	var found []string
-	for _, name := range kept {
-		if name == id || abbreviates(id, name) {
-			found = append(found, name)
-		}
-	}
-	if len(found) != 1 {
-		return "", "", err
-	}
-	return found[0], found[0], nil
 }

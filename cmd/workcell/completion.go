@@ -44,7 +44,8 @@ func (a *app) completeWords(cmd *cobra.Command) {
 	case strings.Contains(cmd.Use, " RUN"):
 		cmd.ValidArgsFunction = firstArgument(false, a.runIDs)
 	case strings.Contains(cmd.Use, "WORKFLOW.yaml"):
-		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt)
+		words := []cobra.Completion{"yaml", "yml", strings.TrimPrefix(agentExt, ".")}
+		cmd.ValidArgsFunction = cobra.FixedCompletions(words, cobra.ShellCompDirectiveFilterFileExt)
 	case strings.Contains(cmd.Use, "FILE.prompt"):
 		cmd.ValidArgsFunction = cobra.FixedCompletions([]cobra.Completion{strings.TrimPrefix(agentExt, ".")}, cobra.ShellCompDirectiveFilterFileExt)
 	}

@@ -55,7 +55,7 @@ func stayHere() map[string]string {
 }
 
 // detach puts a run into the queue.
-func (a *app) detach(cmd *cobra.Command, path, file string, pairs []string) error {
+func (a *app) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
 	ctx := cmd.Context()
 	flags := stayHere()
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
@@ -68,15 +68,6 @@ func (a *app) detach(cmd *cobra.Command, path, file string, pairs []string) erro
 		return err
 	}
 	defer q.Close()
-	wf, agents, err := loadWorkflow(path, a.Agents)
-	if err != nil {
-		return err
-	}
-	input, err := workflowInput(a.stdin, wf, file, pairs)
-	if err != nil {
-		return err
-	}
-	a.reportStrange(input, wf.InputSchema())
 	e, err := wf.Begin(input)
 	if err != nil {
 		return runError(err)
@@ -282,13 +273,17 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 	} else if _, scripted := scriptOf(n.Model); scripted {
 		return nil, nil, nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
 	}
-	wf, err = workflow.Load(files.Workflow, &workflow.LoadOptions{Agents: func(name string) (*frontmatter.Document, error) {
+	file := files.Workflow
+	if name, ok := strings.CutSuffix(filepath.Base(file), agentExt); ok {
+		file = files.Agents[name] // next to its partials
+	}
+	wf, err = loadFile(file, func(name string) (*frontmatter.Document, error) {
 		path, ok := files.Agents[name]
 		if !ok {
 			return nil, fmt.Errorf("the run's files do not include %s%s", name, agentExt)
 		}
 		return readAgent(path)
-	}})
+	})
 	return wf, files.Agents, remove, err
 }
 

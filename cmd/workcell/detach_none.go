@@ -24,7 +24,9 @@ func newWorkerCmd(*app) *cobra.Command {
 	}
 }
 
-func (*app) detach(*cobra.Command, string, string, []string) error { return errNoQueue }
+func (*app) detach(*cobra.Command, *workflow.Workflow, map[string]string, map[string]any) error {
+	return errNoQueue
+}
 
 func (*app) handOver(context.Context, runstore.Run, runNote) error { return errNoQueue }
 

@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,8 +49,8 @@ func (u user) leaves(why string, args ...string) (r leftRun) {
 	return r
 }
 
-// TestFullDiskAtTheEnd has the disk of the state directory be too small for what runs make. That of a workflow comes home
-// when there is room and the run is resumed; that of an agent can be copied from the sandbox, which is left.
+// TestFullDiskAtTheEnd: if the disk of the state directory has no room for the results of a workflow or an agent, its run
+// can be resumed to collect them.
 func TestFullDiskAtTheEnd(t *testing.T) {
 	t.Parallel()
 	dir, u := newDisk(t)
@@ -99,12 +97,14 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	}
 	r = u.leaves("no space left", "agent", "run", filepath.Join(files, "maker.prompt"),
 		"--model", "scripted/"+filepath.Join(files, "script.yaml"), "--workspace", write(t, map[string]string{"a.txt": "old\n"}), "--apply")
-	u.run(0, "sessions", "cp", u.only()+":out.bin", filepath.Join(files, "out.bin"))
-	if st, err := os.Stat(filepath.Join(files, "out.bin")); err != nil || st.Size() != 3_000_000 {
-		t.Errorf("copied: %v, %v", st, err)
+	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "runs", r.ID, "base.zip")); err != nil {
-		t.Error(err)
+	if out, _ := u.run(0, "runs", "resume", r.ID); out != "done\n" {
+		t.Errorf("the answer is %q", out)
+	}
+	if got, _ := u.run(0, "runs", "get", r.ID, "out.bin", "-"); len(got) != 3_000_000 {
+		t.Errorf("the output has %d bytes", len(got))
 	}
 }
 
@@ -150,9 +150,8 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAKilledAgent: what the sandboxes of an agent's run began with lies in the state directory, for the user
-// alone, goes with the run, and after a crash with the next clean-up, which leaves that of living processes.
-func TestSnapshotOfAKilledAgent(t *testing.T) {
+// TestKilledAgentRun: a run of an agent whose process was killed is resumed in its sandbox, and prints its answer.
+func TestKilledAgentRun(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
 	dir := t.TempDir()
@@ -160,49 +159,37 @@ func TestSnapshotOfAKilledAgent(t *testing.T) {
 	t.Cleanup(func() { removeSandboxes(t, u.environ, "local") })
 	files := write(t, map[string]string{
 		"waits.prompt": "---\nmodel: googleai/gemini-2.5-flash\nsandbox: {mode: code, runtime: bash}\n---\nWait.\n",
-		"quick.prompt": "---\nmodel: googleai/gemini-2.5-flash\nsandbox: {mode: code, runtime: bash}\n---\nGo.\n",
 		"script.yaml": `agents:
-  waits: [[{tool: sandbox_exec, input: {cmd: [sleep, "3600"]}}, {text: done}]]
-  quick: [[{tool: sandbox_exec, input: {cmd: ["true"]}}, {text: done}]]
+  waits:
+    - - {tool: sandbox_exec, input: {command: "echo waiting > state; while [ ! -e go ]; do sleep 0.05; done; cat go"}}
+      - {text: "answer: ${ last.stdout }"}
 `,
 	})
-	agent := func(name string) []string {
-		return []string{"agent", "run", filepath.Join(files, name), "--model", "scripted/" + filepath.Join(files, "script.yaml"), "--workspace", files}
-	}
-	snapshots := func() []string {
-		found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*", "*", "base.zip"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return found
-	}
-	cmd := u.command(agent("waits.prompt")...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = errors.Join(cmd.Process.Kill(), cmd.Wait()) }() // it is killed
-	for late := time.Now().Add(3 * time.Minute); len(snapshots()) == 0; time.Sleep(20 * time.Millisecond) {
+	r := u.start("agent", "run", filepath.Join(files, "waits.prompt"), "--workspace", files,
+		"--model", "scripted/"+filepath.Join(files, "script.yaml"))
+	r.until("run_")
+	id := r.runID()
+	for late := time.Now().Add(3 * time.Minute); u.command("sessions", "exec", id, "--", "cat", "state").Run() != nil; {
 		if time.Now().After(late) {
-			t.Fatal("there is no snapshot")
+			t.Fatalf("the agent does not wait:\n%s", r.stderr.String())
 		}
 	}
-	for _, at := range []string{"snapshots", "snapshots/*", "snapshots/*/*"} {
-		found, _ := filepath.Glob(filepath.Join(dir, at))
-		if st, err := os.Stat(slices.Max(append(found, ""))); err != nil || st.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", at, st, err)
-		}
+	began := filepath.Join(dir, "runs", id, "base.zip")
+	if st, err := os.Stat(filepath.Dir(began)); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
 	}
-	u.run(0, agent("quick.prompt")...)
-	u.run(0, "sessions", "gc", "--yes")
-	if got := snapshots(); len(got) != 1 {
-		t.Errorf("while one runs there are %v", got)
-	}
-	if err := cmd.Process.Kill(); err != nil {
+	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed
-	u.run(0, "sessions", "gc", "--yes")
-	if got := snapshots(); len(got) != 0 {
-		t.Errorf("after the crash there are %v", got)
+	<-r.done
+	if got := u.state(id); got != runInterrupted {
+		t.Errorf("the run is %s", got)
+	}
+	u.run(0, "sessions", "exec", id, "--", "sh", "-c", "echo on > go")
+	if out, _ := u.run(0, "runs", "resume", id); out != "answer: on\n" {
+		t.Errorf("the answer is %q", out)
+	}
+	if _, err := os.Stat(began); err == nil || u.state(id) != "succeeded" {
+		t.Errorf("the run is %s, its workspace %v", u.state(id), err)
 	}
 }

@@ -43,6 +43,7 @@ type host struct {
 	docs    map[string]*frontmatter.Document
 	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	onReply func(tools.AgentResult, error)        // what an agent answered; may be nil
 	approve hosttools.ApproverFunc                // asked about calls of host tools; nil for nobody
 	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
 	tel     *otelsetup.Tracing
@@ -126,6 +127,9 @@ func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 // RunAgent is the agents' side of workflow.Engine.
 func (h *host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	res, err := h.run(ctx, name, input)
+	if h.onReply != nil {
+		h.onReply(res, err)
+	}
 	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
 }
 

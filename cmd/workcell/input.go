@@ -25,6 +25,18 @@ import (
 // maxInputBytes bounds an input file and a value that is read from one.
 const maxInputBytes = 4 << 20
 
+// input returns the input of a run from a file, which may be empty, and from the arguments of a command over it.
+func (a *app) input(wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
+	if doc := wf.Agent(); doc != nil {
+		return agentArgs(a.stdin, doc, file, args)
+	}
+	input, err := workflowInput(a.stdin, wf, file, args)
+	if err == nil {
+		a.reportStrange(input, wf.InputSchema())
+	}
+	return input, err
+}
+
 // workflowInput returns a workflow's input from a file, may be empty, and what NAME=VALUE says over it.
 func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
 	input, err := readInputFile(stdin, file)
@@ -143,12 +155,16 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 }
 
 // agentArgs returns an agent's input from a file, may be empty, and the arguments of a command over it.
-func agentArgs(stdin io.Reader, agent *tools.Agent, file string, args []string) (map[string]any, error) {
+func agentArgs(stdin io.Reader, doc *frontmatter.Document, file string, args []string) (map[string]any, error) {
 	input, err := readInputFile(stdin, file)
 	if err != nil {
 		return nil, err
 	}
-	fields := inputFields(agent.InputSchema())
+	schema, err := tools.InputSchema(doc)
+	if err != nil {
+		return nil, err
+	}
+	fields := inputFields(schema)
 	args, text := splitArgs(args, fields)
 	pairs, err := parsePairs(args)
 	if err != nil {
@@ -165,6 +181,9 @@ func agentArgs(stdin io.Reader, agent *tools.Agent, file string, args []string) 
 		return nil, err
 	}
 	maps.Copy(input, values)
+	if err := tools.CheckInput(doc, input); err != nil {
+		return nil, fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
+	}
 	return input, nil
 }
 
@@ -373,12 +392,27 @@ func (a agentFiles) list() []string {
 	return slices.Compact(names)
 }
 
-// loadWorkflow loads a workflow and finds the files of its agents, which are in dir when one is given.
+// loadFile loads a workflow, or an agent as a workflow. find returns the files of a workflow's agents.
+func loadFile(path string, find func(agent string) (*frontmatter.Document, error)) (*workflow.Workflow, error) {
+	if !strings.HasSuffix(path, agentExt) {
+		return workflow.Load(path, &workflow.LoadOptions{Agents: find})
+	}
+	doc, err := checkAgent(path)
+	if err != nil {
+		return nil, err
+	}
+	return workflow.ForAgent(doc), nil
+}
+
+// loadWorkflow is loadFile, and returns the files of the agents by name. If dir is not empty, it has a workflow's agents.
 func loadWorkflow(path, dir string) (*workflow.Workflow, map[string]string, error) {
 	files := agentsFor(path, dir)
-	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+	wf, err := loadFile(path, files.known)
 	if err != nil {
 		return nil, nil, fail(exitInvalid, err, "")
+	}
+	if wf.Agent() != nil {
+		return wf, map[string]string{wf.ID: path}, nil
 	}
 	agents := map[string]string{}
 	for _, name := range wf.Agents() {

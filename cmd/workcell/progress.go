@@ -21,6 +21,7 @@ import (
 // and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
 type progress struct {
 	w    io.Writer
+	kind string // of runs: workflow or agent
 	live bool
 	now  func() time.Time
 
@@ -38,7 +39,7 @@ type progress struct {
 
 // newProgress starts telling. On a terminal it has a goroutine that redraws the live line until Close.
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
+	p := &progress{w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.live = true
 		p.stop, p.done = make(chan struct{}), make(chan struct{})
@@ -165,9 +166,9 @@ func (p *progress) Pull(ev backend.PullProgress) {
 func (p *progress) event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
-		p.Line("run %s started: workflow %s", ev.RunID, ev.Workflow)
+		p.Line("run %s started: %s %s", ev.RunID, p.kind, ev.Workflow)
 	case workflow.EventRunResumed:
-		p.Line("run %s resumed: workflow %s", ev.RunID, ev.Workflow)
+		p.Line("run %s resumed: %s %s", ev.RunID, p.kind, ev.Workflow)
 	case workflow.EventStepReplayed:
 		p.Line("  %-26s already completed", ev.Path)
 	case workflow.EventStepStarted:

@@ -327,17 +327,6 @@ func (d Dir) begun(run string) (files []string) {
 	return files
 }
 
-// TakeBase moves the workspace of a run as it began from another directory, if it is there.
-func (d Dir) TakeBase(run string, from Dir) error {
-	if _, err := os.Stat(from.Base(run)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
-		return err
-	}
-	return os.Rename(from.Base(run), d.Base(run))
-}
-
 // RemoveBegun deletes what Begun lists a run for, and leaves what else is kept of it. The run must have ended.
 func (d Dir) RemoveBegun(run string) error {
 	var errs []error
