@@ -12,6 +12,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -150,6 +151,46 @@ func continueAt(t *testing.T, isolation string, cut int) {
 		if n == 0 || n > 1 && recordedMark(kept.parts[:cut], mark) {
 			t.Errorf("cut %d: mark %s was left %d times", cut, mark, n)
 		}
+	}
+}
+
+// TestCallOnDeadSandbox verifies that a call on a sandbox that died interrupts a run that can be resumed. The resumed run
+// makes the call again.
+func TestCallOnDeadSandbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	turns := marks()
+	model, _ := r.byTurn(turns...)
+	a := r.agent("marker", fmt.Sprintf(marking, model, ""))
+	ctx := r.within(session.NewRunID(), session.Request{})
+	run, _ := session.RunFromContext(ctx)
+	second := turns[1]
+	turns[1] = func(req *ai.ModelRequest) ([]*ai.Part, error) {
+		turns[1] = second
+		s, err := r.manager.Get(run.Key("default"))
+		if err != nil {
+			return nil, err
+		}
+		if err := r.engine.die(s.Info().EngineID); err != nil {
+			return nil, err
+		}
+		return second(req)
+	}
+	kept := &tape{room: -1}
+	for _, want := range []error{backend.ErrLost, nil} {
+		rec := transcript.New("marker", "", kept.past(t), kept.write)
+		rec.Interrupts = func(_ context.Context, err error) bool { return errors.Is(err, backend.ErrLost) }
+		res, err := a.Run(transcript.With(ctx, rec), nil, nil)
+		if closed := rec.Close(); !errors.Is(closed, want) || (err == nil) != (want == nil) {
+			t.Fatalf("%+v, %v, %v; want %v", res, err, closed, want)
+		}
+		if want == nil && res.Text != "a\nb\nc\nnot_foundd\n" {
+			t.Errorf("the resumed agent answered %q", res.Text)
+		}
+	}
+	look := r.tools(codeMode())
+	if got := str(look.call(ctx, "sandbox_exec", obj{"command": "cat marks"})["stdout"]); got != "c\nd\n" { // the others left with their sandbox
+		t.Errorf("the calls left %q", got)
 	}
 }
 

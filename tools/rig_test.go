@@ -37,6 +37,7 @@ type processes struct {
 	boxes sync.Map                     // sandbox by id
 	made  atomic.Int64                 // sandboxes that there ever were
 	asked atomic.Pointer[backend.Spec] // what was asked for last
+	conns sync.Map                     // the latest connection of each
 	fail  struct {                     // called by Create and Remove, when set
 		create atomic.Pointer[func(context.Context) error]
 		remove atomic.Pointer[func() error]
@@ -115,7 +116,16 @@ func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, erro
 	if err != nil {
 		return nil, err
 	}
-	return s.guest.Dial(), nil
+	conn := s.guest.Dial()
+	p.conns.Store(id, conn)
+	return conn, nil
+}
+
+// die removes a sandbox whose connections end.
+func (p *processes) die(id string) error {
+	p.boxes.Delete(id)
+	conn, _ := p.conns.Load(id)
+	return conn.(io.Closer).Close()
 }
 
 func (p *processes) open() int                                 { return len(p.all()) }

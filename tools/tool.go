@@ -52,7 +52,7 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 			return out, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case interrupt:
+		case interrupt, b.record.Interrupted(ctx, err):
 			return nil, err
 		case !errors.As(err, &known):
 			if known = toolspec.ErrorOf(err); known.Code == toolspec.CodeInternal {

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
@@ -43,6 +45,9 @@ func (ex *execution) record(ctx context.Context) (context.Context, func() error)
 		return ex.run.record(ctx, &e)
 	}
 	rec := transcript.New(ex.agent(), ex.isolatedName(), ex.past, write)
+	rec.Interrupts = func(ctx context.Context, err error) bool {
+		return errors.Is(err, backend.ErrLost) && ex.canRepeat(ctx, err)
+	}
 	return transcript.With(ex.label(ctx, rec), rec), func() error {
 		err := rec.Close()
 		ex.run.conversations.Add(-held)

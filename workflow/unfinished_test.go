@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -175,6 +177,35 @@ steps:
 				t.Errorf("log %q, want %q; patch %v", got, test.log, res.Patch)
 			}
 		})
+	}
+}
+
+// TestLostUnderAnAgent verifies that the loss of a sandbox under an agent's call interrupts the run, whatever the agent
+// answers, unless retry or on_error handles it.
+func TestLostUnderAnAgent(t *testing.T) {
+	t.Parallel()
+	for extra, want := range map[string]bool{"": true, ", on_error: continue": false, ", retry: {max_attempts: 2, backoff: 0s}": false} {
+		var calls atomic.Int64
+		agent := agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+			if rec := transcript.Claim(ctx, name); calls.Add(1) == 1 && rec.Interrupted(ctx, backend.ErrLost) != want {
+				t.Errorf("%q: interrupted is %t", extra, !want)
+			}
+			return workflow.AgentOutput{Text: fmt.Sprint("answer ", calls.Load())}, nil
+		})
+		wf, journal := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x"+extra+"}]\n"), &cutJournal{room: -1}
+		engine := workflow.NewEngine(newManager(t), agent, &workflow.Options{Results: t.TempDir(), Journal: journal})
+		res, err := engine.Run(t.Context(), wf, nil)
+		answer := "answer 1"
+		if want {
+			if !errors.Is(err, workflow.ErrInterrupted) {
+				t.Fatalf("%q: %+v, %v", extra, res, err)
+			}
+			res, err = engine.Resume(t.Context(), wf, journal.entries(t))
+			answer = "answer 2"
+		}
+		if err != nil || res.Output != answer {
+			t.Errorf("%q: %v, %v; want %q", extra, res.Output, err, answer)
+		}
 	}
 }
 

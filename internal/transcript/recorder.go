@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -30,11 +31,16 @@ type Recorder struct {
 	write                   Write
 	claimed, sandboxClaimed atomic.Bool
 
+	// Interrupts reports whether a call that failed with err ends the agent's run, because a resumed run can make it again. It
+	// is set before the recorder is used; nil for never.
+	Interrupts func(ctx context.Context, err error) bool
+
 	mu     sync.Mutex // guards what follows; held while a part is written, so that they come in order
 	past   Conversation
 	replay bool   // the latest turn's answer is to be played back
 	notice string // what the model is to know when it is asked next
 	failed error  // of write
+	ended  error  // of the call that interrupted the run
 	closed bool
 
 	definition string // digest of the agent
@@ -90,12 +96,24 @@ func (r *Recorder) Turn() int {
 	return r.past.turns
 }
 
-// Close ends the recording: a tool that returns later is not recorded any more. It returns the failure of a Write.
+// Close ends the recording: a tool that returns later is not recorded any more. It returns the failure of a Write, or of the
+// call that interrupted the run.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	return r.failed
+	return cmp.Or(r.failed, r.ended)
+}
+
+// Interrupted reports whether a call that failed with err interrupts the agent's run. The call is not recorded.
+func (r *Recorder) Interrupted(ctx context.Context, err error) bool {
+	if r == nil || r.Interrupts == nil || !r.Interrupts(ctx, err) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = cmp.Or(r.ended, err)
+	return true
 }
 
 // Progress is what was recorded before this process.
