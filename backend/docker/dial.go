@@ -21,8 +21,15 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	if s, err := b.reach(ctx, id, pid); !errors.Is(err, kit.ErrElsewhere) {
-		return s, err
+	s, err := b.reach(ctx, id, pid)
+	switch {
+	case err == nil:
+		b.near.Store(true)
+		return s, nil
+	case b.near.Load() && errors.Is(err, kit.ErrNoProcess): // when the runtime did not report its end
+		return nil, fmt.Errorf("docker: the sandbox's process is gone, although the engine says that it runs: %w", backend.ErrLost)
+	case !errors.Is(err, kit.ErrElsewhere):
+		return nil, err
 	}
 	res, err := kit.Call(ctx, b.calls, "dial", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
@@ -33,7 +40,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, lost(err)
 	}
-	s, err := b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{})
+	s, err = b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{})
 	return s, lost(err)
 }
 

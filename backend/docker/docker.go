@@ -91,6 +91,7 @@ type driver struct {
 	api   *client.Client
 	log   *slog.Logger
 	known atomic.Pointer[engine] // what learn found out, nil before
+	near  atomic.Bool            // the engine's containers are processes of this machine
 
 	calls *kit.Calls
 

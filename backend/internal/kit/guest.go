@@ -19,6 +19,9 @@ import (
 // ErrElsewhere means that a guest cannot be reached but through its engine.
 var ErrElsewhere = errors.New("cannot enter the guest agent's process from this host")
 
+// ErrNoProcess is an ErrElsewhere for a process that this machine does not have.
+var ErrNoProcess = fmt.Errorf("no such process: %w", ErrElsewhere)
+
 // defaultGuest returns the guest that the library carries.
 func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path"
@@ -43,6 +44,8 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 			return host.NewStream(conn), nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case errors.Is(err, ErrNoProcess):
+			return nil, ErrNoProcess
 		case !passing(err) || time.Since(began) > guestWait:
 			return nil, ErrElsewhere
 		}
@@ -96,7 +99,9 @@ type guestProcess struct {
 // findGuest returns the guest that is the process pid. See check for its errors.
 func findGuest(pid int, group string) (*guestProcess, error) {
 	proc, err := os.Open(fmt.Sprintf("/proc/%d", pid))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNoProcess
+	} else if err != nil {
 		return nil, ErrElsewhere
 	}
 	g := &guestProcess{pid: pid, group: group, proc: proc}

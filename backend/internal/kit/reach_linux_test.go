@@ -99,6 +99,9 @@ func TestReachReusedID(t *testing.T) {
 		t.Errorf("another program: %v", err)
 	}
 	kill(other)
+	if _, err := dialGuest(other.Process.Pid, group); !errors.Is(err, ErrNoProcess) || !errors.Is(err, ErrElsewhere) {
+		t.Errorf("no program: %v", err)
+	}
 }
 
 // TestReachBusy: a guest whose queue of connections is full is not lost, and only the engine can reach it.
