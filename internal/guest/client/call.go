@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -86,11 +87,11 @@ func (k *call) explain(err error) error {
 	return k.conn.explain(err)
 }
 
-// answer reads the answer into resp.
+// answer reads the answer into resp. The guest reports a call that was given up as failed, and may be first to do so.
 func (k *call) answer(resp any) error {
 	f, err := k.read(nil)
 	if err != nil {
-		return err
+		return cmp.Or(k.ctx.Err(), err)
 	}
 	return decodeAnswer(f, resp)
 }
