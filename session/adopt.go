@@ -155,7 +155,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 // findRecorded is find for a record. Others may write to the store, so the sandbox must have the key of the record.
 func (m *Manager) findRecorded(ctx context.Context, rec Record) (backend.Info, error) {
 	engine, key, err := m.find(ctx, rec.ID)
-	if err == nil && key != rec.Key && !isPooled(engine) { // whose a pooled one is, its guest knows
+	if err == nil && key != rec.Key && !isPooled(engine) { // whose a pooled one is, the record alone says
 		err = fmt.Errorf("%w: the record contains the ID of another sandbox; delete the record", backend.ErrInvalid)
 	}
 	return engine, err
@@ -229,7 +229,6 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	if err != nil {
 		return nil, engineError(err)
 	}
-	fromPool := isPooled(engine)
 	engine = rec.identify(engine)
 	as, made := req, rec.Request
 	if req.Mode == OpenAsIs {
@@ -244,7 +243,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	as.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(rec.Key, as, engine.SessionID)
 	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
-	s.engine.State, s.pooled = backend.StateRunning, fromPool
+	s.engine.State = backend.StateRunning
 	s.follow(rec, req)
 	return s, nil
 }

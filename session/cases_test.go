@@ -100,12 +100,6 @@ func TestLifecycle(t *testing.T) {
 	sessiontest.Lifecycle(t, pickySharing{newEngine(t)}, "shared", session.Request{Image: "test:1"}, "test:2")
 }
 
-// TestPoolCases does so for sandboxes that were made in advance.
-func TestPoolCases(t *testing.T) {
-	t.Parallel()
-	sessiontest.Pool(t, pickySharing{newEngine(t)}, "shared", session.Request{Image: "test:1"})
-}
-
 // pickySharing is an engine that has only the images test:1 and test:2 and cannot change users.
 type pickySharing struct{ *engine }
 

@@ -80,8 +80,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
-	s.pooled, s.req.Retention = s.keepFresh && isPooled(engine), rec.Retention
-	engine = rec.identify(engine)
+	s.req.Retention, engine = rec.Retention, rec.identify(engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx); err != nil {
 		s.disconnect()

@@ -28,12 +28,6 @@ func (m *Manager) Hash(req Request) (string, error) {
 	return req.shape().hash(), err
 }
 
-// Claimed returns whose the guest says that the sandbox is.
-func (s *Session) Claimed(ctx context.Context) (string, error) {
-	health, err := s.conn.Health(ctx)
-	return health.Claimed, err
-}
-
 // ReviewPool looks over what is ready, as happens now and then.
 func (m *Manager) ReviewPool(ctx context.Context) { m.pool.Review(ctx) }
 

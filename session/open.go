@@ -138,7 +138,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	case e == nil:
 		ready, evict := m.pool.take(req), (*pooled)(nil)
 		if ready == nil && m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
-			if gone := m.pool.leaving(); gone != nil {
+			if gone := m.leaving(); gone != nil {
 				m.mu.Unlock()
 				return nil, false, true, wait(ctx, gone)
 			}
@@ -171,6 +171,16 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	s := e.session
 	m.mu.Unlock()
 	return m.reuse(ctx, s, req)
+}
+
+// leaving returns what is closed when a sandbox that goes has gone, nil when none goes; mu is held.
+func (m *Manager) leaving() <-chan struct{} {
+	for _, s := range m.byID {
+		if s.isClosing() {
+			return s.closing
+		}
+	}
+	return nil
 }
 
 // refuses returns why no sandbox may be opened in a scope, nil when one may; mu is held.
@@ -465,9 +475,6 @@ func (s *Session) connect(ctx context.Context) error {
 		return err
 	}
 	s.hold(conn)
-	if s.pooled { // a guest that was started again has forgotten whose it is
-		return s.claim(ctx, conn)
-	}
 	return nil
 }
 

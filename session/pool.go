@@ -10,19 +10,16 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/internal/pool"
 )
 
 // A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
 // its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
-// died. It becomes a session by an update of the record, to the session's key, and by a word to its guest, which takes one
-// owner in its life. What the engine's labels say of it stays as it was: see Record.identify.
+// died. It becomes a session by an update of the record, to the session's key. What the engine's labels say of it stays as it was:
+// see Record.identify.
 
 // NamespacePool is the namespace of the keys of sandboxes that are ready and belong to nobody yet.
 const NamespacePool = "pool"
@@ -60,10 +57,6 @@ type warmPool struct {
 	*pool.Pool[string, *pooled]
 	m     *Manager
 	kinds map[string]Request
-	looks singleflight.Group // at images, by kind
-
-	removing  chan struct{}         // has room for as many as are removed at once beside their users
-	discarded map[*Session]struct{} // to be removed, guarded by Manager.mu
 }
 
 // newPool returns the pool that the options ask for; nil when they ask for none.
@@ -71,7 +64,7 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 	if len(specs) == 0 {
 		return nil, nil
 	}
-	w := &warmPool{m: m, kinds: map[string]Request{}, removing: make(chan struct{}, 2), discarded: map[*Session]struct{}{}}
+	w := &warmPool{m: m, kinds: map[string]Request{}}
 	var kinds []pool.Kind[string]
 	for _, spec := range specs {
 		req, err := m.prepare(spec.Request)
@@ -188,12 +181,12 @@ func (s *Session) warm(ctx context.Context) {
 // Usable returns what tells whether a sandbox can still be handed out: its guest is connected, and its image and mounts are
 // still what the request names.
 func (w *warmPool) Usable(ctx context.Context, kind string) func(*pooled) bool {
-	isImage, err := w.m.imageOf(ctx, w.kinds[kind].Image)
+	id, known, err := w.m.imageID(ctx, w.kinds[kind].Image)
 	if err != nil && ctx.Err() == nil {
 		w.m.log.WarnContext(ctx, "cannot check whether the image of pooled sandboxes has changed", "error", err)
 	}
 	return func(p *pooled) bool {
-		return !ended(p.session.conn) && p.seesSources() && (err != nil || isImage(p.session.engine.ImageID))
+		return !ended(p.session.conn) && p.seesSources() && (err != nil || !known || id == p.session.engine.ImageID)
 	}
 }
 
@@ -225,57 +218,13 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 
 // giveBack returns to the pool what a flight took and did not use. The place that it had is the flight's.
 func (w *warmPool) giveBack(ctx context.Context, p *pooled) {
-	if !w.m.occupy() {
-		_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
-		return
-	}
-	if !w.Return(p.kind, p) {
-		w.Drop(ctx, p)
-	}
-}
-
-// scrap removes what a flight took and cannot use, beside it where there is a place for that. The place that it had is the flight's.
-func (w *warmPool) scrap(ctx context.Context, p *pooled) {
-	if !w.m.occupy() {
-		_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
-		return
-	}
-	w.m.save(p.session.recordAs(RecordRemoving, w.m.now())) // at once: the key is another sandbox's, and the removal may have to wait
-	w.m.wg.Go(func() {
-		w.removing <- struct{}{}
-		defer func() { <-w.removing }()
-		w.Drop(context.WithoutCancel(ctx), p)
-	})
-}
-
-// discard finishes the close of a session that began, beside its user.
-func (w *warmPool) discard(ctx context.Context, s *Session) {
-	s.cancel(errSessionClosed)
-	w.m.mu.Lock()
-	w.discarded[s] = struct{}{}
-	w.m.mu.Unlock()
-	w.m.spawn(func() {
-		w.removing <- struct{}{}
-		defer func() { <-w.removing }()
-		defer func() {
-			w.m.mu.Lock()
-			defer w.m.mu.Unlock()
-			delete(w.discarded, s)
-		}()
-		if err := w.m.finishClose(ctx, s, owner.Gone, owner.Removed); err != nil {
-			w.m.log.WarnContext(ctx, "cannot remove a surplus pooled sandbox yet", "sandbox", s.id, "error", err)
+	if w.m.occupy() {
+		if w.Return(p.kind, p) {
+			return
 		}
-	})
-}
-
-// leaving returns what is closed when a discarded sandbox has gone, nil when there is none; Manager.mu is held.
-func (w *warmPool) leaving() <-chan struct{} {
-	if w != nil {
-		for s := range w.discarded {
-			return s.closing
-		}
+		w.m.vacate()
 	}
-	return nil
+	_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
 }
 
 // removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
@@ -306,27 +255,36 @@ func (m *Manager) vacate() {
 	m.used--
 }
 
-// imageOf returns what tells whether an image is that which a reference names on the engine now.
-func (m *Manager) imageOf(ctx context.Context, ref string) (is func(id string) bool, err error) {
+// imageID returns the ID of the image that a reference names on the engine now. known is false where an engine cannot tell.
+func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
 	checker, ok := optional[backend.ImageChecker](m.b)
 	if !ok {
-		return func(string) bool { return true }, nil
+		return "", false, nil
 	}
-	now, err := checker.ImageID(ctx, ref)
+	id, err = checker.ImageID(ctx, ref)
 	if errors.Is(err, backend.ErrUnsupported) {
-		return func(string) bool { return true }, nil
+		return "", false, nil
 	}
-	return func(id string) bool { return id == now }, engineError(err)
+	return id, true, engineError(err)
 }
 
 // errStale: a sandbox that was ready cannot be handed out any more.
 var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
-// claim makes a sandbox that was ready the one of the session, as far as its guest is concerned.
-func (s *Session) claim(ctx context.Context, conn *client.Conn) error {
+// fit hands a sandbox that was ready to the session, as far as its guest is concerned. errStale: its guest does not answer, or its
+// image or mounts are not those any more that the request names.
+func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
 	defer cancel()
-	return noAnswer(ctx, conn.Claim(ctx, wire.ClaimRequest{Owner: s.key.String(), OrphanMillis: s.orphanTimeout().Milliseconds()}))
+	err := noAnswer(ctx, ready.session.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: s.orphanTimeout().Milliseconds()}))
+	if err != nil {
+		return errors.Join(errStale, err)
+	}
+	id, known, err := s.m.imageID(ctx, s.req.Image)
+	if err != nil || known && id != ready.session.engine.ImageID || !ready.seesSources() {
+		return errors.Join(errStale, err)
+	}
+	return nil
 }
 
 // greet connects to a guest and greets it, within a bound.
@@ -361,103 +319,44 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 		m.pool.giveBack(ctx, ready)
 		return nil, false, err
 	}
-	// What takes as long as the record is done beside it. A named sandbox may be there: for it the record comes first, and decides.
-	current, claimed, early := make(chan bool, 1), make(chan error, 1), key.Namespace != NamespaceUser
-	m.wg.Go(func() { current <- m.pool.isCurrent(ctx, ready) })
-	if early {
-		m.wg.Go(func() { claimed <- s.claim(ctx, ready.session.conn) })
-	}
+	fit := make(chan error, 1) // what takes as long as the record is done beside it
+	m.wg.Go(func() { fit <- s.fit(ctx, ready) })
 	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
-	reserve := func() error {
+	other, err := m.reserve(ctx, s, req, func() error {
 		if !plain {
 			return m.store.Update(ctx, s.creating())
 		}
 		s.engine = ready.engineOf(s)
 		return m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
-	}
-	other, err := m.reserve(ctx, s, req, reserve)
+	})
+	unfit := <-fit
 	switch {
-	case other == nil && err == nil:
-	case !early && (other != nil || errors.Is(err, backend.ErrExists)): // record and guest are as they were
+	case unfit == nil && (other != nil || errors.Is(err, backend.ErrExists)): // its record is as it was
 		m.pool.giveBack(ctx, ready)
 		return other, true, engineError(err)
-	case other != nil:
-		m.pool.scrap(ctx, ready)
-		return other, true, nil
 	case errors.Is(err, backend.ErrNotFound): // somebody removed it
 		err = errStale
-	}
-	if err == nil && !early {
-		claimed <- s.claim(ctx, ready.session.conn)
-	}
-	if err == nil {
-		if err = <-claimed; err != nil { // its guest does not answer, or is another's
-			err = errors.Join(errStale, err)
-		}
-	}
-	if !<-current && err == nil {
-		err = errStale
+	case err == nil:
+		err = unfit
 	}
 	if err == nil {
 		s.engine = ready.engineOf(s)
 		s.hold(ready.session.conn)
+		if !plain {
+			err = s.prepare(ctx, req)
+		}
 	}
-	if err == nil && !plain {
-		err = s.prepare(ctx, req)
-	}
-	if err != nil {
+	if other != nil || err != nil {
 		s.disconnect()
-		m.pool.scrap(ctx, ready)
-		return nil, false, engineError(err)
+		_ = m.removePooled(ctx, ready.session) // its failure is logged, and a sweep's
 	}
-	return s, false, nil
+	if other != nil || err == nil {
+		return cmp.Or(other, s), other != nil, nil
+	}
+	return nil, false, engineError(err)
 }
 
 // engineOf returns what the engine says of the sandbox, as that of a session.
 func (p *pooled) engineOf(s *Session) backend.Info {
 	return Record{ID: s.id, Key: s.key, Created: s.created}.identify(p.session.engine)
-}
-
-// isCurrent reports whether the image and the mounts of a sandbox that was ready are still what its request names. Those who ask at once share a
-// look.
-func (w *warmPool) isCurrent(ctx context.Context, p *pooled) bool {
-	look := w.looks.DoChan(p.kind, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
-		defer cancel()
-		return w.m.imageOf(ctx, p.session.req.Image)
-	})
-	select {
-	case seen := <-look:
-		isImage, _ := seen.Val.(func(string) bool)
-		return seen.Err == nil && isImage != nil && isImage(p.session.engine.ImageID) && p.seesSources()
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// recordClaimed makes the record of a sandbox from its labels. Whose one is that was ready only its guest knows; what is nobody's
-// goes. One that was stopped, or started again, may be somebody's whose claim its guest has forgotten: it stays.
-func (m *Manager) recordClaimed(ctx context.Context, engine backend.Info, key Key) Record {
-	if key.Namespace != NamespacePool {
-		return m.recordOf(engine, key)
-	}
-	running := engine.State == backend.StateRunning
-	var health wire.Health
-	var err error
-	if running {
-		health, err = m.health(ctx, engine.ID)
-	}
-	if owner, parseErr := ParseKey(health.Claimed); err == nil && parseErr == nil {
-		key = owner
-	}
-	rec := m.recordOf(engine, key)
-	uptime := time.Duration(health.UptimeMillis) * time.Millisecond
-	switch {
-	case err != nil || health.Claimed != "":
-	case !running || time.Since(engine.Created)-uptime > lifetimes.CreationGrace:
-		rec.Idle, rec.Expires = -1, time.Time{}
-	default:
-		rec.State, rec.Expires = RecordRemoving, m.now()
-	}
-	return rec
 }

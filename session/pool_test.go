@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
 // pictured is an engine that knows which image a name stands for.
@@ -69,59 +69,10 @@ func awaitPool(t testing.TB, m *session.Manager, n int) (ids []string) {
 	return ids
 }
 
-// TestPool: a sandbox that was ready becomes a session's, of which record and guest say whose it is, and another takes its place;
-// nothing is left at the end.
+// TestPool runs on processes what the conformance suite runs on every engine.
 func TestPool(t *testing.T) {
 	t.Parallel()
-	e := newPictured(t)
-	opts := poolOptions(2)
-	m := newManager(t, e, opts)
-	ready := awaitPool(t, m, 2)
-	key := session.WorkflowKey("run_1", "default")
-	req := testImage()
-	req.Env = map[string]string{"OWN": "yes"}
-	prepared := 0
-	req.Prepare = func(ctx context.Context, s *session.Session) error {
-		prepared++
-		_, err := s.WriteFile(ctx, "file", strings.NewReader("prepared"), session.WriteFileOptions{})
-		return err
-	}
-	s, created, err := m.Open(t.Context(), key, req)
-	must(t, err)
-	if !created || !slices.Contains(ready, s.ID()) || prepared != 1 {
-		t.Errorf("Open = %s, %v, prepared %d times; ready were %v", s.ID(), created, prepared, ready)
-	}
-	wantOutput(t, s, "cat file; echo $OWN $FROM_IMAGE", "preparedyes yes\n")
-	rec := record(t, opts.Store, s.ID())
-	if rec.Key != key || rec.State != session.RecordReady || rec.Owner != m.Owner() {
-		t.Errorf("record %+v", rec)
-	}
-	if owner, err := s.Claimed(t.Context()); err != nil || owner != key.String() {
-		t.Errorf("the guest says that it is %q's, %v", owner, err)
-	}
-	if info := s.Info(); info.Key != key || info.Run != "run_1" || info.State != session.StateReady {
-		t.Errorf("it describes itself as %+v", info)
-	}
-	if next := awaitPool(t, m, 2); slices.Contains(next, s.ID()) {
-		t.Errorf("%s is in the pool again: %v", s.ID(), next)
-	}
-	other := newManager(t, e, without(opts))
-	list, err := other.List(t.Context())
-	must(t, err)
-	if at := slices.IndexFunc(list, func(i session.Info) bool { return i.ID == s.ID() }); at < 0 || list[at].Key != key || list[at].Run != "run_1" {
-		t.Errorf("another process sees %+v", list)
-	}
-	beside, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
-	wantOutput(t, beside, "cat file", "prepared")
-	if _, err := other.Connect(t.Context(), pooled(t, m)[0]); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("Connect to one that is nobody's: %v, want ErrNotFound", err)
-	}
-	must(t, other.Close(t.Context()))
-	must(t, m.Close(t.Context()))
-	if e.count() != 0 {
-		t.Errorf("%d sandboxes are left", e.count())
-	}
+	sessiontest.Pool(t, newPictured(t), "shared", testImage())
 }
 
 // without returns the options of another process of the instance, which has no pool.
@@ -222,7 +173,9 @@ func TestPoolUnfit(t *testing.T) {
 			if s.ID() == old {
 				t.Errorf("got %s, which is not fit", old)
 			}
-			eventually(t, "the old one goes, beside its opener", func() bool { return record(t, opts.Store, old).State == session.RecordClosed })
+			if rec := record(t, opts.Store, old); rec.State != session.RecordClosed {
+				t.Errorf("record of the old one: %+v", rec)
+			}
 			old = awaitPool(t, m, 1)[0]
 			e.id.Store("sha256:3")
 			m.ReviewPool(t.Context())
@@ -305,78 +258,6 @@ func TestPoolAdopted(t *testing.T) {
 	reopen(t, second, named, testImage(), lab.ID())
 	if now := pooled(t, second); !slices.Equal(now, ready) {
 		t.Errorf("ready are %v, were %v", now, ready)
-	}
-}
-
-// leaveNamed opens a named sandbox of a pool, and leaves it with a file.
-func leaveNamed(t *testing.T, e pictured, opts *session.Options) (session.Key, *session.Session) {
-	t.Helper()
-	first := newManager(t, e, opts)
-	awaitPool(t, first, 1)
-	key := session.UserKey("lab")
-	s := mustOpen(t, first, key)
-	output(t, s, "echo kept > file")
-	must(t, first.Detach(t.Context()))
-	return key, s
-}
-
-// TestPoolStoreLost: without records the guest says whose a sandbox is.
-func TestPoolStoreLost(t *testing.T) {
-	t.Parallel()
-	e := newPictured(t)
-	opts := poolOptions(1)
-	key, s := leaveNamed(t, e, opts)
-	nobodys, err := e.Create(t.Context(), backend.Spec{ID: "sbx_" + session.NewID(), Instance: opts.Instance, Key: "pool:x:default", Created: time.Now()})
-	must(t, err)
-	later := time.Now().Add(time.Hour)
-	lost := shared()
-	second := newManager(t, e, lost)
-	second.SetClock(func() time.Time { return later })
-	second.Reap(t.Context())
-	if rec := record(t, lost.Store, s.ID()); rec.Key != key {
-		t.Errorf("record %+v", rec)
-	}
-	if rec := record(t, lost.Store, nobodys.SessionID); rec.State != session.RecordRemoving && rec.State != session.RecordClosed {
-		t.Errorf("record of one that is nobody's: %+v", rec)
-	}
-	second.Reap(t.Context())
-	if e.count() != 1 {
-		t.Errorf("%d sandboxes are left, want the one that has an owner", e.count())
-	}
-	again, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
-	if err != nil || created || again.ID() != s.ID() {
-		t.Fatalf("Open = %v, %v, want the old sandbox", created, err)
-	}
-	wantOutput(t, again, "cat file", "kept\n")
-}
-
-// TestPoolRestarted: a guest that was started again is told whose it is, and where nobody can know, the sandbox stays.
-func TestPoolRestarted(t *testing.T) {
-	t.Parallel()
-	e := newPictured(t)
-	opts := poolOptions(1)
-	key, s := leaveNamed(t, e, opts)
-	later := time.Now().Add(time.Hour)
-	for what, again := range map[string]func(m *session.Manager, start func()){
-		"stopped": func(*session.Manager, func()) {},
-		"opened":  func(m *session.Manager, _ func()) { reopen(t, m, key, testImage(), s.ID()) },
-		"connected": func(m *session.Manager, start func()) {
-			start()
-			_, err := m.Connect(t.Context(), s.ID())
-			must(t, err)
-		},
-	} {
-		must(t, e.Stop(t.Context(), e.all()[0].info.ID))
-		m := newManager(t, e, without(opts))
-		again(m, func() { must(t, e.Start(t.Context(), e.all()[0].info.ID)) })
-		must(t, m.Detach(t.Context()))
-		lost := shared()
-		second := newManager(t, e, lost)
-		second.SetClock(func() time.Time { return later })
-		second.Reap(t.Context())
-		if rec := record(t, lost.Store, s.ID()); rec.State != session.RecordReady || rec.Idle >= 0 || (rec.Key == key) == (what == "stopped") {
-			t.Errorf("%s: record %+v", what, rec)
-		}
 	}
 }
 

@@ -40,17 +40,21 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	if err != nil {
 		return nil, engineError(err)
 	}
-	trial, err := m.probe(ctx, req, engine.ImageID != "")
-	if err != nil {
-		return nil, err
-	}
-	same := trial.Hash == engine.Hash
+	same := engine.Hash == req.shape().hash()
 	if isPooled(engine) { // its hash is that of what it was before it was anybody's
 		had, known := decodeShape(rec.Request)
 		same = known && had.differences(req.shape()) == nil
 	}
-	if same && (trial.ImageID == engine.ImageID || engine.ImageID == "") {
+	current := func() bool { // where the engine cannot tell, the sandbox is rebuilt
+		id, known, err := m.imageID(ctx, req.Image)
+		return same && known && err == nil && id == engine.ImageID
+	}
+	if req.Pull != backend.PullAlways && current() {
 		return nil, nil
+	}
+	trial, err := m.probe(ctx, req)
+	if err != nil || current() {
+		return nil, err
 	}
 	if err := m.checkWorkspace(trial, engine); err != nil {
 		return nil, err
@@ -97,9 +101,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 }
 
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. Should this process die meanwhile, its record has it removed, once no probe takes that long. With identified set it waits for
-// the image's id, which an engine may know only some time after the guest answers.
-func (m *Manager) probe(ctx context.Context, req Request, identified bool) (backend.Info, error) {
+// be. Should this process die meanwhile, its record has it removed, once no probe takes that long.
+func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
 	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
@@ -112,36 +115,12 @@ func (m *Manager) probe(ctx context.Context, req Request, identified bool) (back
 		s.engine = info
 		err = s.connect(ctx)
 	}
-	if err == nil && identified {
-		info.ImageID, err = m.awaitImage(ctx, info)
-	}
 	s.disconnect()
 	if gone := m.deleteSandbox(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
 	return info, err
 }
-
-// awaitImage returns the id of the image that a sandbox was made from.
-func (m *Manager) awaitImage(ctx context.Context, info backend.Info) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
-	defer cancel()
-	for info.ImageID == "" {
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("the engine does not report the sandbox's image: %w", ctx.Err())
-		case <-time.After(imageEvery):
-		}
-		var err error
-		if info, err = m.b.Get(ctx, info.ID); err != nil {
-			return "", engineError(err)
-		}
-	}
-	return info.ImageID, nil
-}
-
-// imageEvery is how often an engine is asked for the image of a sandbox that it has just made.
-const imageEvery = 100 * time.Millisecond
 
 // recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
 // must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
@@ -177,15 +156,8 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",
 			"sandbox", rec.ID, "key", rec.Key.String())
 	}
-	had := rec.workspace()
-	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
-		trial, err := m.probe(ctx, req, false)
-		if err == nil {
-			err = m.checkWorkspace(trial, had)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if had := rec.workspace(); had.User != "" && !rec.workspaceOnly() && req.User != had.User {
+		return nil, m.checkWorkspace(backend.Info{User: req.User}, had)
 	}
 	if err := m.removeRemains(ctx, rec, false); err != nil {
 		return nil, err
@@ -208,7 +180,13 @@ func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Ses
 		return nil, engineError(err)
 	}
 	s.engine = info
-	if err := m.begin(ctx, s, req); err != nil {
+	if had := rec.workspace(); had.User != "" && !rec.workspaceOnly() {
+		err = m.checkWorkspace(info, had)
+	}
+	if err == nil {
+		err = m.begin(ctx, s, req)
+	}
+	if err != nil {
 		s.disconnect()
 		return nil, errors.Join(err, m.removeEngine(ctx, info.ID, false))
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,29 +19,11 @@ type wrapper struct{ backend.SandboxBackend }
 func (w wrapper) Unwrap() backend.SandboxBackend { return w.SandboxBackend }
 
 // TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record says so: no
-// sweep forgets it, it is listed, and it can be opened or removed. One that ends before that leaves the old sandbox as it was.
+// sweep forgets it, it is listed, and it can be opened. One that ends before that leaves the old sandbox as it was.
 func TestBrokenRebuild(t *testing.T) {
 	t.Parallel()
 	key := session.UserKey("lab")
-	for name, test := range map[string]struct {
-		before bool // the removal of the old one fails, else the making of the new one
-		then   func(*testing.T, *engine, *session.Options, *session.Manager, string)
-	}{
-		"opened": {false, func(t *testing.T, e *engine, opts *session.Options, _ *session.Manager, id string) {
-			next := newManager(t, e, opts)
-			reopen(t, next, key, testImage(), id)
-			if rec := record(t, opts.Store, id); rec.KeepWorkspace || rec.Owner != next.Owner() {
-				t.Errorf("record %+v", rec)
-			}
-		}},
-		"removed": {false, func(t *testing.T, e *engine, _ *session.Options, m *session.Manager, id string) {
-			must(t, m.Remove(t.Context(), id, true))
-			if got := listed(t, m, id); got != "" || e.hasFiles(t, id) {
-				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, id))
-			}
-		}},
-		"not begun": {true, nil},
-	} {
+	for name, before := range map[string]bool{"begun": false, "not begun": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
@@ -55,7 +36,7 @@ func TestBrokenRebuild(t *testing.T) {
 				}
 				return nil
 			}, func(id string) error {
-				if test.before && id == s.Info().EngineID {
+				if before && id == s.Info().EngineID {
 					return backend.ErrUnavailable
 				}
 				return nil
@@ -64,7 +45,7 @@ func TestBrokenRebuild(t *testing.T) {
 				t.Fatalf("Open = %v, want ErrUnavailable", err)
 			}
 			e.setHooks(nil, nil, nil)
-			if test.before {
+			if before {
 				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
 					t.Errorf("record %+v", rec)
 				}
@@ -78,7 +59,11 @@ func TestBrokenRebuild(t *testing.T) {
 			if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
 				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
 			}
-			test.then(t, e, opts, m, s.ID())
+			next := newManager(t, e, opts)
+			reopen(t, next, key, testImage(), s.ID())
+			if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != next.Owner() {
+				t.Errorf("record %+v", rec)
+			}
 		})
 	}
 }
@@ -239,72 +224,4 @@ func TestStoppedWhileConnecting(t *testing.T) {
 	must(t, err)
 	wantOutput(t, v, "cat file", "kept\n")
 	must(t, v.Close(t.Context()))
-}
-
-// tardy is an engine that knows the image of a sandbox some time after it made it, and not which image a name stands for.
-type tardy struct {
-	*engine
-	image *atomic.Value // that of the next sandbox
-	of    *sync.Map     // engine id -> image
-	early *sync.Map     // engine id: it was not asked for yet
-}
-
-func newTardy(t testing.TB) tardy {
-	e := tardy{newEngine(t), &atomic.Value{}, &sync.Map{}, &sync.Map{}}
-	e.image.Store("sha256:1")
-	return e
-}
-
-func (e tardy) ImageID(context.Context, string) (string, error) { return "", backend.ErrUnsupported }
-
-func (e tardy) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	info, err := e.engine.Create(ctx, spec)
-	e.of.Store(info.ID, e.image.Load())
-	e.early.Store(info.ID, nil)
-	return info, err
-}
-
-func (e tardy) Get(ctx context.Context, id string) (backend.Info, error) {
-	info, err := e.engine.Get(ctx, id)
-	_, early := e.early.LoadAndDelete(id)
-	if image, ok := e.of.Load(id); ok && !early {
-		info.ImageID = image.(string)
-	}
-	return info, err
-}
-
-// TestTardyImage: where the engine says only later which image a sandbox has, what is the same is not rebuilt, what is not is, and
-// what was ready is handed out.
-func TestTardyImage(t *testing.T) {
-	t.Parallel()
-	e, key := newTardy(t), session.UserKey("lab")
-	opts := shared()
-	rebuild := testImage()
-	rebuild.Mode = session.OpenRebuild
-	open := func() string {
-		t.Helper()
-		m := newManager(t, e, opts)
-		s, _, err := m.Open(t.Context(), key, rebuild)
-		must(t, err)
-		wantOutput(t, s, "echo works", "works\n")
-		must(t, m.Detach(t.Context()))
-		_, err = e.Get(t.Context(), s.Info().EngineID) // by now it is known
-		must(t, err)
-		return s.Info().EngineID
-	}
-	first := open()
-	if again := open(); again != first {
-		t.Error("it was rebuilt with the same image")
-	}
-	e.image.Store("sha256:2")
-	if again := open(); again == first {
-		t.Error("it was not rebuilt with another image")
-	}
-
-	m := newManager(t, e, poolOptions(1))
-	ready := awaitPool(t, m, 1)[0]
-	m.ReviewPool(t.Context())
-	if s := mustOpen(t, m, session.AgentKey("a", "default")); s.ID() != ready {
-		t.Errorf("got %s, %s was ready", s.ID(), ready)
-	}
 }

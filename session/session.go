@@ -34,7 +34,6 @@ type Session struct {
 	owned     bool       // this manager removes the sandbox; false for Connect
 	joined    bool       // it is another process's and open here all the same (Options.Join)
 	keepFresh bool       // from Connect, with uses that are recorded
-	pooled    bool       // its record has it from a pool
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
 
@@ -119,7 +118,12 @@ func (s *Session) Discard(ctx context.Context) error {
 		return s.Close(ctx)
 	}
 	if s.beginClose(func() bool { return true }) {
-		s.m.pool.discard(context.WithoutCancel(ctx), s)
+		s.cancel(errSessionClosed)
+		s.m.spawn(func() {
+			if err := s.m.finishClose(ctx, s, owner.Gone, owner.Removed); err != nil {
+				s.m.log.WarnContext(ctx, "cannot remove a sandbox yet", "sandbox", s.id, "error", err)
+			}
+		})
 	}
 	return nil
 }

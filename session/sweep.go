@@ -145,7 +145,7 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 		switch {
 		case !m.shared || known[engine.SessionID] || age <= lifetimes.CreationGrace:
 		case !m.forged(ctx, engine.SessionID):
-			plan.unrecorded = append(plan.unrecorded, m.recordClaimed(ctx, engine, key))
+			plan.unrecorded = append(plan.unrecorded, m.recordOf(engine, key))
 		case key.Namespace != NamespaceUser && age > lifetimes.Unrecorded: // if records were lost, named ones are for users to remove
 			plan.strays = append(plan.strays, engine)
 		}

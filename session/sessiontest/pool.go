@@ -2,6 +2,7 @@ package sessiontest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,9 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Pool checks what an engine could make of sandboxes that were made in advance: they become sessions without the engine, the
-// guest's own word is what remains of it when the stream breaks or the store is lost, and nothing of them is left. req is for a
-// sandbox that has a shell.
+// Pool checks what an engine could make of sandboxes that were made in advance: they become sessions without the engine, and
+// nothing of them is left. req is for a sandbox that has a shell.
 func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
 	const size = 3
 	store := session.NewMemoryStore()
@@ -63,6 +63,9 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	output(t, beside, "cat file")
 	if beside.Key().Namespace != session.NamespaceAgent {
 		t.Errorf("to another process it is %s", beside.Key())
+	}
+	if _, err := other.Connect(t.Context(), next[0]); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Connect to one that is nobody's: %v, want ErrNotFound", err)
 	}
 	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)

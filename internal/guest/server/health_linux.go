@@ -19,7 +19,6 @@ func (s *Server) handleHealth(r *request) error {
 		CPUMillis:     cpuMillis(),
 		WorkspaceUsed: s.quotas.Workspace.Now(),
 		Hosts:         int(s.hosts.Load()),
-		Claimed:       s.claimed.get(),
 	}
 	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()
 	return r.Answer(h)

@@ -72,13 +72,12 @@ type Server struct {
 
 	services map[string]*service // by name; never changed
 
-	hosts   atomic.Int64 // that are connected
-	dials   atomic.Int64 // open connections to ports
-	memory  *proc.Memory
-	orphan  *lease
-	claimed claim
-	quotas  disk.Quotas
-	admit   func() (disk.Marks, error) // waits until a command may start
+	hosts  atomic.Int64 // that are connected
+	dials  atomic.Int64 // open connections to ports
+	memory *proc.Memory
+	orphan *lease
+	quotas disk.Quotas
+	admit  func() (disk.Marks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served

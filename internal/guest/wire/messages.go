@@ -348,14 +348,11 @@ type Health struct {
 	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
 	// Hosts is how many hosts are connected, the one that asks included.
 	Hosts int `json:"hosts,omitempty"`
-	// Claimed is the Owner of the sandbox's ClaimRequest.
-	Claimed string `json:"claimed,omitempty"`
 }
 
-// ClaimRequest makes a sandbox that was made in advance somebody's, once: another owner's is ErrExists from then on.
+// ClaimRequest hands a sandbox that was made in advance to a session.
 type ClaimRequest struct {
-	Owner        string `json:"owner"`                       // any text of at most MaxOwner bytes
-	OrphanMillis int64  `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
+	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
 }
 
 // PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it
@@ -363,9 +360,6 @@ type ClaimRequest struct {
 type PodReport struct {
 	Environ []string `json:"environ"` // that the program was started with
 }
-
-// MaxOwner is the longest ClaimRequest.Owner.
-const MaxOwner = 1024
 
 // Empty is a request or answer without fields.
 type Empty struct{}
