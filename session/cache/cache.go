@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -91,11 +90,10 @@ func Open(dir string, own ...Volume) (*Store, error) {
 	}
 	s := &Store{dir: dir, volumes: Known()}
 	for _, v := range own {
-		_, known := s.find(v.Name)
-		switch {
-		case !namePattern.MatchString(v.Name):
+		if !namePattern.MatchString(v.Name) {
 			return nil, fmt.Errorf("cache: invalid name %.100q: must be at most 32 lower case letters, digits, or '-': %w", v.Name, backend.ErrInvalid)
-		case known:
+		}
+		if _, err := s.volume(v.Name); err == nil {
 			return nil, fmt.Errorf("cache: duplicate cache %q: %w", v.Name, backend.ErrInvalid)
 		}
 		for name := range v.Env {
@@ -109,25 +107,16 @@ func Open(dir string, own ...Volume) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) find(name string) (Volume, bool) {
-	i := slices.IndexFunc(s.volumes, func(v Volume) bool { return v.Name == name })
-	if i < 0 {
-		return Volume{}, false
-	}
-	return s.volumes[i], true
-}
-
 // volume returns a cache by its name.
 func (s *Store) volume(name string) (Volume, error) {
-	v, ok := s.find(name)
-	if !ok {
-		var known []string
-		for _, v := range s.volumes {
-			known = append(known, v.Name)
+	var known []string
+	for _, v := range s.volumes {
+		if v.Name == name {
+			return v, nil
 		}
-		return v, fmt.Errorf("cache: unknown cache %.100q, available: %s: %w", name, strings.Join(known, ", "), backend.ErrNotFound)
+		known = append(known, v.Name)
 	}
-	return v, nil
+	return Volume{}, fmt.Errorf("cache: unknown cache %.100q, available: %s: %w", name, strings.Join(known, ", "), backend.ErrNotFound)
 }
 
 // Caches returns what sandboxes need to know.
@@ -288,7 +277,7 @@ func (s *Store) publish(name, dir string) error {
 	if err != nil {
 		return err
 	}
-	left, err := s.leftovers(name, func(string) bool { return true })
+	left, err := s.leftovers(name)
 	for _, l := range left {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, name, l.Name)))
 	}
@@ -316,7 +305,8 @@ type Leftover struct {
 	Since time.Time // when it was replaced, or given up
 }
 
-// Leftovers returns what was replaced more than a day ago, and what a process left that ended while it filled a cache.
+// Leftovers returns what was replaced more than a day ago, and what a process left that ended while it filled a cache. Caches
+// that a process changes at the moment have none.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	var list []Leftover
 	dirs, err := os.ReadDir(s.dir)
@@ -327,8 +317,11 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 		if !namePattern.MatchString(d.Name()) {
 			continue
 		}
-		found, readErr := s.leftovers(d.Name(), s.idle)
-		list, err = append(list, found...), errors.Join(err, readErr)
+		if unlock, lockErr := s.lock(d.Name()); lockErr == nil {
+			found, readErr := s.leftovers(d.Name())
+			list, err = append(list, found...), errors.Join(err, readErr)
+			unlock()
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("cache: %w", err)
@@ -336,29 +329,19 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	return list, err
 }
 
-// leftovers are those of one cache. What is being filled is one when idle says so.
-func (s *Store) leftovers(name string, idle func(name string) bool) (list []Leftover, err error) {
+// leftovers are those of one cache; the lock is held.
+func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	found, err := os.ReadDir(filepath.Join(s.dir, name))
 	for _, f := range found {
 		st, err := f.Info()
 		if err != nil || !f.IsDir() {
 			continue
 		}
-		old, filling := strings.HasPrefix(f.Name(), oldPrefix), strings.HasPrefix(f.Name(), newPrefix)
-		if filling && idle(name) || old && time.Since(st.ModTime()) > oldAge {
+		if strings.HasPrefix(f.Name(), newPrefix) || strings.HasPrefix(f.Name(), oldPrefix) && time.Since(st.ModTime()) > oldAge {
 			list = append(list, Leftover{name, f.Name(), st.ModTime()})
 		}
 	}
 	return list, err
-}
-
-// idle reports whether no process changes a cache.
-func (s *Store) idle(name string) bool {
-	unlock, err := s.lock(name)
-	if err == nil {
-		unlock()
-	}
-	return err == nil
 }
 
 // RemoveLeftover deletes what Leftovers returned. While a process changes the cache that is backend.ErrExists, and nothing is deleted.

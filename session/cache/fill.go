@@ -2,6 +2,7 @@ package cache
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,17 +36,6 @@ type FillOptions struct {
 	Fresh          bool
 	MaxBytes       int64 // of the cache; zero is the volume's own
 	Stdout, Stderr io.Writer
-}
-
-// FillError reports a command that failed, and left the cache as it was.
-type FillError struct {
-	Command string
-	Status  session.ExecStatus
-}
-
-// Error returns one line.
-func (e *FillError) Error() string {
-	return fmt.Sprintf("cache: %s: %s, exit code %d; the cache is unchanged", e.Command, e.Status.Status, e.Status.ExitCode)
 }
 
 // Fill runs a command in a sandbox of its own and takes what that leaves into a cache, all of it or nothing: plain files and
@@ -108,31 +98,21 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 
 // run runs the command over what the cache has.
 func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
-	for _, cmd := range []session.ExecRequest{
-		{Command: fmt.Sprintf("mkdir -p %[1]s && if [ -d %[2]s ]; then cp -R %[2]s/. %[1]s/; fi", fillDir, hadDir)},
-		{Argv: o.Argv},
-	} {
-		cmd.Timeout = session.MaxExecTimeout
-		res, err := box.Stream(ctx, cmd, session.Streams{Stdout: orDiscard(o.Stdout), Stderr: orDiscard(o.Stderr)})
-		if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
-			name := "cannot copy the cache"
-			if cmd.Argv != nil {
-				name = cmd.Argv[0]
-			}
-			err = &FillError{Command: name, Status: res.ExecStatus}
-		}
-		if err != nil {
-			return err
-		}
+	out := session.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
+	err := succeed(ctx, box, out, "sh", "-c", fmt.Sprintf("mkdir -p %[1]s && if [ -d %[2]s ]; then cp -R %[2]s/. %[1]s/; fi", fillDir, hadDir))
+	if err != nil {
+		return err
 	}
-	return nil
+	return succeed(ctx, box, out, o.Argv...)
 }
 
-func orDiscard(w io.Writer) io.Writer {
-	if w == nil {
-		return io.Discard
+// succeed runs a command that must end well.
+func succeed(ctx context.Context, box *session.Session, out session.Streams, argv ...string) error {
+	res, err := box.Stream(ctx, session.ExecRequest{Argv: argv, Timeout: session.MaxExecTimeout}, out)
+	if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
+		err = fmt.Errorf("cache: %s: %s, exit code %d; the cache is unchanged", argv[0], res.Status, res.ExitCode)
 	}
-	return w
+	return err
 }
 
 // collect takes over what the command left.
@@ -141,10 +121,6 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 	if err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	keep := v.Keep
-	if keep == "" {
-		keep = "."
-	}
 	r, w := io.Pipe()
 	extracted := make(chan error, 1)
 	go func() { // ends with the stream, or breaks it off
@@ -152,10 +128,7 @@ func (v Volume) collect(ctx context.Context, box *session.Session, dir string) e
 		r.CloseWithError(err)
 		extracted <- err
 	}()
-	res, err := box.Stream(ctx, session.ExecRequest{Argv: []string{"tar", "-C", fillDir, "-cf", "-", keep}, Timeout: session.MaxExecTimeout}, session.Streams{Stdout: w, Stderr: io.Discard})
-	if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {
-		err = &FillError{Command: "tar", Status: res.ExecStatus}
-	}
+	err = succeed(ctx, box, session.Streams{Stdout: w}, "tar", "-C", fillDir, "-cf", "-", cmp.Or(v.Keep, "."))
 	w.CloseWithError(err) // nil is its end
 	if extractErr := <-extracted; extractErr != nil && (err == nil || errors.Is(err, extractErr)) {
 		err = fmt.Errorf("cache: %s: %w", v.Name, extractErr)
