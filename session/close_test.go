@@ -250,34 +250,6 @@ func TestCloseScope(t *testing.T) {
 	}
 }
 
-// TestCloseSessionDuringOpen: the close ends the creation, and those who wait for it know why.
-func TestCloseSessionDuringOpen(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	m := newManager(t, e, nil)
-	e.setHooks(func(ctx context.Context, _ backend.Spec) error { <-ctx.Done(); return ctx.Err() }, nil, nil)
-	key := session.WorkflowKey("run_1", "default")
-	opening := make(chan error, 3)
-	for range cap(opening) {
-		go func() {
-			_, _, err := m.Open(t.Context(), key, testImage())
-			opening <- err
-		}()
-	}
-	eventually(t, "all wait", func() bool { return m.Waiting(key) == cap(opening) })
-	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{}))
-	for range cap(opening) {
-		if err := <-opening; !errors.Is(err, backend.ErrClosed) || errors.Is(err, context.Canceled) {
-			t.Errorf("Open = %v, want ErrClosed", err)
-		}
-	}
-	e.setHooks(nil, nil, nil)
-	mustOpen(t, m, key)
-	if e.count() != 1 || m.Used() != 1 {
-		t.Errorf("%d sandboxes, %d places", e.count(), m.Used())
-	}
-}
-
 // TestNamedSessionsReopen: closing the scope of a named session is not final.
 func TestNamedSessionsReopen(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,26 +165,6 @@ func TestJoinIdle(t *testing.T) {
 	if e.count() != 0 {
 		t.Error("what nobody uses is still there")
 	}
-}
-
-// TestNoJoin: without the option another process's sandbox is worked in by Connect alone.
-func TestNoJoin(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	first, second := newManager(t, e, opts), newManager(t, e, opts)
-	s := mustOpen(t, first, session.UserKey("lab"))
-	output(t, s, "echo kept > file")
-	if _, _, err := second.Open(t.Context(), session.UserKey("lab"), testImage()); !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("Open = %v, want ErrExists", err)
-	}
-	c, err := second.Connect(t.Context(), s.ID())
-	must(t, err)
-	if got := output(t, c, "cat file"); got != "kept\n" {
-		t.Errorf("the other process reads %q", got)
-	}
-	must(t, c.Close(t.Context()))
-	output(t, s, "cat file")
 }
 
 // doorman is a gateway that says its name to who connects.

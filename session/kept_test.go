@@ -112,23 +112,6 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestConnectIsAUse: a sandbox that somebody just connected to is not swept, by whichever process.
-func TestConnectIsAUse(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
-	first.Die()
-	other, sweeper := newManager(t, e, opts), newManager(t, e, opts)
-	newClock(other).add(time.Hour)
-	newClock(sweeper).add(time.Hour)
-	v, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
-	sweeper.Reap(t.Context())
-	wantOutput(t, v, "echo there", "there\n")
-}
-
 // TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know why
 // it is there; a manager without one is all who will ever look after it.
 func TestFoundWithoutRecord(t *testing.T) {

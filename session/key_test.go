@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -134,32 +133,6 @@ func TestNewID(t *testing.T) {
 		if len(values) != want {
 			t.Errorf("place %d takes %d values, want %d", i, len(values), want)
 		}
-	}
-}
-
-func TestRunInContext(t *testing.T) {
-	t.Parallel()
-	if run, ok := session.RunFromContext(context.Background()); ok {
-		t.Errorf("a bare context has run %v", run)
-	}
-	want := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
-	got, ok := session.RunFromContext(session.WithRun(context.Background(), want))
-	if !ok || got != want {
-		t.Errorf("RunFromContext = %v, %v, want %v", got, ok, want)
-	}
-	if key := want.Key("x"); key != session.WorkflowKey(want.ID, "x") || key.Scope() != want.Scope() {
-		t.Errorf("run %v has key %v", want, key)
-	}
-}
-
-func TestSessionName(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	if got := session.SessionNameFromContext(ctx); got != session.DefaultName {
-		t.Errorf("without a name: %q", got)
-	}
-	if got := session.SessionNameFromContext(session.WithSessionName(ctx, "lint")); got != "lint" {
-		t.Errorf("with a name: %q", got)
 	}
 }
 

@@ -87,22 +87,6 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	wantOutput(t, mine, "echo untouched", "untouched\n")
 }
 
-func TestGetAndInScope(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, newEngine(t), nil)
-	if _, err := m.Get(session.UserKey("lab")); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("Get of an unknown key = %v", err)
-	}
-	b, a := mustOpen(t, m, session.WorkflowKey("run_1", "b")), mustOpen(t, m, session.WorkflowKey("run_1", "a"))
-	mustOpen(t, m, session.WorkflowKey("run_2", "c"))
-	if s, err := m.Get(b.Key()); err != nil || s != b {
-		t.Errorf("Get = %v, %v", s, err)
-	}
-	if list := m.InScope(a.Key().Scope()); len(list) != 2 || list[0] != a || list[1] != b {
-		t.Errorf("InScope = %v", list)
-	}
-}
-
 // ruins are the ways to lose a sandbox behind its manager's back.
 var ruins = map[string]func(e *engine, id string){
 	"killed": func(e *engine, id string) {
@@ -164,24 +148,6 @@ func TestLost(t *testing.T) {
 				t.Errorf("%d sandboxes, %d places, want 1 each", e.count(), m.Used())
 			}
 		})
-	}
-}
-
-// TestLossIsNoticed: nobody needs to call for the state to turn.
-func TestLossIsNoticed(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	m := newManager(t, e, nil)
-	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.sandbox(s.Info().EngineID)
-	b.murder()
-	eventually(t, "the state is lost", func() bool { return s.Info().State == session.StateLost })
-	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); err != nil {
-		t.Errorf("Lookup = %v: the session itself has what became of it", err)
-	}
-	must(t, s.Close(t.Context()))
-	if e.count() != 0 {
-		t.Error("what was left of the lost sandbox is still there")
 	}
 }
 
@@ -318,26 +284,6 @@ func TestOtherProcess(t *testing.T) {
 	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
 }
 
-// TestSecondaryCommandCounts: a command of another process keeps the owner from reaping.
-func TestSecondaryCommandCounts(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := &session.Options{Instance: "shared", ReapEvery: -1, IdleTimeout: time.Minute}
-	owner, other := newManager(t, e, opts), newManager(t, e, opts)
-	clock := newClock(owner)
-	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
-	v, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
-	if _, err := v.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true}); err != nil {
-		t.Fatal(err)
-	}
-	clock.add(time.Hour)
-	owner.Reap(t.Context())
-	if s.Info().State != session.StateReady {
-		t.Error("the owner reaped a sandbox in which another process runs a command")
-	}
-}
-
 // TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
 func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
@@ -360,37 +306,6 @@ func TestSecondaryUseCounts(t *testing.T) {
 	pass(10 * time.Minute)
 	if e.count() != 0 {
 		t.Error("a use keeps a sandbox for ever")
-	}
-}
-
-// TestNamedSessionIsFoundAgain: a process leaves a named sandbox, the next one continues in it.
-func TestNamedSessionIsFoundAgain(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := &session.Options{Instance: "shared"}
-	first, err := session.NewManager(e, opts)
-	must(t, err)
-	s := mustOpen(t, first, session.UserKey("lab"))
-	output(t, s, "echo kept > file")
-	must(t, first.Detach(t.Context()))
-	if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
-		t.Errorf("a call after Detach = %v", err)
-	}
-	second := newManager(t, e, opts)
-	reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
-	// A sandbox that was stopped meanwhile is started again; files survive that.
-	must(t, second.Detach(t.Context()))
-	must(t, e.Stop(t.Context(), s.Info().EngineID))
-	second = newManager(t, e, opts)
-	reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
-	third := newManager(t, e, opts)
-	var conflict *session.ConflictError
-	if _, _, err := third.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
-		t.Errorf("Open with another image = %v", err)
-	}
-	stranger := newManager(t, e, &session.Options{Instance: "stranger"})
-	if other := mustOpen(t, stranger, session.UserKey("lab")); other.ID() == s.ID() {
-		t.Error("another instance got the sandbox")
 	}
 }
 

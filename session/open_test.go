@@ -144,48 +144,6 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	must(t, <-slow)
 }
 
-func TestOneWaiterLeaves(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	m := newManager(t, e, nil)
-	release := make(chan struct{})
-	e.setHooks(func(ctx context.Context, _ backend.Spec) error {
-		select {
-		case <-release:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}, nil, nil)
-	key := session.WorkflowKey("run_1", "default")
-	first, leave := context.WithCancel(t.Context())
-	left, stayed := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, _, err := m.Open(first, key, testImage())
-		left <- err
-	}()
-	eventually(t, "one waits", func() bool { return m.Waiting(key) == 1 })
-	go func() {
-		_, created, err := m.Open(t.Context(), key, testImage())
-		if err == nil && !created {
-			err = errors.New("nobody created the sandbox")
-		}
-		stayed <- err
-	}()
-	eventually(t, "two wait", func() bool { return m.Waiting(key) == 2 })
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("the one who left got %v", err)
-	}
-	close(release)
-	if err := <-stayed; err != nil {
-		t.Errorf("the one who stayed got %v", err)
-	}
-	if e.creates.Load() != 1 {
-		t.Errorf("%d creations, want 1", e.creates.Load())
-	}
-}
-
 // TestLastWaiterLeaves cancels an open at every stage; nothing is left behind and the key can be opened again.
 func TestLastWaiterLeaves(t *testing.T) {
 	t.Parallel()

@@ -136,8 +136,9 @@ func TestPullProgress(t *testing.T) {
 		wg.Go(func() {
 			req := testImage()
 			req.OnPull = func(backend.PullProgress) { heard[i].Add(1) }
-			if _, _, err := m.Open(ctx, key, req); i == 1 && err != nil {
-				t.Error(err)
+			_, created, err := m.Open(ctx, key, req)
+			if i == 1 && (err != nil || !created) || i == 0 && !errors.Is(err, context.Canceled) {
+				t.Errorf("opener %d: created %v, %v", i, created, err)
 			}
 			if i == 0 {
 				close(left)

@@ -85,41 +85,6 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestOneAdopts: of many processes that want a dead one's sandbox, one gets it.
-func TestOneAdopts(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	key := session.WorkflowKey("run_1", "default")
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, key)
-	first.Die()
-	const rivals = 8
-	errs := make([]error, rivals)
-	var wg sync.WaitGroup
-	for i := range rivals {
-		m := newManager(t, e, opts)
-		wg.Go(func() {
-			adopted, created, err := m.Open(t.Context(), key, testImage())
-			if errs[i] = err; err == nil && (created || adopted.ID() != s.ID()) {
-				t.Errorf("Open = %s, %v, want the old sandbox", adopted.ID(), created)
-			}
-		})
-	}
-	wg.Wait()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-		} else if !errors.Is(err, backend.ErrExists) {
-			t.Errorf("Open = %v", err)
-		}
-	}
-	if won != 1 || e.creates.Load() != 1 {
-		t.Errorf("%d got the sandbox, %d were made, want 1 of each", won, e.creates.Load())
-	}
-}
-
 // TestHandover: a named sandbox that another process has only for a moment is waited for.
 func TestHandover(t *testing.T) {
 	t.Parallel()
@@ -384,25 +349,6 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	second.Reap(t.Context())
 	if e.count() != 1 {
 		t.Error("a living process's sandbox was removed")
-	}
-}
-
-// TestSweepFails: what cannot be removed now is removed later, by the first who comes.
-func TestSweepFails(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	rec := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "default"), State: session.RecordCreating, Owner: "dead"})
-	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
-	m := newManager(t, e, opts)
-	m.Reap(t.Context())
-	if got, err := opts.Store.Get(t.Context(), rec.ID); err != nil || got.State != session.RecordRemoving || got.Owner != "" || e.count() != 1 {
-		t.Errorf("record %+v, %v", got, err)
-	}
-	e.setHooks(nil, nil, nil)
-	newManager(t, e, opts).Reap(t.Context())
-	if got, err := opts.Store.Get(t.Context(), rec.ID); err != nil || got.State != session.RecordClosed || e.count() != 0 {
-		t.Errorf("record %+v, %v", got, err)
 	}
 }
 

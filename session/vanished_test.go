@@ -217,19 +217,6 @@ func TestKeptWorkspace(t *testing.T) {
 	}
 }
 
-// TestKeptWorkspaceIsGone: whose workspace somebody else removed starts again, and hears of it.
-func TestKeptWorkspaceIsGone(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	key := session.UserKey("lab")
-	s := left(t, e, opts, key, session.IdleStop)
-	m := newManager(t, e, opts)
-	must(t, m.Remove(t.Context(), s.ID(), false))
-	must(t, os.RemoveAll(e.workspace(s.ID())))
-	opensAnother(t, m, key, testImage(), s.ID())
-}
-
 // TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
 func TestKeepNothing(t *testing.T) {
 	t.Parallel()
