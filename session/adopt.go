@@ -234,7 +234,7 @@ func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, re
 	if req.Mode == OpenAsIs {
 		as = foundRequest(engine)
 		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
-		if rec.egress().Equal(req.Egress) {
+		if had, _ := decodeShape(rec.Request); had.Egress.Equal(req.Egress) {
 			as.Egress = req.Egress
 		}
 	} else {

@@ -80,12 +80,6 @@ func (s *Session) nameHosts(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// egress returns the hosts that the record's sandbox was made with.
-func (r Record) egress() Egress {
-	made, _ := decodeShape(r.Request) // of a sandbox without a record nothing is known
-	return made.Egress
-}
-
 // answerTime is how long the guest's answer about a command may have been under way, by which its times are too late.
 const answerTime = time.Second
 

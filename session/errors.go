@@ -78,8 +78,7 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
 // VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
-// is kept for the next Open of Key, which creates it again: a named one, of which something else removed the container, or
-// that of a run which was interrupted some minutes ago. It wraps backend.ErrLost.
+// is kept for the next Open of Key, which creates it again. It wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

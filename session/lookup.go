@@ -136,9 +136,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 			continue
 		}
 		info := m.describe(engine, key)
-		info.IdlePolicy, info.IdleTimeout, info.Reason, info.Egress = rec.IdlePolicy, rec.Idle, rec.Reason, rec.egress()
-		made, _ := decodeShape(rec.Request)
-		info.Environment = made.Environment
+		info.addRecord(rec)
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
@@ -178,12 +176,18 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 			continue // made just now
 		}
 		made, _ := decodeShape(rec.Request)
-		list = append(list, Info{
-			ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
-			Network: made.Network, Egress: made.Egress, Created: rec.Created, IdlePolicy: rec.IdlePolicy, Reason: rec.Reason,
-		})
+		info := m.describe(backend.Info{SessionID: rec.ID, Network: made.Network, Created: rec.Created}, rec.Key)
+		info.addRecord(rec)
+		list = append(list, info)
 	}
 	return list
+}
+
+// addRecord adds what only the record says.
+func (i *Info) addRecord(rec Record) {
+	made, _ := decodeShape(rec.Request)
+	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason
+	i.Egress, i.Environment = made.Egress, made.Environment
 }
 
 // describe returns the description of a sandbox that the engine reported.

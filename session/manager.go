@@ -262,11 +262,6 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
-	to := s.on(owner.EngineLost)
-	if to == owner.Suspended {
-		m.disownLost(s)
-		return
-	}
 	if m.isAnothers(s.id) {
 		s.mu.Lock()
 		s.taken = true
@@ -274,8 +269,8 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		return
 	}
 	now := m.now()
-	if to == owner.WorkspaceOnly {
-		m.keepLost(s, now)
+	if to := s.on(owner.EngineLost); to != owner.Removing {
+		m.giveUpLost(s, to, now)
 		return
 	}
 	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))

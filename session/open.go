@@ -367,12 +367,9 @@ func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, 
 	if f.evict != nil {
 		_ = m.removePooled(ctx, f.evict.session) // its failure is logged, and a sweep's
 	}
-	for ready := f.ready; ready != nil; {
-		if s, adopted, err = m.assign(ctx, key, f.req, ready); !errors.Is(err, errStale) {
+	if f.ready != nil {
+		if s, adopted, err = m.assign(ctx, key, f.req, f.ready); !errors.Is(err, errStale) {
 			return s, adopted, err
-		}
-		if ready = m.pool.take(f.req); ready != nil {
-			m.vacate() // the flight has a place
 		}
 	}
 	return m.build(ctx, key, f.req)

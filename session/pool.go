@@ -47,8 +47,7 @@ type PoolSpec struct {
 
 // pooled is a sandbox that is nobody's yet.
 type pooled struct {
-	session *Session // never given out; what it has goes to another one
-	kind    string
+	session *Session      // never given out; what it has goes to another one
 	sources []fs.FileInfo // of what is mounted, when it was made
 }
 
@@ -156,7 +155,7 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	if err != nil {
 		return nil, errors.Join(err, m.removePooled(ctx, s))
 	}
-	return &pooled{s, kind, sources}, nil
+	return &pooled{s, sources}, nil
 }
 
 // warm runs the languages that a sandbox has, once: the first time, when a file system is new, takes up to three times as long. When the
@@ -216,17 +215,6 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 	w.m.mu.Unlock()
 }
 
-// giveBack returns to the pool what a flight took and did not use. The place that it had is the flight's.
-func (w *warmPool) giveBack(ctx context.Context, p *pooled) {
-	if w.m.occupy() {
-		if w.Return(p.kind, p) {
-			return
-		}
-		w.m.vacate()
-	}
-	_ = w.m.removePooled(ctx, p.session) // its failure is logged, and a sweep's
-}
-
 // removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.disconnect()
@@ -276,6 +264,9 @@ var errStale = errors.New("session: a pooled sandbox is no longer usable")
 func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
 	defer cancel()
+	if err := s.m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
+		return err
+	}
 	err := noAnswer(ctx, ready.session.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: s.orphanTimeout().Milliseconds()}))
 	if err != nil {
 		return errors.Join(errStale, err)
@@ -310,15 +301,11 @@ func isPooled(engine backend.Info) bool {
 	return err == nil && key.Namespace == NamespacePool
 }
 
-// assign makes the sandbox of a key of one that was ready, or finds that the key has one, and gives that back. errStale: the one
+// assign makes the sandbox of a key of one that was ready, or finds that the key has one, and removes the other. errStale: the one
 // that was ready is not fit, and goes.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
 	s.byDefault(req, ready.session.engine)
-	if err := m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
-		m.pool.giveBack(ctx, ready)
-		return nil, false, err
-	}
 	fit := make(chan error, 1) // what takes as long as the record is done beside it
 	m.wg.Go(func() { fit <- s.fit(ctx, ready) })
 	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
@@ -331,29 +318,24 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 	})
 	unfit := <-fit
 	switch {
-	case unfit == nil && (other != nil || errors.Is(err, backend.ErrExists)): // its record is as it was
-		m.pool.giveBack(ctx, ready)
-		return other, true, engineError(err)
 	case errors.Is(err, backend.ErrNotFound): // somebody removed it
 		err = errStale
-	case err == nil:
+	case err == nil && other == nil:
 		err = unfit
 	}
-	if err == nil {
+	if err == nil && other == nil {
 		s.engine = ready.engineOf(s)
 		s.hold(ready.session.conn)
 		if !plain {
 			err = s.prepare(ctx, req)
 		}
 	}
-	if other != nil || err != nil {
-		s.disconnect()
-		_ = m.removePooled(ctx, ready.session) // its failure is logged, and a sweep's
+	if err == nil && other == nil {
+		return s, false, nil
 	}
-	if other != nil || err == nil {
-		return cmp.Or(other, s), other != nil, nil
-	}
-	return nil, false, engineError(err)
+	s.disconnect()
+	_ = m.removePooled(ctx, ready.session) // its failure is logged, and a sweep's
+	return other, other != nil, engineError(err)
 }
 
 // engineOf returns what the engine says of the sandbox, as that of a session.

@@ -112,29 +112,15 @@ func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err
 	return err
 }
 
-// disownLost gives up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
-// for the next opener of its key.
-func (m *Manager) disownLost(s *Session) {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	rec, err := m.store.Take(ctx, s.id, m.owner, "")
-	if err == nil {
-		s.disowned = rec
+// giveUpLost gives up the sandbox of a session that was lost and whose files are kept. The next process that opens its key, which
+// may be this one, starts it again, or creates it on its workspace.
+func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
+	rec := s.recordAs(RecordReady, s.expiry())
+	if to == owner.WorkspaceOnly {
+		rec.LastUsed, rec.Expires = now, now.Add(max(lifetimes.Workspace, s.req.Retention))
+		rec.KeepWorkspace, rec.Reason = true, string(owner.EngineLost)
 	}
-	if err == nil || isOvertaken(err) {
-		return
-	}
-	rec = s.recordAs(RecordReady, s.expiry())
-	rec.Owner = ""
-	m.save(rec)
-}
-
-// keepLost gives up the lost sandbox of a run. The next process that opens its key, which may be this one, starts it
-// again or creates it on its workspace.
-func (m *Manager) keepLost(s *Session, now time.Time) {
-	now = now.Truncate(time.Microsecond) // stores keep no less
-	rec := s.recordAs(RecordReady, now.Add(max(lifetimes.Workspace, s.req.Retention)))
-	rec.Owner, rec.LastUsed, rec.KeepWorkspace, rec.Reason = "", now, true, string(owner.EngineLost)
+	rec.Owner, rec.LastUsed = "", rec.LastUsed.Truncate(time.Microsecond) // stores keep no less
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if m.store.Update(ctx, rec) == nil {

@@ -2,11 +2,7 @@
 // something happens to it or to the process that has it.
 package owner
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // State is where a sandbox is in its life, by its record.
 type State string
@@ -229,34 +225,4 @@ func Next(f Facts, t Times) (next time.Time, ok bool) {
 		}
 	}
 	return next, ok
-}
-
-// Markdown returns the table as the documentation shows it.
-func Markdown() string {
-	var b strings.Builder
-	b.WriteString("| state | event | next state | the engine |\n|---|---|---|---|\n")
-	for _, r := range Table() {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.From, r.trigger(), r.To, r.Do)
-	}
-	return b.String()
-}
-
-// trigger returns in words when a rule does something.
-func (r Rule) trigger() string {
-	var of []string
-	for _, w := range []struct {
-		bit  Kind
-		name string
-	}{{Named, "named"}, {Run, "a run's"}, {Process, "an agent's or MCP client's"}, {Foreign, "other"}} {
-		if r.Kind != Anyone && r.Kind&w.bit != 0 {
-			of = append(of, w.name)
-		}
-	}
-	parts := []string{string(r.On)}
-	for _, part := range []string{strings.Join(of, " or "), string(r.If), string(r.When), string(r.While)} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
-	return strings.Join(parts, ", ")
 }

@@ -102,18 +102,6 @@ func (s *shelf[T]) pop() (thing T, ok bool) {
 	return thing, ok
 }
 
-// Return gives back what was taken and not used, and reports whether the pool has it again.
-func (p *Pool[K, T]) Return(kind K, thing T) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.shelves[kind]
-	if s == nil || p.closed || len(s.ready) >= s.size {
-		return false
-	}
-	s.ready = append(s.ready, thing)
-	return true
-}
-
 // Evict returns a thing of any kind, which is the caller's then, to make room for something else.
 func (p *Pool[K, T]) Evict() (thing T, ok bool) {
 	p.mu.Lock()
@@ -134,7 +122,7 @@ func (p *Pool[K, T]) changed() {
 	}
 }
 
-// Run fills the pool until ctx ends, and returns all that nobody took. Take, Return and Evict find nothing then.
+// Run fills the pool until ctx ends, and returns all that nobody took. Take and Evict find nothing then.
 func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	check := time.NewTicker(Check)
 	defer check.Stop()
