@@ -50,13 +50,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 
 // endUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
 func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event) error {
-	if err := m.isFree(ctx, rec); err != nil {
-		return err
-	}
-	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if isOvertaken(err) { // by a sweep, or by a process that opened the key
-		return errInTransition
-	}
+	rec, err := m.takeUnowned(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -72,6 +66,18 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
 	m.save(rec)
 	return nil
+}
+
+// takeUnowned makes a record that no living process has this manager's.
+func (m *Manager) takeUnowned(ctx context.Context, rec Record) (Record, error) {
+	if err := m.isFree(ctx, rec); err != nil {
+		return rec, err
+	}
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if isOvertaken(err) { // by a sweep, or by a process that opened the key
+		err = errInTransition
+	}
+	return rec, err
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps

@@ -344,14 +344,7 @@ func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) e
 	if err != nil {
 		return err
 	}
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	if err != nil {
-		return err
-	}
-	if lives {
-		return errHeld
-	}
-	if rec, err = m.store.Take(ctx, id, rec.Owner, m.owner); err != nil {
+	if rec, err = m.takeUnowned(ctx, rec); err != nil {
 		return err
 	}
 	if !volumes {

@@ -258,40 +258,6 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSweepKeepsWhatWorks: a sandbox that expired while a command runs in it stays until the command is over.
-func TestSweepKeepsWhatWorks(t *testing.T) {
-	t.Parallel()
-	e := newEngine(t)
-	opts := shared()
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
-	command := run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true}).ExecID
-	first.Die()
-	second := newManager(t, e, opts)
-	clock := newClock(second)
-	clock.add(time.Hour)
-	second.Reap(t.Context())
-	secondary, err := second.Connect(t.Context(), s.ID())
-	if err != nil {
-		t.Fatalf("a sandbox with a command was removed: %v", err)
-	}
-	_, err = secondary.KillExec(t.Context(), command, "")
-	must(t, err)
-	_, err = secondary.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
-	must(t, err)
-	clock.add(9 * time.Minute)
-	second.Reap(t.Context())
-	if e.count() != 1 {
-		t.Error("a sandbox was removed while somebody used it")
-	}
-	must(t, secondary.Close(t.Context()))
-	eventually(t, "an expired sandbox that nobody uses goes", func() bool { // one that does not answer in time waits for the next sweep
-		clock.add(time.Hour)
-		second.Reap(t.Context())
-		return e.count() == 0
-	})
-}
-
 // TestOrphans: the sandbox of an agent or of an MCP client whose process died does not wait for its idle time, whatever runs
 // in it, but for who uses it.
 func TestOrphans(t *testing.T) {
