@@ -183,7 +183,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	return list
 }
 
-// addRecord adds what only the record says.
+// addRecord adds the fields that only the record has.
 func (i *Info) addRecord(rec Record) {
 	made, _ := decodeShape(rec.Request)
 	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason

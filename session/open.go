@@ -173,7 +173,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	return m.reuse(ctx, s, req)
 }
 
-// leaving returns what is closed when a sandbox that goes has gone, nil when none goes; mu is held.
+// leaving returns a channel that is closed once a closing session has ended; nil without one. mu is held.
 func (m *Manager) leaving() <-chan struct{} {
 	for _, s := range m.byID {
 		if s.isClosing() {

@@ -18,7 +18,7 @@ import (
 
 // A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
 // its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
-// died. It becomes a session by an update of the record, to the session's key. What the engine's labels say of it stays as it was:
+// died. It becomes a session by an update of the record, to the session's key. The engine's labels do not change:
 // see Record.identify.
 
 // NamespacePool is the namespace of the keys of sandboxes that are ready and belong to nobody yet.
@@ -47,7 +47,7 @@ type PoolSpec struct {
 
 // pooled is a sandbox that is nobody's yet.
 type pooled struct {
-	session *Session      // never given out; what it has goes to another one
+	session *Session      // never returned by Open; its connection passes to the key's session
 	sources []fs.FileInfo // of what is mounted, when it was made
 }
 
@@ -259,16 +259,16 @@ func (m *Manager) imageID(ctx context.Context, ref string) (id string, known boo
 // errStale: a sandbox that was ready cannot be handed out any more.
 var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
-// fit hands a sandbox that was ready to the session, as far as its guest is concerned. errStale: its guest does not answer, or its
-// image or mounts are not those any more that the request names.
+// fit claims the guest of a pooled sandbox for the session. It fails with errStale if the guest does not answer, or if the
+// request's image or mounts were replaced.
 func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
 	defer cancel()
 	if err := s.m.canStop(s.policy, ready.session.engine.Limits, ready.session.engine.Workspace); err != nil {
 		return err
 	}
-	err := noAnswer(ctx, ready.session.conn.Claim(ctx, wire.ClaimRequest{OrphanMillis: s.orphanTimeout().Milliseconds()}))
-	if err != nil {
+	claim := wire.ClaimRequest{OrphanMillis: s.orphanTimeout().Milliseconds()}
+	if err := noAnswer(ctx, ready.session.conn.Claim(ctx, claim)); err != nil {
 		return errors.Join(errStale, err)
 	}
 	id, known, err := s.m.imageID(ctx, s.req.Image)
@@ -301,12 +301,12 @@ func isPooled(engine backend.Info) bool {
 	return err == nil && key.Namespace == NamespacePool
 }
 
-// assign makes the sandbox of a key of one that was ready, or finds that the key has one, and removes the other. errStale: the one
-// that was ready is not fit, and goes.
+// assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled one. It
+// fails with errStale if the pooled sandbox was unusable and is removed.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
 	s.byDefault(req, ready.session.engine)
-	fit := make(chan error, 1) // what takes as long as the record is done beside it
+	fit := make(chan error, 1) // runs while the record is written
 	m.wg.Go(func() { fit <- s.fit(ctx, ready) })
 	plain := req.Prepare == nil && req.Egress.IsZero() && req.Caches == nil // then there is nothing to do before it is ready
 	other, err := m.reserve(ctx, s, req, func() error {

@@ -232,7 +232,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	}
 }
 
-// TestPoolAdopted: who opens a key that has a sandbox gets that and nothing that is ready; a sandbox that came from a pool is adopted as any.
+// TestPoolAdopted: a key that has a sandbox keeps it, with a pool, too; a sandbox from a pool can be adopted.
 func TestPoolAdopted(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)

@@ -51,7 +51,7 @@ type Session struct {
 	state        State
 	lost         error         // why, in StateLost
 	lossRecorded chan struct{} // from the loss on; closed when the store has it
-	disowned     Record        // as it was given up after a loss (giveUpLost); not guarded, but to be read when lossRecorded is closed
+	disowned     Record        // as given up by giveUpLost; not guarded, but to be read when lossRecorded is closed
 	conn         *client.Conn
 	redialing    *redial
 	taken        bool // another process has the sandbox now

@@ -91,7 +91,8 @@ func Open(dir string, own ...Volume) (*Store, error) {
 	s := &Store{dir: dir, volumes: Known()}
 	for _, v := range own {
 		if !namePattern.MatchString(v.Name) {
-			return nil, fmt.Errorf("cache: invalid name %.100q: must be at most 32 lower case letters, digits, or '-': %w", v.Name, backend.ErrInvalid)
+			return nil, fmt.Errorf("cache: invalid name %.100q: must be at most 32 lower case letters, digits, or '-': %w",
+				v.Name, backend.ErrInvalid)
 		}
 		if _, err := s.volume(v.Name); err == nil {
 			return nil, fmt.Errorf("cache: duplicate cache %q: %w", v.Name, backend.ErrInvalid)
@@ -116,7 +117,8 @@ func (s *Store) volume(name string) (Volume, error) {
 		}
 		known = append(known, v.Name)
 	}
-	return Volume{}, fmt.Errorf("cache: unknown cache %.100q, available: %s: %w", name, strings.Join(known, ", "), backend.ErrNotFound)
+	return Volume{}, fmt.Errorf("cache: unknown cache %.100q, available: %s: %w",
+		name, strings.Join(known, ", "), backend.ErrNotFound)
 }
 
 // Caches returns what sandboxes need to know.
@@ -305,8 +307,8 @@ type Leftover struct {
 	Since time.Time // when it was replaced, or given up
 }
 
-// Leftovers returns what was replaced more than a day ago, and what a process left that ended while it filled a cache. Caches
-// that a process changes at the moment have none.
+// Leftovers returns directories that were replaced more than a day ago, and those of fills that did not end. It skips caches
+// that another process is changing.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	var list []Leftover
 	dirs, err := os.ReadDir(s.dir)
@@ -329,7 +331,7 @@ func (s *Store) Leftovers() ([]Leftover, error) {
 	return list, err
 }
 
-// leftovers are those of one cache; the lock is held.
+// leftovers returns the leftovers of one cache; the lock is held.
 func (s *Store) leftovers(name string) (list []Leftover, err error) {
 	found, err := os.ReadDir(filepath.Join(s.dir, name))
 	for _, f := range found {
@@ -337,7 +339,8 @@ func (s *Store) leftovers(name string) (list []Leftover, err error) {
 		if err != nil || !f.IsDir() {
 			continue
 		}
-		if strings.HasPrefix(f.Name(), newPrefix) || strings.HasPrefix(f.Name(), oldPrefix) && time.Since(st.ModTime()) > oldAge {
+		old := strings.HasPrefix(f.Name(), oldPrefix) && time.Since(st.ModTime()) > oldAge
+		if old || strings.HasPrefix(f.Name(), newPrefix) {
 			list = append(list, Leftover{name, f.Name(), st.ModTime()})
 		}
 	}

@@ -99,14 +99,14 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 // run runs the command over what the cache has.
 func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
 	out := session.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
-	err := succeed(ctx, box, out, "sh", "-c", fmt.Sprintf("mkdir -p %[1]s && if [ -d %[2]s ]; then cp -R %[2]s/. %[1]s/; fi", fillDir, hadDir))
-	if err != nil {
+	const copyOld = "mkdir -p " + fillDir + " && if [ -d " + hadDir + " ]; then cp -R " + hadDir + "/. " + fillDir + "/; fi"
+	if err := succeed(ctx, box, out, "sh", "-c", copyOld); err != nil {
 		return err
 	}
 	return succeed(ctx, box, out, o.Argv...)
 }
 
-// succeed runs a command that must end well.
+// succeed runs a command. A nonzero exit code is an error.
 func succeed(ctx context.Context, box *session.Session, out session.Streams, argv ...string) error {
 	res, err := box.Stream(ctx, session.ExecRequest{Argv: argv, Timeout: session.MaxExecTimeout}, out)
 	if err == nil && (res.Status != session.ExecCompleted || res.ExitCode != 0) {

@@ -13,7 +13,7 @@ import (
 )
 
 // Pool checks what an engine could make of sandboxes that were made in advance: they become sessions without the engine, and
-// nothing of them is left. req is for a sandbox that has a shell.
+// none is left at the end. req is for a sandbox that has a shell.
 func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
 	const size = 3
 	store := session.NewMemoryStore()
@@ -65,7 +65,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 		t.Errorf("to another process it is %s", beside.Key())
 	}
 	if _, err := other.Connect(t.Context(), next[0]); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("Connect to one that is nobody's: %v, want ErrNotFound", err)
+		t.Errorf("Connect to a pooled sandbox: %v, want ErrNotFound", err)
 	}
 	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)

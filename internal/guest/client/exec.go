@@ -256,7 +256,7 @@ func (c *Conn) Health(ctx context.Context) (wire.Health, error) {
 	return ask(ctx, c, wire.OpHealth, wire.Empty{}, func(*wire.Health) error { return nil })
 }
 
-// Claim hands a sandbox that was made in advance to a session.
+// Claim hands a pooled sandbox to a session.
 func (c *Conn) Claim(ctx context.Context, req wire.ClaimRequest) error {
 	return c.roundTrip(ctx, wire.OpClaim, &req, &wire.Empty{})
 }

@@ -19,7 +19,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestClaim: a claim sets how long the guest goes on alone, and who claims finds nothing of what ran before.
+// TestClaim: a claim sets the orphan timeout and forgets the finished commands.
 func TestClaim(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
@@ -28,11 +28,13 @@ func TestClaim(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	c := connect(t, s)
-	_, err = c.Run(t.Context(), wire.RunRequest{ExecID: "before", YieldMillis: -1, Spawn: wire.Spawn{Argv: []string{"/bin/true"}, Dir: dir}})
+	warm := wire.Spawn{Argv: []string{"/bin/true"}, Dir: dir}
+	_, err = c.Run(t.Context(), wire.RunRequest{ExecID: "before", YieldMillis: -1, Spawn: warm})
 	must(t, err)
 	for _, millis := range []int64{-1, 1 << 62} {
+		err := c.Claim(t.Context(), wire.ClaimRequest{OrphanMillis: millis})
 		var refused *wire.Error
-		if err := c.Claim(t.Context(), wire.ClaimRequest{OrphanMillis: millis}); !errors.As(err, &refused) || refused.Code != wire.CodeInvalid {
+		if !errors.As(err, &refused) || refused.Code != wire.CodeInvalid {
 			t.Errorf("orphan timeout of %d ms: %v", millis, err)
 		}
 	}

@@ -350,9 +350,9 @@ type Health struct {
 	Hosts int `json:"hosts,omitempty"`
 }
 
-// ClaimRequest hands a sandbox that was made in advance to a session.
+// ClaimRequest hands a pooled sandbox to a session.
 type ClaimRequest struct {
-	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // in place of that of the guest's start; 0 is for ever
+	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // replaces the guest's orphan timeout; 0 is none
 }
 
 // PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it

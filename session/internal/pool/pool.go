@@ -122,7 +122,7 @@ func (p *Pool[K, T]) changed() {
 	}
 }
 
-// Run fills the pool until ctx ends, and returns all that nobody took. Take and Evict find nothing then.
+// Run fills the pool until ctx ends, and returns the things left. Take and Evict find nothing then.
 func (p *Pool[K, T]) Run(ctx context.Context) []T {
 	check := time.NewTicker(Check)
 	defer check.Stop()
