@@ -23,13 +23,13 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 		return nil, err
 	}
 	for began := time.Now(); ; {
-		recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving, RecordLost)
+		recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving)
 		if err != nil {
 			return removed, err
 		}
 		var errs []error
 		for _, rec := range recs {
-			if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.State == RecordLost && rec.Owner == "" {
+			if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine {
 				continue
 			}
 			if err := m.endUnowned(ctx, rec, owner.Removed); err != nil {
@@ -54,7 +54,7 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 	if err != nil {
 		return err
 	}
-	ctx, rec.Reason = context.WithoutCancel(ctx), string(event)
+	ctx, rec.Reason, rec.Ended = context.WithoutCancel(ctx), string(event), event == owner.RunEnded
 	if event == owner.Removed {
 		return m.deleteSandbox(ctx, rec)
 	}

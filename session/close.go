@@ -163,8 +163,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		defer m.unregister(s, false)
 		return m.suspend(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	case to == owner.Retained:
-		due := m.now().Add(s.req.Retention)
-		m.save(s.recordAs(RecordRemoving, due))
+		rec := s.recordAs(RecordRemoving, m.now().Add(s.req.Retention))
+		rec.Ended = true
+		m.save(rec)
 		m.unregister(s, true)
 	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, false)

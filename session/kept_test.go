@@ -219,11 +219,11 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	if !errors.Is(removal.Err(), context.Canceled) {
 		t.Errorf("the removal ended by itself: %v", removal.Err())
 	}
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordLost || got.Owner != m.Owner() {
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordRemoving || got.Owner != "" {
 		t.Errorf("record %+v", got)
 	}
 	newManager(t, e, opts).Reap(t.Context())
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordClosed && got.State != session.RecordLost || e.count() != 0 {
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordClosed || e.count() != 0 {
 		t.Errorf("record %+v, %d sandboxes", got, e.count())
 	}
 }
@@ -254,8 +254,6 @@ func TestReclaimAt(t *testing.T) {
 		"closed":                          {session.Record{State: session.RecordClosed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
 		"closed before it was made":       {session.Record{State: session.RecordClosed, Created: in(-time.Minute)}, in(time.Minute)},
 		"closed long after it was begun":  {session.Record{State: session.RecordClosed, Created: in(-3 * time.Minute)}, time.Time{}},
-		"lost":                            {session.Record{State: session.RecordLost, Owner: "x", LastUsed: in(-time.Minute), Expires: in(time.Hour)}, in(-time.Minute)},
-		"lost and given up":               {session.Record{State: session.RecordLost, LastUsed: now, Expires: in(time.Hour)}, time.Time{}},
 	} {
 		at, ok := test.rec.ReclaimAt(now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {

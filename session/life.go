@@ -35,7 +35,7 @@ func (r Record) state() owner.State {
 		return owner.Ready
 	case r.State == RecordRemoving && r.Retention > 0:
 		return owner.Retained
-	case r.State == RecordRemoving, r.State == RecordLost && r.Owner != "":
+	case r.State == RecordRemoving:
 		return owner.Removing
 	}
 	return owner.Gone
@@ -57,22 +57,11 @@ func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.E
 
 // facts returns what the table asks about a record's sandbox; on is its state on the engine, empty when it has none.
 func (r Record) facts(on backend.State) owner.Facts {
-	f := owner.Facts{
+	return owner.Facts{
 		State: r.state(), Kind: r.Key.Scope().kind(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",
 		StopIdle:  r.IdlePolicy == IdleStop,
 		Retention: r.Retention, Created: r.Created, Used: r.used(), Expires: r.Expires,
 	}
-	if r.State != RecordLost {
-		return f
-	}
-	f.Expires = r.LastUsed // and not when it is forgotten
-	if on != "" {
-		f.State = owner.Removing
-	}
-	if on == backend.StateRunning { // it may be another's by now
-		f.Expires = r.LastUsed.Add(lifetimes.Remembered)
-	}
-	return f
 }
 
 // due returns what time has brought about by now for a record that belongs to nobody.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
@@ -65,7 +66,7 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 		m.log.WarnContext(ctx, "refused a sandbox ID of another scope",
 			"asked_by", cleanText(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
 		return nil, errNoSandbox
-	case rec.State == RecordLost:
+	case rec.Reason == string(owner.EngineLost) && !rec.State.Live():
 		return nil, fmt.Errorf("%w: its files are lost; open a new sandbox", backend.ErrLost)
 	case s == nil && rec.State == RecordReady && m.opts.Join:
 		if s, err = m.joinRecorded(ctx, rec); err != nil {

@@ -104,7 +104,7 @@ func vanish(t *testing.T, e *engine, m *session.Manager, store session.Store, ke
 	s := mustOpen(t, m, key)
 	output(t, s, "echo kept > file")
 	e.remove(s.Info().EngineID)
-	eventually(t, "it is lost", func() bool { return record(t, store, s.ID()).State == session.RecordLost })
+	eventually(t, "it is lost", func() bool { return record(t, store, s.ID()).State == session.RecordRemoving })
 	return s
 }
 
@@ -126,7 +126,7 @@ func TestLostLeavesNothing(t *testing.T) {
 				s := vanish(t, e, first, opts.Store, key)
 				clock.add(2 * time.Hour)
 				m.Reap(t.Context())
-				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordLost || !e.hasFiles(t, s.ID()) {
+				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordRemoving || !e.hasFiles(t, s.ID()) {
 					t.Errorf("while its process lives: %+v", rec)
 				}
 				how(t, first)
@@ -150,7 +150,7 @@ func TestExpiredIsMissed(t *testing.T) {
 	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
 	for range 2 {
 		m.Reap(t.Context())
-		if rec := record(t, opts.Store, s.ID()); e.count() != 1 || rec.State != session.RecordLost {
+		if rec := record(t, opts.Store, s.ID()); e.count() != 1 || rec.State != session.RecordRemoving {
 			t.Errorf("%d sandboxes, record %+v", e.count(), rec)
 		}
 	}
@@ -233,7 +233,7 @@ func TestLostIsMissed(t *testing.T) {
 			s, _, err := first.Open(t.Context(), key, req)
 			must(t, err)
 			how(e, s.Info().EngineID)
-			eventually(t, "it is lost", func() bool { return record(t, opts.Store, s.ID()).State == session.RecordLost })
+			eventually(t, "it is lost", func() bool { return record(t, opts.Store, s.ID()).State == session.RecordRemoving })
 			first.Die()
 			e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
 			for _, later := range []time.Duration{0, time.Hour, 10 * 24 * time.Hour, 15 * 24 * time.Hour} {

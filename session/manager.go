@@ -273,11 +273,8 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		m.giveUpLost(s, to, now)
 		return
 	}
-	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
+	rec := s.recordAs(RecordRemoving, now)
 	rec.Reason = string(owner.EngineLost)
-	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
-		rec.Expires = now.Add(lifetimes.Missed)
-	}
 	m.save(rec)
 }
 

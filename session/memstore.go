@@ -98,7 +98,7 @@ func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) er
 // Update replaces a record.
 func (s *memoryStore) Update(ctx context.Context, rec Record) error {
 	_, err := s.change(ctx, rec.ID, func(there *Record) error {
-		if rec.State.Live() && (there.State == RecordClosed || there.State == RecordLost) {
+		if rec.State.Live() && there.State == RecordClosed {
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		*there = rec

@@ -141,7 +141,7 @@ func (m *Manager) prune(ctx context.Context) {
 		}
 	}
 	m.mu.Unlock()
-	recs, err := m.store.List(ctx, RecordClosed, RecordLost)
+	recs, err := m.store.List(ctx, RecordClosed)
 	if err != nil {
 		if ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
@@ -149,8 +149,7 @@ func (m *Manager) prune(ctx context.Context) {
 		return
 	}
 	for _, rec := range recs {
-		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
-		if rec.Expires.After(now) || has(m, m.byID, rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
+		if rec.Expires.After(now) || has(m, m.byID, rec.ID) {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {

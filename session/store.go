@@ -16,9 +16,8 @@ type RecordState string
 const (
 	RecordCreating RecordState = "creating" // the engine may or may not have it yet
 	RecordReady    RecordState = "ready"
-	RecordRemoving RecordState = "removing" // to be removed at Expires; the engine may still have it
+	RecordRemoving RecordState = "removing" // to be removed at Expires, or lost; the engine may still have it
 	RecordClosed   RecordState = "closed"   // gone, its id is remembered
-	RecordLost     RecordState = "lost"     // died behind our back, its id is remembered
 )
 
 // Live reports whether a record in that state holds its key.
@@ -91,7 +90,7 @@ type Store interface {
 	// same engine, so that two processes cannot both make the sandbox of one key.
 	Insert(ctx context.Context, rec Record) error
 	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none. A live rec must fail with
-	// backend.ErrExists when the record is closed or lost, because its update is late, and when another live record
+	// backend.ErrExists when the record is closed, because its update is late, and when another live record
 	// holds the key on the same engine.
 	Update(ctx context.Context, rec Record) error
 	// Take must pass the record of owner from to owner to and return it as it is then; backend.ErrNotFound

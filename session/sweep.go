@@ -264,12 +264,8 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	return nil
 }
 
-// putBack gives up a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:
-// of a lost one without an owner the engine has nothing.
+// putBack gives up a record that was taken to be reclaimed.
 func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
-	if rec.State == RecordLost {
-		return
-	}
 	rec.Owner = m.nobody()
 	if now := m.now(); rec.expired(now) && ctx.Err() == nil {
 		rec.Expires = now.Add(rec.Idle)
@@ -343,30 +339,21 @@ func (m *Manager) health(ctx context.Context, engineID string) (wire.Health, err
 func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
 	ready := rec.State == RecordReady
 	rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
-	lost := rec.State == RecordLost
-	missed := (ready || lost) && rec.Key.Namespace == NamespaceWorkflow
+	missed := !rec.Ended && rec.Key.Namespace == NamespaceWorkflow && rec.EngineID != ""
 	if rec.State.Live() {
 		rec.Expires = m.now()
 	}
-	switch {
-	case ready && missed: // remembered as that from now on, however many rounds the removal takes
-		rec.State, rec.Expires = RecordLost, m.now().Add(lifetimes.Missed)
-		if longAgo := m.now().Add(-lifetimes.Remembered); rec.LastUsed.After(longAgo) {
-			rec.LastUsed = longAgo // one that was lost just now would be left alone for a while
-		}
-	case !lost && rec.State != RecordClosed:
+	if rec.State != RecordClosed {
 		rec.State = RecordRemoving
 	}
 	if m.save(rec) { // else the key is free, and nobody adopts it
 		return errOvertaken
 	}
 	there, err := m.removeAll(ctx, rec)
-	if err != nil && rec.State == RecordLost {
-		return err // the record has an owner for as long as there is something to remove
-	}
 	rec.Owner = m.nobody()
 	switch {
-	case err == nil && missed: // remembered since it was lost
+	case err == nil && missed: // who resumes the run must hear of it
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Missed)
 	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
 	case err == nil:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Pauses of a watch.
@@ -216,7 +217,7 @@ func (w *watch) missed() time.Time {
 func (w *watch) ended(ctx context.Context, info Info) Info {
 	info.State = StateClosed
 	if rec, err := w.m.store.Get(ctx, info.ID); err == nil {
-		if info.Reason = rec.Reason; rec.State == RecordLost {
+		if info.Reason = rec.Reason; rec.Reason == string(owner.EngineLost) {
 			info.State = StateLost
 		}
 	}

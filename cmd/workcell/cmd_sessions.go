@@ -241,15 +241,12 @@ func (a *app) sandboxRows(ctx context.Context, m *session.Manager, all bool) ([]
 	if !all || a.records == nil {
 		return rows, nil
 	}
-	recs, err := a.records.List(ctx, session.RecordClosed, session.RecordLost)
+	recs, err := a.records.List(ctx, session.RecordClosed)
 	for _, rec := range recs {
 		if rec.Engine == a.engine && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
 			info := session.Info{
 				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
-				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: session.StateLost,
-			}
-			if rec.State == session.RecordClosed {
-				info.State = stateRemoved
+				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: stateRemoved,
 			}
 			rows = append(rows, sandboxRow(info))
 		}

@@ -142,7 +142,7 @@ func (c client) choose(i int, lengths []int64) act {
 	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
 	a := act{
 		Do: pick("insert", "insert", "update", "update", "take", "get", "get", "delete", "append", "append", "read"), Thing: rand.IntN(things), Slot: rand.IntN(2),
-		State: session.RecordState(pick("creating", "ready", "removing", "closed", "lost")), Owner: pick("a", "b", "c"), From: pick("a", "b", "c"),
+		State: session.RecordState(pick("creating", "ready", "removing", "closed")), Owner: pick("a", "b", "c"), From: pick("a", "b", "c"),
 		Entry: fmt.Sprintf("%d.%d", c.ID, i),
 	}
 	a.Seq = lengths[a.Thing] + 1
@@ -222,7 +222,7 @@ func (k kept) next(a act) (kept, result) {
 		case a.Do == "get":
 			return k, result{State: rec.state, Owner: rec.owner}
 		case a.Do == "take" && rec.owner != a.From, a.Do == "update" && a.State.Live() && other.state.Live(),
-			a.Do == "update" && a.State.Live() && (rec.state == session.RecordClosed || rec.state == session.RecordLost):
+			a.Do == "update" && a.State.Live() && rec.state == session.RecordClosed:
 			return k, exists
 		case a.Do == "take":
 			rec.owner = a.Owner

@@ -225,8 +225,8 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 	}
 	for {
 		tag, err := tx.Exec(ctx, `UPDATE workcell.session SET engine = $2, key = $3, state = $4, owner = $5, record = $6,
-	env = CASE WHEN $4 IN ('closed', 'lost') THEN '{}' ELSE env END
-	WHERE id = $1 AND ($4 NOT IN ('creating', 'ready') OR state NOT IN ('closed', 'lost'))`, args...)
+	env = CASE WHEN $4 = 'closed' THEN '{}' ELSE env END
+	WHERE id = $1 AND ($4 NOT IN ('creating', 'ready') OR state <> 'closed')`, args...)
 		if err != nil || tag.RowsAffected() > 0 {
 			return err
 		}
@@ -234,7 +234,7 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 		switch {
 		case err != nil:
 			return err
-		case rec.State.Live() && (there.State == session.RecordClosed || there.State == session.RecordLost):
+		case rec.State.Live() && there.State == session.RecordClosed:
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		// It was inserted between the two statements and is locked now.

@@ -145,7 +145,7 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
 	_, err := s.change(ctx, rec.ID, func(there *session.Record) error {
-		if rec.State.Live() && (there.State == session.RecordClosed || there.State == session.RecordLost) {
+		if rec.State.Live() && there.State == session.RecordClosed {
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		*there = rec

@@ -37,7 +37,7 @@ func TestEnv(t *testing.T) {
 		t.Errorf("too much: %v", err)
 	}
 	want := map[string]string{"A": "1", "B": "3"}
-	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed, session.RecordLost} {
+	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed} {
 		rec.State = state
 		must(t, s.Update(ctx, rec))
 		if state == session.RecordClosed {

@@ -98,7 +98,7 @@ func roundTrip(t *testing.T, s session.Store) {
 	mustInsert(t, s, full, empty)
 	wantRecord(t, s, full)
 	wantRecord(t, s, empty)
-	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = session.RecordLost, "other", "", time.Time{}, 0, -time.Second
+	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = session.RecordRemoving, "other", "", time.Time{}, 0, -time.Second
 	full.Ended = true
 	if err := s.Update(t.Context(), full); err != nil {
 		t.Fatalf("Update: %v", err)
@@ -127,7 +127,7 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 	wantError(t, "second live record of a key", s.Insert(t.Context(), second), backend.ErrExists)
 	_, err := s.Get(t.Context(), second.ID)
 	wantError(t, "Get of a refused record", err, backend.ErrNotFound)
-	for _, state := range []session.RecordState{session.RecordRemoving, session.RecordClosed, session.RecordLost} {
+	for _, state := range []session.RecordState{session.RecordRemoving, session.RecordClosed} {
 		first.State = state
 		if err := s.Update(t.Context(), first); err != nil {
 			t.Fatalf("Update to %s: %v", state, err)
@@ -269,7 +269,7 @@ func touch(t *testing.T, s session.Store) {
 
 func list(t *testing.T, s session.Store) {
 	recs := []session.Record{record(3), record(1), record(2), record(4)}
-	recs[0].State, recs[3].State = session.RecordClosed, session.RecordLost
+	recs[0].State, recs[3].State = session.RecordClosed, session.RecordRemoving
 	recs[3].Created = recs[0].Created // then the id decides
 	mustInsert(t, s, recs...)
 	for _, test := range []struct {
@@ -278,8 +278,8 @@ func list(t *testing.T, s session.Store) {
 	}{
 		{nil, []session.Record{recs[1], recs[2], recs[0], recs[3]}},
 		{[]session.RecordState{session.RecordReady}, []session.Record{recs[1], recs[2]}},
-		{[]session.RecordState{session.RecordLost, session.RecordClosed}, []session.Record{recs[0], recs[3]}},
-		{[]session.RecordState{session.RecordRemoving}, nil},
+		{[]session.RecordState{session.RecordRemoving, session.RecordClosed}, []session.Record{recs[0], recs[3]}},
+		{[]session.RecordState{session.RecordCreating}, nil},
 	} {
 		got, err := s.List(t.Context(), test.states...)
 		if err != nil {

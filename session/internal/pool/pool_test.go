@@ -174,7 +174,7 @@ func TestIdle(t *testing.T) {
 func TestReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &works{}
-		p, end := start(t, w, 2, -1)
+		_, end := start(t, w, 2, -1)
 		time.Sleep(time.Second)
 		w.Lock()
 		w.unfit = []int{1}
