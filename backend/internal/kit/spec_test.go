@@ -70,6 +70,7 @@ func TestCheckSpec(t *testing.T) {
 		"pull":        func(s *backend.Spec) { s.Pull = "sometimes" },
 		"orphan":      func(s *backend.Spec) { s.OrphanTimeout = -1 },
 		"limit":       func(s *backend.Spec) { s.Limits.PIDs = -1 },
+		"large /tmp":  func(s *backend.Spec) { s.Limits = backend.Limits{MemoryBytes: 64 << 20, TmpBytes: 49 << 20} },
 		"our label":   func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelRole: "x"} },
 		"empty label": func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} },
 	} {

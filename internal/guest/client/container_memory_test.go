@@ -4,67 +4,11 @@ package client_test
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
-
-func TestContainerOutOfMemory(t *testing.T) {
-	t.Parallel()
-	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "48m"}})
-	hog := sh("")
-	hog.Argv = []string{"/usr/bin/tail", "/dev/zero"}
-	if res := mustRun(t, c, hog); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" || res.OOMKills == 0 {
-		t.Errorf("got %+v", res.ExecStatus)
-	}
-	// A shell reports its child's end as 137.
-	if res := mustRun(t, c, sh("tail /dev/zero; exit $?")); res.State != wire.ExecOOMKilled || res.ExitCode != 137 {
-		t.Errorf("got %+v", res.ExecStatus)
-	}
-	for _, script := range []string{"kill -KILL $$", "exit 137"} { // which are a command's own
-		if res := mustRun(t, c, sh(script)); res.State != wire.ExecCompleted || res.OOMKills != 0 {
-			t.Errorf("%s: got %+v", script, res.ExecStatus)
-		}
-	}
-	alive(t, sandbox, c)
-	for range 3 {
-		mustRun(t, c, sh("head -c 100000000 /dev/zero > /dev/shm/x"))
-		alive(t, sandbox, c)
-	}
-}
-
-// Shared memory that fills the whole limit stays when its writer is killed, and nothing can run any more. Drivers keep
-// /dev/shm and /tmp well below the limit; where somebody lifted that, the guest lives on its reserve. If the kernel
-// finds the guest in need first, the host must be told that the sandbox is gone, and not wait.
-func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
-	t.Parallel()
-	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "1g"}})
-	for i := range 20 {
-		req := sh("head -c 100000000 /dev/zero >> /dev/shm/x")
-		req.TimeoutMillis = 20_000
-		_, err := c.Run(testContext(t), req)
-		if err == nil || codeOf(err) != "" {
-			_, err = c.Health(testContext(t))
-		}
-		if errors.Is(err, client.ErrConnLost) {
-			eventually(t, "the lost sandbox has ended", func() bool { return !sandbox.Running() })
-			t.Logf("round %d: the kernel ended the guest", i)
-			return
-		}
-		if err != nil {
-			t.Fatalf("round %d: %v", i, err)
-		}
-	}
-	if !sandbox.Running() {
-		t.Fatal("the sandbox is dead")
-	}
-	if _, err := c.Run(testContext(t), sh("true")); codeOf(err) != wire.CodeQuota { // which nothing that would end changes
-		t.Errorf("in a full memory: %v", err)
-	}
-}
 
 // A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the guest.
 func TestContainerScratchIsMemory(t *testing.T) {

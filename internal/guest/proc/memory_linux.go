@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"os"
 	"strconv"
-	"sync"
-	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
@@ -16,25 +14,17 @@ const (
 	// headroom is what must be free before a command is started. A fork that finds no memory makes the kernel kill
 	// something, and when files in shared memory fill the limit, nothing but the guest is there to be killed.
 	headroom = 1536 << 10
-	// ballast is memory that the guest holds in reserve for when it is the last process and the limit is reached.
-	ballast = 2 << 20
 	// plenty is so much that it does not matter how much exactly.
-	plenty = 4 * (headroom + ballast)
+	plenty = 8 * headroom
 )
 
 // Memory watches the sandbox's memory. Without a visible limit it does nothing.
 type Memory struct {
-	stat                             string       // a file of the cgroup
-	usageFD, limitFD, tasksFD, oomFD int          // and open ones, -1 where there is none
-	kills                            atomic.Int64 // for lack of memory, when the reserve was taken
-
-	mu   sync.Mutex // guards held
-	held []byte     // the ballast; nil while it is given back
-
-	first sync.WaitGroup // the first take, which nobody but a first command waits for
+	stat                             string // a file of the cgroup
+	usageFD, limitFD, tasksFD, oomFD int    // and open ones, -1 where there is none
 }
 
-// OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1, and takes the reserve.
+// OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1.
 func OpenMemory() *Memory {
 	m := &Memory{usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
@@ -45,7 +35,6 @@ func OpenMemory() *Memory {
 	} {
 		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
 			m.stat, m.limitFD = f[1], openFirst(f[2])
-			m.first.Go(m.take)
 			return m
 		}
 	}
@@ -85,10 +74,8 @@ func (m *Memory) Usage() (used, limit, tasks int64) {
 	return used, limit, tasks
 }
 
-// Close frees the reserve.
+// Close closes the cgroup's files.
 func (m *Memory) Close() {
-	m.first.Wait()
-	m.give()
 	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD} {
 		if fd >= 0 {
 			_ = unix.Close(fd) // only read from
@@ -96,19 +83,9 @@ func (m *Memory) Close() {
 	}
 }
 
-// Room fails when there is no memory to start a command with. The guest's own reserve must be there as well, for when
-// the command takes all the rest.
+// Room fails when there is no memory to start a command with.
 func (m *Memory) Room() error {
-	m.first.Wait()
-	free, known := m.free()
-	if !known {
-		return nil
-	}
-	if !m.holds() && free >= headroom+ballast {
-		m.take()
-		free -= ballast
-	}
-	if free < headroom || !m.holds() {
+	if free, known := m.free(); known && free < headroom {
 		return launchFail(NoResources, memoryFull)
 	}
 	return nil
@@ -123,22 +100,6 @@ func (m *Memory) Fits(size int64) error {
 		return wire.Errorf(wire.CodeQuota, memoryFull)
 	}
 	return nil
-}
-
-// Relieve frees the reserve for the guest's own use if the kernel has killed for lack of memory and nothing but
-// the guest is left: what the killed ones left in shared memory stays, and the guest would be the next in line. While
-// others live they are killed before it, and would take what it frees.
-func (m *Memory) Relieve() {
-	if m.holds() && m.OOMKills() > m.kills.Load() && m.alone() {
-		m.give()
-	}
-}
-
-// alone reports whether the sandbox has no tasks but the guest's own threads.
-func (m *Memory) alone() bool {
-	tasks, ok := preadNumber(m.tasksFD)
-	own, _ := readStat(os.Getpid())
-	return ok && tasks <= own.threads
 }
 
 // free returns the free memory, exactly when it is short.
@@ -174,34 +135,6 @@ func (m *Memory) reclaimable() int64 {
 		}
 	}
 	return sum
-}
-
-func (m *Memory) holds() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.held != nil
-}
-
-func (m *Memory) take() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.held != nil {
-		return
-	}
-	b, err := unix.Mmap(-1, 0, ballast, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err == nil {
-		m.held = b
-		m.kills.Store(m.OOMKills())
-	}
-}
-
-func (m *Memory) give() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.held != nil {
-		_ = unix.Munmap(m.held) // what was mapped can be unmapped
-		m.held = nil
-	}
 }
 
 // OOMKills returns how often the kernel ended a process of the sandbox for lack of memory, -1 when that cannot be seen.

@@ -19,8 +19,7 @@ type Exit struct {
 // reaper takes the statuses of ended children. There must be only one in a process that reaps every child: a second
 // one would take statuses that somebody waits for.
 type reaper struct {
-	all    bool
-	killed func() // called when a child has died of SIGKILL
+	all bool
 
 	mu       sync.Mutex        // guards the fields below
 	waiting  map[int]chan Exit // by pid
@@ -41,8 +40,8 @@ type earlyExit struct {
 // manyEarly is how many exits are kept before those are forgotten that nobody can ask for any more.
 const manyEarly = 1024
 
-func newReaper(all bool, killed func()) *reaper {
-	r := &reaper{all: all, killed: killed, waiting: map[int]chan Exit{},
+func newReaper(all bool) *reaper {
+	r := &reaper{all: all, waiting: map[int]chan Exit{},
 		early: map[int]earlyExit{}, began: map[uint64]int{}, children: make(chan struct{}, 1)}
 	if all {
 		go r.loop()
@@ -103,7 +102,7 @@ func (r *reaper) loop() {
 			}
 		case ws.Stopped(): // a traced child that begins, see forkLimited
 		default:
-			r.deliver(pid, r.exit(ws, &ru))
+			r.deliver(pid, exitOf(ws, &ru))
 		}
 	}
 }
@@ -159,12 +158,9 @@ func (r *reaper) waitOne(pid int, exited chan<- Exit) {
 			break
 		}
 	}
-	exited <- r.exit(ws, &ru)
+	exited <- exitOf(ws, &ru)
 }
 
-func (r *reaper) exit(ws syscall.WaitStatus, ru *syscall.Rusage) Exit {
-	if ws.Signaled() && ws.Signal() == unix.SIGKILL {
-		r.killed()
-	}
+func exitOf(ws syscall.WaitStatus, ru *syscall.Rusage) Exit {
 	return Exit{Status: ws, PeakRSS: ru.Maxrss << 10}
 }

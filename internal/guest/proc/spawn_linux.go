@@ -47,14 +47,14 @@ type Spawner struct {
 	score      [2]string // the guest's own, and that of its children
 }
 
-// NewSpawner makes a spawner; killed is called when any child has died of SIGKILL.
-func NewSpawner(workdir string, reapAll bool, p *Protection, killed func()) (*Spawner, error) {
+// NewSpawner makes a spawner.
+func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 	t := newTracker(p)
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err
 	}
-	return &Spawner{workdir: workdir, reaper: newReaper(reapAll, killed), tracker: t, null: null,
+	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: t, null: null,
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
 }
 

@@ -44,7 +44,6 @@ type Tree struct {
 type proc struct {
 	pid, ppid, group, session int
 	state                     byte
-	threads                   int64
 	start                     string // start time: with the pid, what names a process for good
 }
 
@@ -295,7 +294,6 @@ func readStat(pid int) (proc, bool) {
 	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
 	p.group, _ = strconv.Atoi(string(f[2]))
 	p.session, _ = strconv.Atoi(string(f[3]))
-	p.threads, _ = strconv.ParseInt(string(f[17]), 10, 64)
 	return p, true
 }
 

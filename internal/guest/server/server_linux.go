@@ -99,7 +99,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
 	s.memory = proc.OpenMemory()
-	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.memory.Relieve)
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
