@@ -3,7 +3,6 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -21,17 +20,12 @@ func startSandbox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Contai
 		o.Docker = []string{"--pids-limit", "96", "--memory", "256m", "--memory-swap", "256m"}
 	}
 	sandbox := guesttest.StartContainer(t, o)
-	return sandbox, dialSandbox(t, sandbox)
-}
-
-func dialSandbox(t testing.TB, sandbox *guesttest.Container) *client.Conn {
-	t.Helper()
 	c, err := client.New(context.Background(), sandbox.Dial(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return sandbox, c
 }
 
 // both runs a test as the default user and as root of the sandbox.
@@ -58,58 +52,6 @@ func alive(t testing.TB, sandbox *guesttest.Container, c *client.Conn) {
 	})
 	if string(res.Stdout.Head) != "alive\n" {
 		t.Errorf("got %v", brief(res))
-	}
-}
-
-func TestContainerGuestIsOpaque(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, user string) {
-		sandbox, c := startSandbox(t, guesttest.ContainerOptions{User: user})
-		script := `for f in environ mem maps auxv io stack syscall; do cat /proc/1/$f >/dev/null 2>&1 && echo read $f; done
-			ls /proc/1/cwd/ >/dev/null 2>&1 && echo entered cwd
-			ls /proc/1/root/ >/dev/null 2>&1 && echo entered root
-			for n in 0 1 2 3 4 5 6 7; do ( echo forged > /proc/1/fd/$n ) 2>/dev/null && echo wrote fd $n; done
-			( echo x > /proc/1/mem ) 2>/dev/null && echo wrote mem
-			true`
-		if user != "0:0" {
-			script += `; ls /proc/1/fd >/dev/null 2>&1 && echo listed fd
-			( echo 1000 > /proc/1/oom_score_adj ) 2>/dev/null && echo changed score; true`
-		}
-		if res := mustRun(t, c, sh(script)); len(res.Stdout.Head) > 0 {
-			t.Errorf("a command could:\n%s", res.Stdout.Head)
-		}
-		alive(t, sandbox, c)
-	})
-}
-
-// Hosts that come through the engine's exec share the guest.
-func TestContainerConnect(t *testing.T) {
-	t.Parallel()
-	sandbox, owner := startSandbox(t, guesttest.ContainerOptions{})
-	req := sh("sleep 1; echo shared")
-	req.YieldMillis = 0
-	mustRun(t, owner, req)
-	all := []*client.Conn{owner}
-	for range 3 {
-		c, err := client.New(testContext(t), sandbox.Connect(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		all = append(all, c)
-	}
-	for _, c := range all {
-		st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
-		if err != nil || st.StdoutBytes != 7 || c.Hello().BootID != owner.Hello().BootID || c.Err() != nil {
-			t.Errorf("got %+v, %v, %v", st, err, c.Err())
-		}
-	}
-	data := noise(10 << 20)
-	if _, err := put(t, all[1], "f", data); err != nil {
-		t.Fatal(err)
-	}
-	if back, err := get(t, all[2], "f"); err != nil || !bytes.Equal(back, data) {
-		t.Errorf("%d bytes, %v", len(back), err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package guesttest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,12 +110,6 @@ func (c *Container) Dial() io.ReadWriteCloser {
 	return conn
 }
 
-// Connect opens a stream through the engine's exec.
-func (c *Container) Connect() io.ReadWriteCloser {
-	c.t.Helper()
-	return c.docker("exec", "-i", c.Name, "/.workcell/workcell-guest", "connect")
-}
-
 // Running reports whether the container's main process lives.
 func (c *Container) Running() bool {
 	c.t.Helper()
@@ -131,45 +123,6 @@ func (c *Container) Docker(args ...string) {
 	if out, err := exec.Command("docker", append(args, c.Name)...).CombinedOutput(); err != nil {
 		c.t.Fatalf("guesttest: docker %v: %v\n%s", args, err, out)
 	}
-}
-
-func (c *Container) docker(args ...string) io.ReadWriteCloser {
-	c.t.Helper()
-	cmd := exec.Command("docker", args...)
-	s := &cliStream{cmd: cmd}
-	cmd.Stderr = &s.log
-	var err error
-	if s.in, err = cmd.StdinPipe(); err == nil {
-		if s.out, err = cmd.StdoutPipe(); err == nil {
-			err = cmd.Start()
-		}
-	}
-	if err != nil {
-		c.t.Fatalf("guesttest: docker %v: %v", args, err)
-	}
-	c.t.Cleanup(func() { _ = s.Close() }) // it may have been closed before
-	return s
-}
-
-// cliStream is the standard streams of a docker command.
-type cliStream struct {
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  io.ReadCloser
-	log  bytes.Buffer
-	once sync.Once
-}
-
-func (s *cliStream) Read(p []byte) (int, error)  { return s.out.Read(p) }
-func (s *cliStream) Write(p []byte) (int, error) { return s.in.Write(p) }
-
-// Close ends the command the hard way, as the death of a host does.
-func (s *cliStream) Close() error {
-	s.once.Do(func() {
-		_ = s.cmd.Process.Kill() // it may have ended
-		_ = s.cmd.Wait()         // it was killed
-	})
-	return nil
 }
 
 func stderr(err error) string {
