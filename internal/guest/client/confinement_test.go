@@ -3,20 +3,16 @@
 package client_test
 
 import (
-	"bytes"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -44,40 +40,6 @@ func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 	}
 }
 
-func TestOutsideIsDenied(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	canary := canaryDir(t)
-	evil := g.Workdir + "-evil"
-	if err := os.Mkdir(evil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(evil) })
-	for name, to := range map[string]string{"abs": canary, "rel": "../../../../../../../.." + canary, "deep": "abs", "etc": "/etc", "self": "/proc/self/root"} {
-		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(g.Workdir, "src"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for name, op := range ops(t, c) {
-		for _, p := range []string{"../../etc/passwd", "a/../../x", g.Workdir + "/../x", "/etc/passwd", "/", "..", evil, evil + "/x",
-			"/proc/self/root/etc/passwd", "/proc/1/root", "/proc/self/fd/0", "/dev/fd/0", "/dev/zero",
-			"abs/canary", "rel/canary", "deep/canary", "abs/new", "abs/new/below", "etc/passwd", "self/etc/passwd"} {
-			if err := op(p); codeOf(err) != wire.CodePermission {
-				t.Errorf("%s %s: %v", name, p, err)
-			}
-		}
-		for _, p := range []string{"", "a\x00b", "\x00"} {
-			if err := op(p); codeOf(err) != wire.CodeInvalid {
-				t.Errorf("%s %q: %v", name, p, err)
-			}
-		}
-	}
-	checkCanary(t, canary)
-}
-
 // canaryDir is a directory outside that must not change.
 func canaryDir(t testing.TB) string {
 	dir := t.TempDir()
@@ -93,48 +55,6 @@ func checkCanary(t testing.TB, dir string) {
 	b, rerr := os.ReadFile(filepath.Join(dir, "canary"))
 	if err != nil || rerr != nil || len(l) != 1 || string(b) != "alive" {
 		t.Errorf("the outside changed: %v, %q, %v, %v", l, b, err, rerr)
-	}
-}
-
-// These look like ways out but are names or stay inside.
-func TestInsideIsAllowed(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	for _, p := range []string{"%2e%2e/x", `..\..\x`, "a/../b", "./c", "d//e", g.Workdir + "/f", g.Workdir + "/./g/../h", "...", "..x", "-rf", "*",
-		"new\nline", "tab\t", "esc\x1b[31m", `quote"'`, "$(x)", "\xff\xfe", "é", "e\u0301", "CASE", "case", strings.Repeat("n", 255)} {
-		data := []byte("data of " + p)
-		if _, err := put(t, c, p, data); err != nil {
-			t.Errorf("put %q: %v", p, err)
-			continue
-		}
-		b, err := get(t, c, p)
-		if err != nil || !bytes.Equal(b, data) {
-			t.Errorf("get %q: %q, %v", p, b, err)
-		}
-	}
-	l, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names, raw []string
-	for _, e := range l.Entries {
-		if e.PathRaw != nil {
-			raw = append(raw, string(e.PathRaw))
-		}
-		names = append(names, e.Path)
-	}
-	for _, want := range []string{"%2e%2e/x", `..\..\x`, "b", "c", "d/e", "f", "h", "new\nline", "esc\x1b[31m", "é", "e\u0301", "CASE", "case"} {
-		if !slices.Contains(names, want) {
-			t.Errorf("%q is not listed in %q", want, names)
-		}
-	}
-	if diff := cmp.Diff([]string{"\xff\xfe"}, raw); diff != "" {
-		t.Errorf("raw names (-want +got):\n%s", diff)
-	}
-	for _, p := range []string{strings.Repeat("n", 256), strings.Repeat("n", 256) + "/x"} {
-		if _, err := put(t, c, p, nil); codeOf(err) != wire.CodeInvalid {
-			t.Errorf("a name of 256 bytes: %v", err)
-		}
 	}
 }
 
@@ -258,75 +178,15 @@ func TestScratch(t *testing.T) {
 	checkCanary(t, canary)
 }
 
-func TestSpecialFilesAreRefused(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	at := func(name string) string { return filepath.Join(g.Workdir, name) }
-	if err := syscall.Mkfifo(at("fifo"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("unix", at("socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	special := []string{"fifo", "socket"}
-	if err := syscall.Mknod(at("zero"), syscall.S_IFCHR|0o666, 1<<8|5); err == nil {
-		special = append(special, "zero")
-	}
-	if err := os.Mkdir(at("dir"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	all := ops(t, c)
-	for _, p := range append(special, "dir") {
-		for _, name := range []string{"get", "put"} {
-			if err := all[name](p); codeOf(err) != wire.CodeInvalid {
-				t.Errorf("%s %s: %v", name, p, err)
-			}
-		}
-	}
-	l, err := c.List(testContext(t), wire.ListRequest{Path: "."})
-	if err != nil || len(l.Entries) != len(special)+1 {
-		t.Fatalf("list: %+v, %v", l, err)
-	}
-	for _, e := range l.Entries {
-		if want := map[bool]wire.FileType{true: wire.TypeDir, false: wire.TypeOther}[e.Path == "dir"]; e.Type != want {
-			t.Errorf("%s is listed as %s", e.Path, e.Type)
-		}
-	}
-	for _, p := range special {
-		if res, err := c.Remove(testContext(t), wire.PathRequest{Path: p}); err != nil || res.Deleted != 1 {
-			t.Errorf("remove %s: %+v, %v", p, res, err)
-		}
-	}
-}
-
-// A command swaps a directory, or a link inside, and a link to the outside while files are read and written through it.
+// A command swaps an absolute link inside and a link to the outside while files are read and written through them.
 func TestSymlinkSwapRace(t *testing.T) {
 	t.Parallel()
-	t.Run("directory", func(t *testing.T) {
-		t.Parallel()
-		testSwapRace(t, func(t *testing.T, c *client.Conn, _ string) error {
-			_, err := put(t, c, "real/canary", []byte("inside"))
-			return err
-		})
-	})
-	t.Run("absolute link", func(t *testing.T) {
-		t.Parallel()
-		testSwapRace(t, func(t *testing.T, c *client.Conn, workdir string) error {
-			_, err := put(t, c, "data/canary", []byte("inside"))
-			return errors.Join(err, os.Symlink(filepath.Join(workdir, "data"), filepath.Join(workdir, "real")))
-		})
-	})
-}
-
-func testSwapRace(t *testing.T, prepare func(t *testing.T, c *client.Conn, workdir string) error) {
 	g, c := start(t)
 	canary := canaryDir(t)
-	if err := prepare(t, c, g.Workdir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(canary, filepath.Join(g.Workdir, "link")); err != nil {
+	_, err := put(t, c, "data/canary", []byte("inside"))
+	err = errors.Join(err, os.Symlink(filepath.Join(g.Workdir, "data"), filepath.Join(g.Workdir, "real")),
+		os.Symlink(canary, filepath.Join(g.Workdir, "link")))
+	if err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
