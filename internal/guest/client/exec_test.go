@@ -56,18 +56,6 @@ func TestRunResult(t *testing.T) {
 	}
 }
 
-func TestArgumentsAreVerbatim(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	args := []string{"a;b", "$(id)", "`id`", "line\nbreak", "*", "-n", `"quoted'`, "", " ", "~", "\xff\xfe", "ünï", "%s\\n", "--", "<&>"}
-	req := sh("")
-	req.Argv = append([]string{"/bin/sh", "-c", `for a; do printf '%s|' "$a"; done`, "sh"}, args...)
-	want := strings.Join(args, "|") + "|"
-	if got := string(mustRun(t, c, req).Stdout.Head); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestEnvironmentIsExact(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -237,68 +225,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-func TestOnlyStandardDescriptors(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	// The shell itself opens nothing, so what it finds open it was given.
-	res := mustRun(t, c, sh("for i in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$i ] && echo $i; done; true"))
-	if got := string(res.Stdout.Head); got != "0\n1\n2\n" {
-		t.Errorf("open descriptors:\n%s", got)
-	}
-}
-
 // req0 is the same request under another id.
 func req0(req wire.RunRequest) wire.RunRequest {
 	req.ExecID = newID()
 	return req
-}
-
-func TestYieldReadWait(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ctx := testContext(t)
-	req := sh("echo one; echo two >&2; until [ -e go ]; do sleep 0.05; done; echo three; exit 5")
-	req.YieldMillis = 3000 // in which it must have begun
-	res, err := c.Run(ctx, req)
-	if err != nil || res.State != wire.ExecRunning || string(res.Stdout.Head) != "one\n" {
-		t.Fatalf("got %v, %v", brief(res), err)
-	}
-	if _, err := put(t, c, "go", nil); err != nil {
-		t.Fatal(err)
-	}
-	text := map[string]string{} // by stream: how they come between each other is the scheduler's to say
-	var since int64
-	for {
-		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since, WaitMillis: 5000})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, ch := range r.Chunks {
-			text[fmt.Sprint(ch.Stream)] += string(ch.Data)
-		}
-		since = r.NextSeq
-		if r.Done {
-			if r.Status.ExitCode != 5 || r.Status.State != wire.ExecCompleted {
-				t.Errorf("ended as %+v", r.Status)
-			}
-			break
-		}
-	}
-	if text["stdout"] != "one\nthree\n" || text["stderr"] != "two\n" {
-		t.Errorf("got %q", text)
-	}
-	again, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, MaxChunks: 1})
-	if err != nil || len(again.Chunks) != 1 || again.Chunks[0].Seq != 1 || again.Done {
-		t.Errorf("read again: %+v, %v", again, err)
-	}
-	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
-	if err != nil || st.ExitCode != 5 || string(st.Stdout.Head) != "one\nthree\n" || string(st.Stderr.Head) != "two\n" {
-		t.Errorf("Wait: %+v, %v", st, err)
-	}
-	if _, err := c.Read(ctx, wire.ReadRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("unknown exec: %v", err)
-	}
-	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("unknown exec: %v", err)
-	}
 }

@@ -4,7 +4,6 @@ package client_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,27 +12,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
-
-func TestHeadAndTail(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh("seq 1 100000; seq 1 10 >&2")
-	req.HeadBytes, req.TailBytes = 10, 20
-	res := mustRun(t, c, req)
-	want := wire.Output{Head: []byte("1\n2\n3\n4\n5\n"), Tail: []byte("98\n99999\n100000\n"), Total: 588895}
-	want.Tail = []byte("7\n99998\n99999\n100000\n")[1:]
-	want.Omitted = want.Total - int64(len(want.Head)+len(want.Tail))
-	if diff := cmp.Diff(want, res.Stdout); diff != "" {
-		t.Errorf("stdout (-want +got):\n%s", diff)
-	}
-	if got := string(res.Stderr.Head) + string(res.Stderr.Tail); got != "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n" || res.Stderr.Omitted != 0 {
-		t.Errorf("stderr: %+v", res.Stderr)
-	}
-}
 
 func TestBothStreamsFlooded(t *testing.T) {
 	t.Parallel()
@@ -68,16 +49,12 @@ func TestSpill(t *testing.T) {
 	if res.Stdout.Path != want || res.Stdout.PathCut || res.Stderr.Path != "" {
 		t.Fatalf("got %+v and %+v", res.Stdout, res.Stderr)
 	}
-	got, err := os.ReadFile(want)
-	if err != nil || int64(len(got)) != res.Stdout.Total || !bytes.HasPrefix(got, []byte("1\n2\n")) || !bytes.HasSuffix(got, []byte("\n19999\n20000\n")) {
-		t.Errorf("spill file of %d bytes, %v", len(got), err)
+	var all []byte
+	for n := 1; n <= 20000; n++ {
+		all = fmt.Appendln(all, n)
 	}
-	for i, n := 0, 1; n <= 20000; n++ {
-		line := fmt.Sprintf("%d\n", n)
-		if string(got[i:i+len(line)]) != line {
-			t.Fatalf("spill file differs at line %d", n)
-		}
-		i += len(line)
+	if got, err := os.ReadFile(want); err != nil || !bytes.Equal(got, all) {
+		t.Errorf("spill file of %d bytes, want %d, %v", len(got), len(all), err)
 	}
 }
 
@@ -163,64 +140,6 @@ func TestSpillIntoTrap(t *testing.T) {
 				t.Errorf("got %+v", res.Stdout)
 			}
 		})
-	}
-}
-
-func TestRingDropsTheOldest(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ctx := testContext(t)
-	req := sh("head -c 5000000 /dev/zero; echo; echo end")
-	mustRun(t, c, req)
-	var got, since, dropped int64
-	for {
-		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, ch := range r.Chunks {
-			got += int64(len(ch.Data))
-		}
-		since, dropped = r.NextSeq, dropped+r.Dropped
-		if r.Done {
-			break
-		}
-	}
-	if got > 1<<20 || got < 256<<10 || dropped == 0 {
-		t.Errorf("%d bytes kept, %d chunks dropped", got, dropped)
-	}
-}
-
-func TestAttachIsLossless(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	var out, errs bytes.Buffer
-	stdin := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MiB
-	slow := writerFunc(func(p []byte) (int, error) {
-		time.Sleep(time.Millisecond)
-		return out.Write(p)
-	})
-	req := sh("tee /dev/stderr")
-	res, err := c.Attach(testContext(t), req, bytes.NewReader(stdin), slow, &errs)
-	if err != nil || res.State != wire.ExecCompleted {
-		t.Fatalf("got %v, %v", brief(res), err)
-	}
-	if !bytes.Equal(out.Bytes(), stdin) || !bytes.Equal(errs.Bytes(), stdin) {
-		t.Errorf("got %d and %d bytes back", out.Len(), errs.Len())
-	}
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-func TestWriterError(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	broken := errors.New("broken")
-	_, err := c.Attach(testContext(t), sh("yes"), nil, writerFunc(func([]byte) (int, error) { return 0, broken }), nil)
-	if !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
 	}
 }
 
