@@ -3,16 +3,12 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,40 +68,6 @@ func ends(t testing.TB, c *client.Conn, req wire.RunRequest) string {
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// echoOnce sends back what comes on the next connection, to its end.
-func echoOnce(t testing.TB, l *client.Listener) *client.Peer {
-	t.Helper()
-	p := accept(t, l)
-	if _, err := io.Copy(p, p); err != nil {
-		t.Errorf("echo: %v", err)
-	}
-	if err := p.CloseWrite(); err != nil {
-		t.Errorf("echo: %v", err)
-	}
-	return p
-}
-
-// Who connects is known by the kernel, whatever the process did to hide it.
-func TestAcceptIdentity(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	l := listen(t, c, nil)
-	other := background(t, c, caller(l, "sleep 1000"))
-	for name, script := range map[string]string{
-		"command":    "echo hello | $TOOLS",
-		"grandchild": `echo hello | (setsid sh -c '(env -i WORKCELL_EXEC=` + other.ExecID + ` WORKCELL_TOOLS=$WORKCELL_TOOLS $TOOLS)') | cat`,
-	} {
-		req := background(t, c, caller(l, script))
-		p := echoOnce(t, l)
-		if p.ExecID != req.ExecID || p.PID <= 1 || p.Program != "workcell-guest" || len(p.ConnID) != 16 {
-			t.Errorf("%s: %+v", name, p.Accepted)
-		}
-		if got := ends(t, c, req); got != "hello\n" {
-			t.Errorf("%s got back %q", name, got)
-		}
-	}
-}
-
 // What belongs to no command with a grant gets nothing.
 func TestAcceptRefuses(t *testing.T) {
 	t.Parallel()
@@ -157,152 +119,6 @@ func TestListenRequests(t *testing.T) {
 	if _, err := c.Listen(ctx, wire.ListenRequest{Name: "tools", MaxConns: 1, WaitMillis: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-}
-
-// The newest listener has the service, and connections that were accepted live on.
-func TestListenTakesOver(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	first := listen(t, c, nil)
-	req := background(t, c, caller(first, "mkfifo in; $TOOLS <>in & echo hello >in; wait $!"))
-	p := accept(t, first)
-	second := listen(t, c, nil)
-	if _, err := first.Accept(testContext(t)); !errors.Is(err, client.ErrNotListening) {
-		t.Errorf("the first listener: %v", err)
-	}
-	if second.Address() != first.Address() {
-		t.Errorf("addresses %s and %s", first.Address(), second.Address())
-	}
-	hello := make([]byte, 6)
-	if _, err := io.ReadFull(p, hello); err != nil || string(hello) != "hello\n" {
-		t.Errorf("the first listener's connection: %q, %v", hello, err)
-	}
-	_, _ = p.Write([]byte("bye\n"))
-	_ = p.Close()
-	if got := ends(t, c, req); got != "bye\n" {
-		t.Errorf("its command got %q", got)
-	}
-	req = background(t, c, caller(second, "echo hello | $TOOLS"))
-	echoOnce(t, second)
-	ends(t, c, req)
-	_ = second.Close()
-	if _, err := second.Accept(testContext(t)); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a closed listener: %v", err)
-	}
-}
-
-// Open connections end with their host. The listener stays: who connects waits for the next host.
-func TestListenOutlivesHost(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	l := listen(t, c, nil)
-	req := background(t, c, caller(l, "mkfifo in; $TOOLS <>in >out; echo $?; echo hello | $TOOLS"))
-	p := accept(t, l)
-	if _, err := p.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the command is connected", func() bool { b, err := get(t, c, "out"); return err == nil && string(b) == "x" })
-	_ = c.Close()
-	if _, err := l.Accept(testContext(t)); !errors.Is(err, client.ErrConnLost) {
-		t.Errorf("the listener: %v", err)
-	}
-	if _, err := io.ReadAll(p); !errors.Is(err, client.ErrConnLost) {
-		t.Errorf("the connection: %v", err)
-	}
-	if _, err := p.Write([]byte("x")); err == nil {
-		t.Error("the connection takes more")
-	}
-	c = dial(t, g)
-	next := listen(t, c, nil)
-	if next.Address() != l.Address() {
-		t.Errorf("addresses %s and %s", l.Address(), next.Address())
-	}
-	echoOnce(t, next)
-	if got := ends(t, c, req); got != "0\nhello\n" {
-		t.Errorf("the command said %q", got)
-	}
-}
-
-// Each direction ends by itself, and the end of the process ends both.
-func TestHalfClose(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	l := listen(t, c, nil)
-	req := background(t, c, caller(l, "echo question | $TOOLS"))
-	p := accept(t, l)
-	if b, err := io.ReadAll(p); err != nil || string(b) != "question\n" {
-		t.Errorf("got %q, %v", b, err)
-	}
-	if _, err := io.WriteString(p, "answer\n"); err != nil {
-		t.Errorf("behind the end of the other direction: %v", err)
-	}
-	_ = p.CloseWrite()
-	if got := ends(t, c, req); got != "answer\n" {
-		t.Errorf("the command got %q", got)
-	}
-	if _, err := p.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a write behind the end: %v", err)
-	}
-	req = background(t, c, caller(l, "mkfifo in; ($TOOLS <in >out; cat out) & exec 3>in; while [ ! -s out ]; do sleep 0.05; done; echo question >&3; exec 3>&-; wait"))
-	p = accept(t, l)
-	if _, err := io.WriteString(p, "first\n"); err != nil {
-		t.Error(err)
-	}
-	_ = p.CloseWrite()
-	ends(t, c, req)
-	req = background(t, c, caller(l, "mkfifo in2; $TOOLS <>in2"))
-	p = accept(t, l)
-	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID, Signal: "KILL"}); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := io.ReadAll(p); err != nil || len(b) > 0 {
-		t.Errorf("a killed command's connection: %q, %v", b, err)
-	}
-	eventually(t, "it takes nothing more", func() bool { _, err := p.Write(make([]byte, 1<<20)); return err != nil })
-}
-
-// All bytes arrive, both ways at a time, and a side that does not read holds the other one back.
-func TestConnectionBytes(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	l := listen(t, c, nil)
-	data := noise(64 << 20)
-	if _, err := put(t, c, "data", data); err != nil {
-		t.Fatal(err)
-	}
-	req := background(t, c, caller(l, "$TOOLS <data | sha256sum"))
-	p := accept(t, l)
-	var both sync.WaitGroup
-	sum := sha256.New()
-	both.Go(func() {
-		if n, err := io.Copy(sum, p); err != nil || n != int64(len(data)) {
-			t.Errorf("%d bytes came: %v", n, err)
-		}
-	})
-	both.Go(func() {
-		if _, err := p.Write(data); err != nil {
-			t.Error(err)
-		}
-		_ = p.CloseWrite()
-	})
-	both.Wait()
-	want := fmt.Sprintf("%x", sha256.Sum256(data))
-	if got := fmt.Sprintf("%x", sum.Sum(nil)); got != want {
-		t.Errorf("the host got %s, want %s", got, want)
-	}
-	if got := ends(t, c, req); !strings.HasPrefix(got, want) {
-		t.Errorf("the command got %s, want %s", got, want)
-	}
-	req = background(t, c, caller(l, "$TOOLS <data >sink; touch sent"))
-	p = accept(t, l)
-	if _, err := io.ReadFull(p, make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Stat(testContext(t), wire.PathRequest{Path: "sent"}); codeOf(err) != wire.CodeNotFound {
-		t.Errorf("64 MiB were taken from a command that nobody reads from: %v", err)
-	}
-	_ = p.Close()
-	ends(t, c, req)
 }
 
 // The bridge sends to its end what a command has to say when the host has said all.
@@ -391,7 +207,6 @@ func TestConnectionBounds(t *testing.T) {
 		opened int
 		want   int
 	}{
-		"of a command":   {nil, true, 20, 4},
 		"of a listener":  {func(r *wire.ListenRequest) { r.MaxConns = 3 }, true, 8, 5},
 		"without accept": {func(r *wire.ListenRequest) { r.WaitMillis = 200 }, false, 10, 6}, // four were parked
 	} {
@@ -433,96 +248,31 @@ func TestWaitingConnectionHangsUp(t *testing.T) {
 	}
 }
 
-// The service "model" is a port that every process reaches and whose connections are nobody's. HTTP runs over it.
-func TestListenTCP(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	l := listen(t, c, func(r *wire.ListenRequest) { r.Name = "model" })
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Errorf("the request: %v", err)
-		}
-		_, _ = w.Write(b)
-	})}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(netListener{t, l}) })
-	client := &http.Client{Transport: new(http.Transport)}
-	for range 3 {
-		body := noise(1 << 20)
-		res, err := client.Post("http://"+l.Address(), "", bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := io.ReadAll(res.Body); err != nil || !bytes.Equal(got, body) {
-			t.Errorf("%d bytes came back, %v", len(got), err)
-		}
-		_ = res.Body.Close()
-	}
-	client.CloseIdleConnections()
-	if err := server.Shutdown(testContext(t)); err != nil {
-		t.Error(err)
-	}
-	serving.Wait()
-}
-
-// netListener is a listener for package net/http.
-type netListener struct {
-	t testing.TB
-	*client.Listener
-}
-
-func (l netListener) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (l netListener) Accept() (net.Conn, error) {
-	p, err := l.Listener.Accept(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	if p.ExecID != "" || p.PID != 0 {
-		l.t.Errorf("a connection over TCP is of %+v", p.Accepted)
-	}
-	return p, nil
-}
-
-func TestDeadlineMoves(t *testing.T) {
+func TestDeadlineBounds(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	extend := func(id string, ms int64) error {
 		_, err := c.Extend(testContext(t), wire.DeadlineRequest{ExecID: id, AddMillis: ms})
 		return err
 	}
-	long := sh("sleep 10; echo end")
-	long.TimeoutMillis = 8000
-	background(t, c, long)
-	short := sh("sleep 1000")
-	short.TimeoutMillis = 6000
-	background(t, c, short)
-	for _, err := range []error{extend(long.ExecID, 60_000), extend(short.ExecID, 500), extend(short.ExecID, 500)} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	for want, err := range map[wire.Code]error{wire.CodeNotFound: extend("nobody", 1), wire.CodeInvalid: extend(long.ExecID, 60_001)} {
+	req := background(t, c, sh("sleep 1000"))
+	for want, err := range map[wire.Code]error{wire.CodeNotFound: extend("nobody", 1), wire.CodeInvalid: extend(req.ExecID, 60_001)} {
 		if codeOf(err) != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if got := ends(t, c, long); got != "end\n" {
-		t.Errorf("a command with more time said %q", got)
-	}
-	res, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: short.ExecID, WaitMillis: -1})
-	if err != nil || res.State != wire.ExecTimedOut || res.DurationMicros < 7_000_000 {
-		t.Errorf("a command with a little more time: %s, %v", brief(res), err)
-	}
-	if err := extend(short.ExecID, 1); err != nil {
-		t.Errorf("one that has ended: %v", err)
-	}
 	for range 24 * 60 {
-		err = extend(long.ExecID, 60_000)
+		if err := extend(req.ExecID, 60_000); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if codeOf(err) != wire.CodeQuota {
+	if err := extend(req.ExecID, 1); codeOf(err) != wire.CodeQuota {
 		t.Errorf("beyond 24 hours: %v", err)
+	}
+	ended := sh("true")
+	mustRun(t, c, ended)
+	if err := extend(ended.ExecID, 1); err != nil {
+		t.Errorf("one that has ended: %v", err)
 	}
 }
 

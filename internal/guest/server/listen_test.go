@@ -28,14 +28,28 @@ func listen(t testing.TB, c *client.Conn, name string) *client.Listener {
 	return l
 }
 
-// Of two hosts that are connected, the one that listened last has the service. When it leaves, connections wait.
+// Of two hosts that are connected, the one that listened last has the service, and older connections live on. When it leaves, new
+// connections wait.
 func TestListenOfTwoHosts(t *testing.T) {
 	s, _ := newServer(t)
 	first, second := connect(t, s), connect(t, s)
-	before, l := listen(t, first, "model"), listen(t, second, "model")
+	before := listen(t, first, "model")
+	early := dialed(t, before)
+	kept, err := before.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t, second, "model")
 	if _, err := before.Accept(t.Context()); !errors.Is(err, client.ErrNotListening) {
 		t.Errorf("the first host: %v", err)
 	}
+	if _, err := io.WriteString(early, "hello"); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(kept, make([]byte, 5)); err != nil {
+		t.Errorf("a connection from before: %v", err)
+	}
+	_ = kept.Close()
 	conn := dialed(t, l)
 	p, err := l.Accept(t.Context())
 	if err != nil {
@@ -45,7 +59,11 @@ func TestListenOfTwoHosts(t *testing.T) {
 	if b, err := io.ReadAll(conn); err != nil || len(b) > 0 {
 		t.Errorf("the connection of a host that left: %q, %v", b, err)
 	}
-	_ = p.Close()
+	_, accepts := l.Accept(t.Context())
+	_, reads := io.ReadAll(p)
+	if !errors.Is(accepts, client.ErrConnLost) || !errors.Is(reads, client.ErrConnLost) {
+		t.Errorf("a host that left: %v, %v", accepts, reads)
+	}
 	conn = dialed(t, l)
 	again := listen(t, first, "model")
 	if p, err = again.Accept(t.Context()); err != nil || again.Address() != l.Address() {
