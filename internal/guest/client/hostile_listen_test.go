@@ -57,13 +57,7 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 
 // listening answers listen-v1 as a guest does, and accept-v1 with frames.
 func listening(t testing.TB, frames ...wire.Frame) *client.Conn {
-	var out []byte
-	for _, f := range frames {
-		var err error
-		if out, err = wire.AppendFrame(out, f); err != nil {
-			t.Fatal(err)
-		}
-	}
+	out := bytesOf(t, frames)
 	listened, err := wire.AppendAnswer(nil, wire.ListenResult{Address: wire.ToolsSocket})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -161,37 +160,18 @@ func TestHostileMultiplexer(t *testing.T) {
 // liar connects to a guest that answers every request with the same frames.
 func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 	t.Helper()
-	c, err := client.New(testContext(t), fakeGuest(goodHello, func(guest net.Conn) {
-		cfg := yamux.DefaultConfig()
-		cfg.LogOutput, cfg.EnableKeepAlive = io.Discard, false
-		mux, err := yamux.Server(guest, cfg)
-		if err != nil {
-			return
+	out := bytesOf(t, frames)
+	return impostor(t, func(wire.Op) ([]byte, bool) { return out, false })
+}
+
+func bytesOf(t testing.TB, frames []wire.Frame) (out []byte) {
+	for _, f := range frames {
+		var err error
+		if out, err = wire.AppendFrame(out, f); err != nil {
+			t.Fatal(err)
 		}
-		for {
-			st, err := mux.Accept()
-			if err != nil {
-				_ = mux.Close()
-				return
-			}
-			go func() {
-				defer st.Close()
-				if _, err := wire.ReadFrame(st, nil); err != nil {
-					return
-				}
-				var out []byte
-				for _, f := range frames {
-					out, _ = wire.AppendFrame(out, f)
-				}
-				_, _ = st.Write(out)
-			}()
-		}
-	}), nil)
-	if err != nil {
-		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return out
 }
 
 func answerFrame(t testing.TB, msg any) wire.Frame {
