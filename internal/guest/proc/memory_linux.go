@@ -61,8 +61,8 @@ func preadNumber(fd int) (int64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	v, err := strconv.ParseInt(string(bytes.TrimSpace(buf[:n])), 10, 64)
-	return v, err == nil
+	v := Counter(buf[:n], "")
+	return max(0, v), v >= 0
 }
 
 // Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or has
@@ -125,16 +125,7 @@ func (m *Memory) reclaimable() int64 {
 	if err != nil {
 		return 0
 	}
-	var sum int64
-	for line := range bytes.SplitSeq(b, []byte{'\n'}) {
-		for _, name := range []string{"active_file ", "inactive_file "} {
-			if v, ok := bytes.CutPrefix(line, []byte(name)); ok {
-				n, _ := strconv.ParseInt(string(v), 10, 64) // the kernel writes a number
-				sum += n
-			}
-		}
-	}
-	return sum
+	return max(0, Counter(b, "active_file ")) + max(0, Counter(b, "inactive_file "))
 }
 
 // OOMKills returns how often the kernel ended a process of the sandbox for lack of memory, -1 when that cannot be seen.
@@ -147,11 +138,15 @@ func (m *Memory) OOMKills() int64 {
 	if err != nil {
 		return -1
 	}
-	for line := range bytes.SplitSeq(buf[:n], []byte{'\n'}) {
-		if v, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
-			count, err := strconv.ParseInt(string(v), 10, 64)
-			if err == nil {
-				return count
+	return Counter(buf[:n], "oom_kill ")
+}
+
+// Counter returns the number behind key in a file of a cgroup; -1 if there is none.
+func Counter(file []byte, key string) int64 {
+	for line := range bytes.Lines(file) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(v)), 10, 64); err == nil {
+				return n
 			}
 		}
 	}

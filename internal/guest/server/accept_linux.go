@@ -42,10 +42,10 @@ func (sv *service) next(o *ownership, h *carrier) (*serviceConn, error) {
 	case <-h.left:
 	}
 	switch {
-	case h.gone() || h.r.mux.IsClosed(): // the streams of a session learn of its end one by one
+	case closed(h.left) || h.r.mux.IsClosed(): // the streams of a session learn of its end one by one
 		sv.again(c)
 		return nil, nil
-	case o.ended():
+	case closed(o.over):
 		sv.again(c)
 		return nil, notListening(sv.name)
 	}
@@ -119,9 +119,10 @@ func (h *carrier) write(conn net.Conn, p []byte) error {
 	return err
 }
 
-func (h *carrier) gone() bool {
+// closed reports whether c is closed.
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-h.left:
+	case <-c:
 		return true
 	default:
 		return false
@@ -168,7 +169,7 @@ func (h *carrier) frames() {
 // carry answers the request and serves the connection until both directions have ended, or one of the two sides is gone.
 func (h *carrier) carry(conn net.Conn, answer any) error {
 	h.conn.Store(&conn)
-	if h.gone() {
+	if closed(h.left) {
 		return nil
 	}
 	if err := h.r.Answer(answer); err != nil {

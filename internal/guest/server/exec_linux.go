@@ -334,14 +334,7 @@ func (e *execution) snapshot() wire.ExecStatus {
 }
 
 // final reports whether the exec has ended.
-func (e *execution) final() bool {
-	select {
-	case <-e.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (e *execution) final() bool { return closed(e.ended) }
 
 // millis returns a duration of the protocol, or otherwise where it has none.
 func millis(ms int64, otherwise time.Duration) time.Duration {

@@ -35,11 +35,8 @@ func cpuMillis() int64 {
 		{"/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "", 1e6},
 	} {
 		b, _ := os.ReadFile(file.name) // what is not there has no lines
-		for line := range strings.Lines(string(b)) {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(line), file.key); ok {
-				n, _ := strconv.ParseInt(v, 10, 64) // the kernel writes a number
-				return n / file.unit
-			}
+		if n := proc.Counter(b, file.key); n >= 0 {
+			return n / file.unit
 		}
 	}
 	return 0

@@ -58,15 +58,6 @@ func (o *ownership) end() {
 	o.parked.Wait()
 }
 
-func (o *ownership) ended() bool {
-	select {
-	case <-o.over:
-		return true
-	default:
-		return false
-	}
-}
-
 // serviceConn is a connection of a command.
 type serviceConn struct {
 	net.Conn
@@ -298,7 +289,7 @@ func (sv *service) replace(mux *yamux.Session, req *wire.ListenRequest) (before,
 func (sv *service) park(mux *yamux.Session) *ownership {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	if sv.owner == nil || sv.owner.mux != mux || sv.owner.ended() {
+	if sv.owner == nil || sv.owner.mux != mux || closed(sv.owner.over) {
 		return nil
 	}
 	sv.owner.parked.Add(1)
