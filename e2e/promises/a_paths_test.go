@@ -155,8 +155,8 @@ func refusedDir(t *testing.T, b *sandbox, cwd string) {
 	}
 }
 
-// TestA6SwapRace reads and writes thousands of times through a directory and a file that turn into links out of the
-// workspace and back all the time.
+// TestA6SwapRace reads and writes thousands of times through a directory, a file, and an absolute link to a directory
+// that turn into links out of the workspace and back all the time.
 func TestA6SwapRace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *sandbox) {
@@ -164,8 +164,8 @@ func TestA6SwapRace(t *testing.T) {
 		dir := b.dir(t)
 		out := "/tmp/out-" + dir
 		b.sh(t, "mkdir -p "+out+" && echo outside > "+out+"/f && echo outside > "+out+"/only-outside && cd "+dir+
-			" && mkdir d && echo inside > d/f && ln -s "+out+" dl && echo inside > f && ln -s "+out+"/f fl")
-		b.background(t, "swap.py", dir+"/d", dir+"/dl", dir+"/f", dir+"/fl")
+			" && mkdir d e && echo inside | tee d/f e/f > f && ln -s "+out+" dl && ln -s "+out+"/f fl && ln -s $PWD/e a && ln -s "+out+" al")
+		b.background(t, "swap.py", dir+"/d", dir+"/dl", dir+"/f", dir+"/fl", dir+"/a", dir+"/al")
 		var wg sync.WaitGroup
 		var done, refused atomic.Int64
 		began := time.Now()
@@ -201,7 +201,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 	var data []byte
 	var err error
 	if i%4 < 2 {
-		path := dir + []string{"/d/f", "/f"}[i%2]
+		path := dir + []string{"/d/f", "/f", "/a/f"}[i%3]
 		if tool {
 			if out = b.call(t, toolspec.ToolFSRead, obj{"path": path}); code(out) == "" {
 				data = contents(t, out)
@@ -213,7 +213,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 			t.Errorf("%s: read %q", path, data)
 		}
 	} else { // not to f itself: overwriting it replaces the link, which would end the race
-		path := fmt.Sprintf("%s/d/%s-%d", dir, []string{"new", "deep/g"}[i%2], i%64)
+		path := fmt.Sprintf("%s/%s/%s-%d", dir, []string{"d", "a"}[i/4%2], []string{"new", "deep/g"}[i%2], i%64)
 		if tool {
 			out = b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
 		} else {

@@ -144,7 +144,8 @@ func TestPutOverAFile(t *testing.T) {
 		req.Mode = 0o600
 	}
 	// The refusal comes before the contents are sent.
-	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "f", Size: -1}, endless{}); codeOf(err) != wire.CodeExists {
+	req = wire.FilePutRequest{Path: "f", Size: -1}
+	if _, err := c.PutFile(testContext(t), req, endless{}); codeOf(err) != wire.CodeExists {
 		t.Errorf("existing: %v", err)
 	}
 }

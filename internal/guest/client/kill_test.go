@@ -210,32 +210,6 @@ func joined(chunks []wire.Chunk) string {
 	return b.String()
 }
 
-func TestOtherExecsSurviveAKill(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	var ids []string
-	for range 4 {
-		req := sh("setsid sleep 300 & wait")
-		req.YieldMillis = 100
-		mustRun(t, c, req)
-		ids = append(ids, req.ExecID)
-	}
-	ctx := testContext(t)
-	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: ids[1]}); err != nil {
-		t.Fatal(err)
-	}
-	for i, id := range ids {
-		st, err := c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 0})
-		if want := wire.ExecRunning; err != nil || i != 1 && st.State != want {
-			t.Errorf("exec %d: %+v, %v", i, st, err)
-		}
-	}
-	list, err := c.Execs(ctx)
-	if err != nil || len(list) != 4 || list[0].ExecID != ids[0] || list[3].ExecID != ids[3] {
-		t.Errorf("Execs: %+v, %v", list, err)
-	}
-}
-
 // KillAll ends what runs, and what a command that is over left behind.
 func TestKillAll(t *testing.T) {
 	t.Parallel()

@@ -87,7 +87,7 @@ func TestBrokenConnection(t *testing.T) {
 	}
 	eventually(t, "the attached exec is gone", func() bool { return sleepers(t, id) == 0 })
 	list, err := second.Execs(testContext(t))
-	if err != nil || len(list) != 3 {
+	if err != nil || len(list) != 3 || list[0].ExecID != recorded.ExecID { // the oldest
 		t.Errorf("Execs: %+v, %v", list, err)
 	}
 	for _, st := range list { // the one that was waited for, too

@@ -28,7 +28,7 @@ func listen(t testing.TB, c *client.Conn, name string) *client.Listener {
 	return l
 }
 
-// Of two hosts that are connected, the one that listened last has the service, and older connections live on. When it leaves, new
+// Of two connected hosts, the one that listened last has the service. Older connections live on. When it leaves, new
 // connections wait.
 func TestListenOfTwoHosts(t *testing.T) {
 	s, _ := newServer(t)
