@@ -14,13 +14,10 @@ import (
 	"time"
 )
 
-// A runtime runs programs of a language with the library: on this machine, or in a container that shares its network, so
-// that the host's socket is the same.
+// A runtime runs programs of a language with the library.
 type runtime struct {
 	root, address string
 	argv          []string // before the program
-	image         string   // of a container; empty for this machine
-	shown         string   // directory that the container sees, too
 }
 
 func (r runtime) command(ctx context.Context, program string, env ...string) *exec.Cmd {
@@ -29,22 +26,9 @@ func (r runtime) command(ctx context.Context, program string, env ...string) *ex
 		"PYTHONPATH=" + filepath.Join(r.root, "lib/python"), "NODE_PATH=" + filepath.Join(r.root, "lib/node"),
 	}, env...)
 	argv := append(slices.Clone(r.argv), program)
-	if r.image != "" {
-		argv = append(r.docker(env), argv...)
-	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"))
 	return cmd
-}
-
-// docker returns the command line that runs another in a container as sandboxes run them, but for the network.
-func (r runtime) docker(env []string) []string {
-	argv := []string{"docker", "run", "--rm", "-i", "--network", "host", "--read-only", "--cap-drop", "ALL", "--user", "1000:1000",
-		"-v", r.root + ":" + r.root + ":ro", "-v", r.shown + ":" + r.shown}
-	for _, e := range env {
-		argv = append(argv, "-e", e)
-	}
-	return append(argv, r.image)
 }
 
 // run returns what the program prints.
@@ -57,7 +41,7 @@ func (r runtime) run(t *testing.T, program string, env ...string) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s%s", r.image, r.argv[0], err, out, stderr.Bytes())
+		t.Fatalf("%s: %v\n%s%s", r.argv[0], err, out, stderr.Bytes())
 	}
 	return strings.TrimSpace(string(out))
 }
