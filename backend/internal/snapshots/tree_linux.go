@@ -209,75 +209,22 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 	return nil
 }
 
-// back is run for a target that may be full: what the other one does not have goes first, in all directories, when there is no room.
+// back is run for a target that may be full. If there is no room, the target is emptied first.
 func (m *mirror) back(src, dst int) error {
 	noRoom := func(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-	err := m.run(src, dst)
+	if err := m.run(src, dst); !noRoom(err) {
+		return err
+	}
+	if err := m.prune(src, dst, nil); err != nil {
+		return err
+	}
 	// Blocks that were freed are given out again once that is on the disk, or a moment later.
-	for begin := time.Now(); noRoom(err) && time.Since(begin) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
-		if err := m.clear(src, dst, 0); err != nil {
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		_ = unix.Syncfs(dst) // run says what is wrong
+		if err := m.run(src, dst); !noRoom(err) || time.Since(begin) > 2*time.Second {
 			return err
 		}
-		_ = unix.Syncfs(dst) // run says what is wrong
-		err = m.run(src, dst)
 	}
-	return err
-}
-
-// clear removes from a directory, and from those below, all that differs, and makes nothing.
-func (m *mirror) clear(src, dst, depth int) error {
-	if depth > maxDepth { // run says so
-		return nil
-	}
-	names, err := list(src)
-	if err == nil {
-		err = m.prune(src, dst, names)
-	}
-	if err == nil {
-		names, err = list(dst) // the same ones, of those that are there
-	}
-	for _, name := range names {
-		if err == nil {
-			err = m.clearEntry(src, dst, name, depth)
-		}
-	}
-	return err
-}
-
-func (m *mirror) clearEntry(src, dst int, name string, depth int) (err error) {
-	st, err := stat(dst, name)
-	if err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		fd, err := openFile(src, name)
-		if err != nil { // it is no file there
-			return m.remove(dst, name, false)
-		}
-		defer unix.Close(fd)
-		var want unix.Stat_t
-		if err = unix.Fstat(fd, &want); err == nil {
-			_, err = m.keeps(file{fd, &want}, dst, name)
-		}
-		return err
-	}
-	from, leave, err := m.enter(src, name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, leave()) }()
-	to, _, err := m.enter(dst, name)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(to)
-	if err := m.clear(from, to, depth+1); err != nil {
-		return err
-	}
-	if err := unix.Unlinkat(dst, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) { // an empty one takes room, too
-		return err
-	}
-	return nil
 }
 
 func (m *mirror) remove(dst int, name string, dir bool) error {
