@@ -96,32 +96,51 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return backend.Snapshot{}, err
 	}
-	unlock, err := w.lock(ctx)
+	var rec record
+	err = w.locked(ctx, func() error {
+		return w.add(ctx, name, func(dir string) (err error) {
+			if rec, err = w.copyTo(ctx, dir, name); err != nil {
+				return err
+			}
+			return writeJSON(filepath.Join(dir, recordFile), rec)
+		})
+	})
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
+	return rec.Snapshot, nil
+}
+
+// locked runs f when nobody else changes the workspace's snapshots, after recover.
+func (w *Workspace) locked(ctx context.Context, f func() error) error {
+	unlock, err := w.lock(ctx)
+	if err != nil {
+		return err
+	}
 	defer unlock()
 	if err := w.recover(ctx); err != nil {
-		return backend.Snapshot{}, err
+		return err
 	}
+	return f()
+}
+
+// add makes a snapshot with what fill puts into a new directory: all of it, or nothing.
+func (w *Workspace) add(ctx context.Context, name string, fill func(dir string) error) error {
 	if err := w.admit(name); err != nil {
-		return backend.Snapshot{}, err
+		return err
 	}
 	tmp := w.path(newPrefix + strings.ToLower(rand.Text()))
-	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return backend.Snapshot{}, err
-	}
-	rec, err := w.copyTo(ctx, tmp, name)
+	err := os.Mkdir(tmp, 0o700)
 	if err == nil {
-		err = writeJSON(filepath.Join(tmp, recordFile), rec)
+		err = fill(tmp)
 	}
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, w.path(name), unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
-		return backend.Snapshot{}, errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))
+		err = errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))
 	}
-	return rec.Snapshot, nil
+	return err
 }
 
 // Copy gives the workspace a snapshot of another one, under its name.
@@ -147,30 +166,21 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 	if err != nil {
 		return err
 	}
-	if err := w.admit(name); err != nil {
-		return err
-	}
-	tmp := w.path(newPrefix + strings.ToLower(rand.Text()))
-	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return classed(err)
-	}
-	if err = os.Mkdir(filepath.Join(tmp, filesDir), 0o700); err == nil {
-		err = from.copyFiles(ctx, rec, filepath.Join(tmp, filesDir), w.Base, true)
-	}
-	if err == nil {
-		rec.Base, rec.Created = w.Base, time.Now().UTC()
-		err = writeJSON(filepath.Join(tmp, recordFile), rec)
-	}
-	if err == nil { // it is no state of this workspace's yet, see lastState: its files have no marks
-		err = os.Chtimes(filepath.Join(tmp, recordFile), time.Time{}, time.Unix(0, 0))
-	}
-	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, w.path(name), unix.RENAME_NOREPLACE)
-	}
-	if err != nil {
-		err = errors.Join(classed(err), host.RemoveTree(context.WithoutCancel(ctx), tmp))
-	}
-	return err
+	return w.add(ctx, name, func(dir string) error {
+		err := os.Mkdir(filepath.Join(dir, filesDir), 0o700)
+		if err == nil {
+			err = from.copyFiles(ctx, rec, filepath.Join(dir, filesDir), w.Base, true)
+		}
+		if err == nil {
+			rec.Base, rec.Created = w.Base, time.Now().UTC()
+			err = writeJSON(filepath.Join(dir, recordFile), rec)
+		}
+		if err != nil {
+			return err
+		}
+		// It is no state of this workspace's yet, see lastState: its files have no marks.
+		return os.Chtimes(filepath.Join(dir, recordFile), time.Time{}, time.Unix(0, 0))
+	})
 }
 
 // admit refuses one snapshot too many.
@@ -335,12 +345,7 @@ func (w *Workspace) Recover(ctx context.Context) error {
 	if !Busy(w.Dir) {
 		return nil
 	}
-	unlock, err := w.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return w.recover(ctx)
+	return w.locked(ctx, func() error { return nil })
 }
 
 // Thaw lets the processes of a sandbox that is to be ended take their signals. What was begun is not brought to its end.
@@ -451,23 +456,17 @@ func (w *Workspace) Remove(ctx context.Context, name string) error {
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return err
 	}
-	unlock, err := w.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := w.recover(ctx); err != nil {
-		return err
-	}
-	gone := w.path(goneName + strings.ToLower(rand.Text()))
-	err = os.Rename(w.path(name), gone)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = host.RemoveTree(ctx, gone)
-	}
-	return classed(err)
+	return w.locked(ctx, func() error {
+		gone := w.path(goneName + strings.ToLower(rand.Text()))
+		err := os.Rename(w.path(name), gone)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = host.RemoveTree(ctx, gone)
+		}
+		return classed(err)
+	})
 }
 
 // Rollback makes the workspace what it was.
@@ -475,18 +474,9 @@ func (w *Workspace) Rollback(ctx context.Context, name string) error {
 	if _, err := w.read(name); err != nil {
 		return err
 	}
-	unlock, err := w.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := w.recover(ctx); err != nil {
-		return err
-	}
-	if _, err := w.read(name); err != nil { // it may be gone by now
-		return err
-	}
-	return classed(w.rollback(ctx, name))
+	return w.locked(ctx, func() error { // rollback reads again, for it may be gone by now
+		return classed(w.rollback(ctx, name))
+	})
 }
 
 // rollback makes the workspace what the snapshot is. Done again, after it was cut off wherever that was, it comes to the same. One that was
