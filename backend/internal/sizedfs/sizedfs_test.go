@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -57,21 +56,11 @@ func use(t *testing.T, file string, size int64) {
 	if err != nil || second.Path != d.Path {
 		t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
 	}
-	at := t.TempDir()
-	if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
-		t.Fatal(err)
-	}
-	unmount := sync.OnceValue(func() error {
-		err := unix.Unmount(at, 0)
-		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(at, 0) {
-			time.Sleep(10 * time.Millisecond) // a program that is just started beside this holds a file for a moment
-		}
-		return err
-	})
-	t.Cleanup(func() { _ = unmount() }) // when the test breaks off
+	at := mount(t, file, sizedfs.Options)
 	check(t, at, size, size/4096)
 	err = churn(filepath.Join(at, "f"))
-	if err := errors.Join(err, unmount(), second.Close(), d.Close()); err != nil {
+	unmount(t, at)
+	if err := errors.Join(err, second.Close(), d.Close()); err != nil {
 		t.Error(err)
 	}
 	if !setAside(t, file) {
@@ -143,23 +132,6 @@ func attached(t *testing.T, file string) bool {
 		}
 	}
 	return false
-}
-
-// TestNoRoom: a disk that is too small is said to be, before anything is made.
-func TestNoRoom(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		t.Fatal(err)
-	}
-	all := int64(disk.Blocks) * disk.Bsize
-	if err := sizedfs.Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: all, Files: 16}); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Format of all that the disk has = %v, want ENOSPC", err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("%d files are left, %v", len(left), err)
-	}
 }
 
 // TestNothingHalf: what cannot be made leaves no file, and Probe leaves nothing.
