@@ -111,7 +111,7 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 	return rec.Snapshot, nil
 }
 
-// locked runs f when nobody else changes the workspace's snapshots, after recover.
+// locked runs f with the lock of the workspace's snapshots, after recover.
 func (w *Workspace) locked(ctx context.Context, f func() error) error {
 	unlock, err := w.lock(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 		if err != nil {
 			return err
 		}
-		// It is no state of this workspace's yet, see lastState: its files have no marks.
+		// The workspace never had this state, see lastState: the files have no marks.
 		return os.Chtimes(filepath.Join(dir, recordFile), time.Time{}, time.Unix(0, 0))
 	})
 }

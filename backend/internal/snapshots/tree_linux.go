@@ -220,7 +220,7 @@ func (m *mirror) back(src, dst int) error {
 	}
 	// Blocks that were freed are given out again once that is on the disk, or a moment later.
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		_ = unix.Syncfs(dst) // run says what is wrong
+		_ = unix.Syncfs(dst) // run reports the error
 		if err := m.run(src, dst); !noRoom(err) || time.Since(begin) > 2*time.Second {
 			return err
 		}

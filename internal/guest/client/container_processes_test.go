@@ -23,7 +23,7 @@ func TestContainerReaped(t *testing.T) {
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
 			t.Fatalf("got %v", brief(res))
 		}
-		// Names of zombies are there, their command lines are not.
+		// A zombie keeps its name and loses its command line.
 		if got := string(mustRun(t, c, sh("cat /proc/[0-9]*/comm | grep -c sleep; true")).Stdout.Head); got != "0\n" {
 			t.Fatalf("%q of the killed are left", got)
 		}

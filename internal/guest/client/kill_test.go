@@ -136,19 +136,19 @@ func TestSignals(t *testing.T) {
 	_, c := start(t)
 	ctx := testContext(t)
 	id := ""
-	for signal, want := range map[string]string{"INT": "SIGINT", "SIGTERM": "SIGTERM", "hup": "SIGHUP", "KILL": "SIGKILL"} {
+	for name, want := range map[string]string{"INT": "SIGINT", "SIGTERM": "SIGTERM", "hup": "SIGHUP", "KILL": "SIGKILL"} {
 		req := sh("exec sleep 60")
 		req.YieldMillis = 200
 		mustRun(t, c, req)
 		id = req.ExecID
-		st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: signal})
+		st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: name})
 		if err == nil && st.State == wire.ExecRunning {
 			var res wire.RunResult
 			res, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: -1})
 			st = res.ExecStatus
 		}
 		if err != nil || st.Signal != want || st.State != wire.ExecKilled {
-			t.Errorf("%s: got %+v, %v", signal, st, err)
+			t.Errorf("%s: got %+v, %v", name, st, err)
 		}
 	}
 	for _, bad := range []string{"", "9", "SIGRTMIN", "NOPE", "SIG", "0"} {

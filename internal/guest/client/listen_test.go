@@ -256,7 +256,8 @@ func TestDeadlineBounds(t *testing.T) {
 		return err
 	}
 	req := background(t, c, sh("sleep 1000"))
-	if unknown, large := extend("none", 1), extend(req.ExecID, 60_001); codeOf(unknown) != wire.CodeNotFound || codeOf(large) != wire.CodeInvalid {
+	unknown, large := extend("none", 1), extend(req.ExecID, 60_001)
+	if codeOf(unknown) != wire.CodeNotFound || codeOf(large) != wire.CodeInvalid {
 		t.Errorf("got %v and %v", unknown, large)
 	}
 	for range 24 * 60 {

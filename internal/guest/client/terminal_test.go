@@ -136,7 +136,7 @@ func TestTerminal(t *testing.T) {
 	if all.String() != got {
 		t.Errorf("recorded was %q, shown %q", all.String(), got)
 	}
-	// A resize after the end is no error.
+	// A resize after the end succeeds.
 	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 1, Cols: 1}}); err != nil {
 		t.Error(err)
 	}

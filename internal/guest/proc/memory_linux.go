@@ -20,8 +20,8 @@ const (
 
 // Memory watches the sandbox's memory. Without a visible limit it does nothing.
 type Memory struct {
-	stat                             string // a file of the cgroup
-	usageFD, limitFD, tasksFD, oomFD int    // and open ones, -1 where there is none
+	stat                             string // path of memory.stat
+	usageFD, limitFD, tasksFD, oomFD int    // open files of the cgroup, or -1
 }
 
 // OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1.
@@ -141,7 +141,7 @@ func (m *Memory) OOMKills() int64 {
 	return Counter(buf[:n], "oom_kill ")
 }
 
-// Counter returns the number behind key in a file of a cgroup; -1 if there is none.
+// Counter returns the number behind key in a file of a cgroup, or -1.
 func Counter(file []byte, key string) int64 {
 	for line := range bytes.Lines(file) {
 		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
