@@ -116,14 +116,6 @@ type ImageChecker interface {
 	ImageID(ctx context.Context, ref string) (id string, err error)
 }
 
-// Watcher is implemented by drivers whose engine reports what becomes of its sandboxes.
-type Watcher interface {
-	// Watch must call changed once it listens, and from then on soon after something has changed what List returns for filter;
-	// further calls do no harm. It must return when ctx ends, and when it can listen no longer: an error of its own then wraps
-	// ErrUnavailable.
-	Watch(ctx context.Context, filter Filter, changed func()) error
-}
-
 // Guest is the program that runs as the main process of every sandbox.
 type Guest struct {
 	// Version names the program's content: two programs must never share a version.

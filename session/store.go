@@ -106,10 +106,3 @@ type Store interface {
 	// Delete must forget a record; an unknown id is no error.
 	Delete(ctx context.Context, id string) error
 }
-
-// StoreWatcher is a Store that hears of the changes which other processes make.
-type StoreWatcher interface {
-	// Watch must call changed once it hears of changes, and soon after each record that was inserted, updated or deleted,
-	// until ctx ends or it does not hear any more, which is an error. It may be called too often.
-	Watch(ctx context.Context, changed func()) error
-}

@@ -3,19 +3,13 @@ package session
 import (
 	"context"
 	"iter"
-	"sync"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// Pauses of a watch.
-const (
-	lookAgain   = 5 * time.Second // for what only records say, or what an event was lost of
-	lookAlone   = time.Second     // at an engine that reports nothing
-	settleLooks = 50 * time.Millisecond
-)
+// lookPause is the time between two looks of a watch.
+const lookPause = time.Second
 
 // EventType is what happened to a sandbox.
 type EventType string
@@ -26,8 +20,8 @@ const (
 	EventAdded   EventType = "added"
 	EventChanged EventType = "changed" // its State, Reason, IdlePolicy or EngineID
 	EventRemoved EventType = "removed"
-	// EventGap: the engine, or a store that tells of changes, could not be heard for a while. What is different since then is told as usual; what came and went
-	// in that time never is.
+	// EventGap means that the engine or the store could not be reached for a while. The next events report the differences
+	// since then. A sandbox that was created and removed in that time is not reported.
 	EventGap EventType = "gap"
 )
 
@@ -52,31 +46,17 @@ func (f WatchFilter) matches(i Info) bool {
 	return (f.ID == "" || f.ID == i.ID) && (f.Run == "" || f.Run == i.Run) && (f.User == "" || f.User == i.Key.User())
 }
 
-// Watch tells what becomes of the sandboxes of this instance, those of other processes too: first those that are there, then each
-// change, which the engine reports where it can, and which is looked for every second where not. A consumer that is slow gets the
-// latest of several changes of a sandbox, and misses one that came and went. The sequence ends when the loop does, or
-// with an error: that of ctx, backend.ErrClosed once the manager is closed, or, at the beginning only, that of an engine which
-// cannot be asked. An engine that goes away later is waited for.
+// Watch reports the sandboxes of this instance, including those of other processes: first the existing sandboxes, then each change.
+// It looks every second. A sandbox that exists for less than a second may not be reported, and several changes of a
+// sandbox within a second are one event. The sequence ends when the loop does, or with an error: that of ctx, backend.ErrClosed
+// once the manager is closed, or, at the beginning only, that of an engine that cannot be reached.
 func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		stop := context.AfterFunc(m.ctx, func() { cancel(errManagerClosed) })
 		defer stop()
-		w := &watch{m: m, filter: filter, news: make(chan struct{}, 1), pause: lookAlone}
-		var listening sync.WaitGroup
-		defer listening.Wait()
-		defer cancel(nil)
-		if b, ok := optional[backend.Watcher](m.b); ok {
-			w.pause, w.heard = lookAgain, true
-			listening.Go(func() {
-				w.listen(ctx, &w.engine, "the engine", func(ctx context.Context, changed func()) error {
-					return b.Watch(ctx, backend.Filter{Instance: m.opts.Instance}, changed)
-				})
-			})
-		}
-		if s, ok := m.store.(StoreWatcher); ok {
-			listening.Go(func() { w.listen(ctx, &w.store, "the store", s.Watch) })
-		}
+		w := &watch{m: m, filter: filter}
 		if err := w.run(ctx, yield); err != nil {
 			yield(Event{}, wrapError("Watch", m.driver, "", err))
 		}
@@ -87,53 +67,9 @@ func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event
 type watch struct {
 	m      *Manager
 	filter WatchFilter
-	news   chan struct{} // holds one when there is something to look at
-	pause  time.Duration // between looks when there are no news
-	heard  bool          // the engine reports changes
 	known  map[string]Info
-	looked time.Time // when the engine was last looked at
+	looked time.Time // time of the last successful look
 	failed bool      // the latest look failed
-
-	mu            sync.Mutex // guards the fields below
-	engine, store source
-}
-
-// source is who reports changes.
-type source struct {
-	lost time.Time // when it was last heard; zero while it is
-	gap  time.Time // what lost was before it was heard again; zero when that was told
-}
-
-// listen has a source report changes, over broken connections too.
-func (w *watch) listen(ctx context.Context, s *source, name string, watch func(context.Context, func()) error) {
-	for {
-		err := watch(ctx, func() { w.changed(s) })
-		if ctx.Err() != nil {
-			return
-		}
-		w.mu.Lock()
-		if s.lost.IsZero() {
-			s.lost = w.m.now()
-			w.m.log.WarnContext(ctx, name+" does not report sandbox changes for now", "error", err)
-		}
-		w.mu.Unlock()
-		if !pause(ctx, lookAlone) {
-			return
-		}
-	}
-}
-
-// changed is called by a source.
-func (w *watch) changed(s *source) {
-	w.mu.Lock()
-	if !s.lost.IsZero() {
-		s.gap, s.lost = s.lost, time.Time{}
-	}
-	w.mu.Unlock()
-	select {
-	case w.news <- struct{}{}:
-	default: // a look is due already
-	}
 }
 
 // run looks and tells until the consumer has enough, which is nil, or an error ends the watch.
@@ -150,22 +86,14 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 		case !w.tell(ctx, list, yield):
 			return nil
 		}
-		timer := time.NewTimer(w.pause)
-		select {
-		case <-w.news:
-			timer.Stop()
-			pause(ctx, settleLooks) // the changes of one step come together
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		pause(ctx, lookPause)
 	}
 }
 
 // tell tells what is different, and reports whether the consumer wants more.
 func (w *watch) tell(ctx context.Context, list []Info, yield func(Event, error) bool) bool {
 	now := w.m.now()
-	if since := w.missed(); !since.IsZero() && !yield(Event{Type: EventGap, Time: now, Since: since}, nil) {
+	if w.failed && !yield(Event{Type: EventGap, Time: now, Since: w.looked}, nil) {
 		return false
 	}
 	w.looked, w.failed = now, false
@@ -196,21 +124,6 @@ func (w *watch) tell(ctx context.Context, list []Info, yield func(Event, error) 
 		}
 	}
 	return true
-}
-
-// missed returns since when changes may have been missed, once; zero is never.
-func (w *watch) missed() time.Time {
-	if !w.heard && w.failed {
-		return w.looked
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	since := w.engine.gap
-	if since.IsZero() || !w.store.gap.IsZero() && w.store.gap.Before(since) {
-		since = w.store.gap
-	}
-	w.engine.gap, w.store.gap = time.Time{}, time.Time{}
-	return since
 }
 
 // ended returns what is known of a sandbox that is gone.

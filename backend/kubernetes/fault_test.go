@@ -123,12 +123,6 @@ func everything(t *testing.T, b *kubernetes.Backend, namespace string, spec back
 	if err != nil || len(list) != 1 {
 		return fmt.Errorf("list: %d, %w", len(list), err)
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	late := func() { stop(); time.Sleep(50 * time.Millisecond) } // by then the server's answer has ended as well
-	if err := b.Watch(watching, backend.Filter{SessionID: spec.ID}, late); !errors.Is(err, context.Canceled) {
-		return err
-	}
 	for _, f := range []func() error{
 		rw.Close,
 		func() error { return b.Stop(ctx, info.ID) },

@@ -367,5 +367,4 @@ func (d *driver) FindImage(context.Context, string) (string, error) {
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)
 	_ backend.WorkspaceKeeper = (*Backend)(nil)
-	_ backend.Watcher         = (*Backend)(nil)
 )

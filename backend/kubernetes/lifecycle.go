@@ -306,33 +306,3 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	}
 	return d.removeClaim(ctx, claim)
 }
-
-// Watch listens to the server's events about the pods that match filter.
-func (b *Backend) Watch(ctx context.Context, filter backend.Filter, changed func()) error {
-	d := b.d
-	ctx, done, err := d.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	w, err := d.api.pods.Watch(ctx, metav1.ListOptions{LabelSelector: selector(filter)})
-	if err != nil {
-		return d.calls.Fail(ctx, "watch", err)
-	}
-	defer w.Stop()
-	changed()
-	for {
-		select {
-		case <-ctx.Done():
-		case event, ok := <-w.ResultChan():
-			if ok && event.Type != "ERROR" {
-				changed()
-				continue
-			}
-		}
-		if ctx.Err() != nil { // which ends the server's answer as well
-			return d.calls.Fail(ctx, "watch", ctx.Err())
-		}
-		return fmt.Errorf("kubernetes: the server closed the watch: %w", backend.ErrUnavailable)
-	}
-}

@@ -4,17 +4,10 @@ package watch
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
-	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -147,123 +140,4 @@ func TestWatchEnds(t *testing.T) {
 			}
 		}
 	})
-}
-
-// way is a way to an engine that a test can cut.
-type way struct {
-	t      *testing.T
-	socket string // of the engine
-	path   string // of the way
-
-	mu    sync.Mutex // guards the fields below
-	ln    net.Listener
-	conns map[net.Conn]struct{}
-}
-
-func (w *way) open() {
-	ln, err := net.Listen("unix", w.path)
-	must(w.t, err)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ln, w.conns = ln, map[net.Conn]struct{}{}
-	go func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go w.pass(conn)
-		}
-	}()
-}
-
-func (w *way) pass(conn net.Conn) {
-	defer conn.Close()
-	engine, err := net.Dial("unix", w.socket)
-	if err != nil {
-		return
-	}
-	defer engine.Close()
-	w.mu.Lock()
-	if w.ln == nil {
-		w.mu.Unlock()
-		return
-	}
-	w.conns[conn] = struct{}{}
-	w.mu.Unlock()
-	go func() { _, _ = io.Copy(engine, conn); _ = engine.(*net.UnixConn).CloseWrite() }()
-	_, _ = io.Copy(conn, engine)
-}
-
-// cut ends all connections, and takes no new ones.
-func (w *way) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ln == nil {
-		return
-	}
-	_ = w.ln.Close()
-	for conn := range w.conns {
-		_ = conn.Close()
-	}
-	w.ln, w.conns = nil, nil
-}
-
-// TestWatchGap: when the way to the engine was cut, what is different since then is told, and that there was a gap.
-func TestWatchGap(t *testing.T) {
-	for engine, socket := range map[string]string{"docker": "/var/run/docker.sock", "containerd": containerd.DefaultAddress} {
-		if at := os.Getenv("CONTAINERD_ADDRESS"); engine == "containerd" && at != "" {
-			socket = at
-		}
-		if only := os.Getenv("WORKCELL_TEST_BACKEND"); only != "" && only != engine {
-			continue
-		}
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			w := &way{t: t, socket: socket, path: filepath.Join(t.TempDir(), "engine.sock")}
-			w.open()
-			t.Cleanup(w.cut)
-			var b backend.SandboxBackend
-			var err error
-			if engine == "docker" {
-				b, err = docker.New(t.Context(), &docker.Options{Host: "unix://" + w.path})
-			} else {
-				dir := t.TempDir()
-				must(t, os.Chmod(dir, 0o700)) // #nosec G302 -- a directory
-				b, err = containerd.New(t.Context(), &containerd.Options{Address: w.path, StateDir: dir})
-			}
-			must(t, err)
-			t.Cleanup(func() { must(t, b.Close()) })
-			o := &session.Options{Instance: "watch-" + session.NewID()}
-			direct := enginetest.Manager(t, enginetest.Driver(t, engine), o)
-			m, err := session.NewManager(b, o)
-			must(t, err)
-			t.Cleanup(func() { must(t, m.Close(context.Background())) })
-			stays, goes := open(t, direct, "stays"), open(t, direct, "goes")
-			watched := watch(t, m, session.WatchFilter{})
-			for range 2 {
-				if e := watched.take(); e.Type != session.EventPresent {
-					t.Fatalf("%+v", e)
-				}
-			}
-			before := time.Now()
-			w.cut()
-			must(t, goes.Close(t.Context()))
-			comes := open(t, direct, "comes")
-			w.open()
-			seen := map[session.EventType]session.Event{}
-			for seen[session.EventGap].Since.IsZero() || seen[session.EventRemoved].Info.ID == "" || seen[session.EventAdded].Info.ID == "" {
-				e := watched.take()
-				seen[e.Type] = e
-			}
-			if gap := seen[session.EventGap]; gap.Since.Before(before.Add(-time.Minute)) || gap.Since.After(gap.Time) {
-				t.Errorf("a gap from %v to %v", gap.Since, gap.Time)
-			}
-			if seen[session.EventRemoved].Info.ID != goes.ID() || seen[session.EventAdded].Info.ID != comes.ID() {
-				t.Errorf("%+v", seen)
-			}
-			must(t, stays.Close(t.Context()))
-			watched.next(session.EventRemoved, stays.ID())
-		})
-	}
 }

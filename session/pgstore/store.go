@@ -159,14 +159,6 @@ func (s *Store) joined() []string {
 	return slices.Sorted(maps.Keys(s.owners))
 }
 
-// channel is where it is told that a record came, changed or went; the mere use of a sandbox is not.
-const channel = "workcell_session"
-
-// Watch implements [session.StoreWatcher].
-func (s *Store) Watch(ctx context.Context, changed func()) error {
-	return s.db.Listen(ctx, channel, func(string) { changed() })
-}
-
 // row is what a record is in the table.
 func row(rec session.Record) (args []any, err error) {
 	raw, err := json.Marshal(rec)
@@ -186,10 +178,8 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 	retried := false
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		retried = again
-		if _, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record) VALUES ($1, $2, $3, $4, $5, $6)`, args...); err != nil {
-			return err
-		}
-		return postgres.Notify(ctx, tx, channel, rec.ID)
+		_, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record) VALUES ($1, $2, $3, $4, $5, $6)`, args...)
+		return err
 	})
 	if retried && postgres.IsConflict(err) { // with what an earlier attempt did, perhaps
 		there, err := s.has(ctx, rec.ID, args[len(args)-1])
@@ -211,10 +201,7 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
 	return conflict(rec, s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		if err := update(ctx, tx, rec); err != nil {
-			return err
-		}
-		return postgres.Notify(ctx, tx, channel, rec.ID)
+		return update(ctx, tx, rec)
 	}))
 }
 
@@ -378,10 +365,8 @@ func decode(raw [][]byte) ([]session.Record, error) {
 // Delete forgets a record.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
-		if _, err := tx.Exec(ctx, `DELETE FROM workcell.session WHERE id = $1`, id); err != nil {
-			return err
-		}
-		return postgres.Notify(ctx, tx, channel, id)
+		_, err := tx.Exec(ctx, `DELETE FROM workcell.session WHERE id = $1`, id)
+		return err
 	})
 }
 

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
@@ -82,66 +80,6 @@ func TestInstance(t *testing.T) {
 			t.Errorf("after: %q, %v", id, err)
 		}
 	}
-}
-
-// TestWatch: what becomes of a record is heard at once by another process.
-func TestWatch(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	there, here := open(t, url), open(t, url)
-	heard := make(chan struct{})
-	go there.Watch(t.Context(), func() { //nolint:errcheck // it ends with the test
-		select {
-		case heard <- struct{}{}:
-		case <-t.Context().Done():
-		}
-	})
-	<-heard // that it listens
-	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
-	must(t, here.Insert(t.Context(), rec))
-	<-heard
-	rec.State = session.RecordReady
-	must(t, here.Update(t.Context(), rec))
-	<-heard
-	if got, err := there.Get(t.Context(), rec.ID); err != nil || got.State != rec.State {
-		t.Errorf("%+v, %v", got, err)
-	}
-	must(t, here.Delete(t.Context(), rec.ID))
-	<-heard
-}
-
-// TestWatchGap: a watch whose store lost its connection says that it may have missed something, and goes on.
-func TestWatchGap(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	b, err := memory.New(nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, b.Close()) })
-	m, err := session.NewManager(b, &session.Options{Store: open(t, url)})
-	must(t, err)
-	t.Cleanup(func() { must(t, m.Close(context.Background())) })
-	stop := make(chan struct{})
-	var cutting sync.WaitGroup
-	cutting.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-t.Context().Done():
-				return
-			case <-time.After(50 * time.Millisecond):
-				pgtest.Exec(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'`)
-			}
-		}
-	})
-	for event, err := range m.Watch(t.Context(), session.WatchFilter{}) {
-		must(t, err)
-		if event.Type == session.EventGap {
-			break
-		}
-	}
-	close(stop)
-	cutting.Wait()
 }
 
 // TestTakenForDead: a manager whose owner is dead opens nothing, and says why at once.
