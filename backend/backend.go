@@ -9,6 +9,7 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"io"
 )
 
@@ -21,6 +22,8 @@ import (
 //	info, err := b.Create(ctx, spec)             // image present or pulled, hardened, started
 //	stream, err := b.Dial(ctx, info.ID)          // bytes to and from the guest
 //	err = b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true})
+//
+// A wrapper embeds the SandboxBackend that it wraps. A driver without some of the features embeds [Unsupported].
 //
 // All methods may be called concurrently. Every call must end when its context ends; a context error must stay
 // testable with errors.Is. Other errors must wrap one of the sentinels of this package where one fits, so that callers
@@ -60,20 +63,110 @@ type SandboxBackend interface {
 	// Capabilities returns what this engine can enforce. It must not block on the engine for longer than ctx of New did.
 	Capabilities() Capabilities
 
+	// ImageID returns the value that Info.ImageID of a sandbox created from ref now would have. It is empty if the engine
+	// does not have the image; nothing is pulled. A malformed reference returns ErrInvalid.
+	ImageID(ctx context.Context, ref string) (id string, err error)
+
+	// HasWorkspace reports whether a new sandbox of the session would get an existing workspace: the sandbox was removed
+	// without its volumes, or a process died in between.
+	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
+
+	// RemoveWorkspace deletes the workspace of a session that has no sandbox. An unknown workspace is not an error.
+	// The workspace of another instance, or of a sandbox, returns ErrExists and stays.
+	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
+
+	// CommitEnvironment stops a sandbox that was created with Spec.Building, and keeps EnvironmentDir for later
+	// sandboxes of the image with the same Spec.Environment. A driver may keep other files of the root, but not the
+	// workspace or /tmp. It must be crash-safe: an environment exists completely or not at all. An existing
+	// environment stays; this is not an error.
+	//
+	//	_, err := b.Create(ctx, spec)                // spec.Environment is set: ErrEnvironment
+	//	spec.Building = true
+	//	info, err := b.Create(ctx, spec)             // a sandbox to install in
+	//	err = b.CommitEnvironment(ctx, info.ID)
+	//	err = b.Remove(ctx, info.ID, RemoveOptions{Volumes: true})
+	CommitEnvironment(ctx context.Context, id string) error
+
+	// Environments returns the environments of an instance.
+	Environments(ctx context.Context, instance string) ([]Environment, error)
+
+	// RemoveEnvironment removes an environment of the instance by its name. If a sandbox uses it, it stays and the call
+	// returns ErrExists. An unknown environment is not an error.
+	RemoveEnvironment(ctx context.Context, instance, name string) error
+
+	// Snapshot copies the files of a running sandbox's workspace under a name that CheckSnapshotName accepts. Snapshots
+	// belong to their workspace and are removed with it. An existing name returns ErrExists, a workspace with MaxSnapshots
+	// returns ErrCapacity, and a full disk ErrNoRoom.
+	//
+	// Snapshot and Rollback must freeze the commands of the sandbox, or fail with ErrUnsupported. Both must be crash-safe:
+	// a snapshot exists completely or not at all, and an interrupted rollback leaves the workspace unchanged or is
+	// completed before the next access to the sandbox.
+	Snapshot(ctx context.Context, id, name string) (Snapshot, error)
+
+	// Snapshots returns the snapshots of a sandbox, oldest first, and the mechanism of the next snapshot. The mechanism is
+	// empty if the commands cannot be frozen.
+	Snapshots(ctx context.Context, id string) ([]Snapshot, SnapshotMechanism, error)
+
+	// CopySnapshot copies a snapshot of another sandbox of the instance, under the same name, so that the sandbox can be
+	// rolled back to it. The errors are those of Snapshot and of Spec.Fork.
+	CopySnapshot(ctx context.Context, id string, from ForkOf) error
+
+	// RemoveSnapshot deletes a snapshot. An unknown snapshot is not an error.
+	RemoveSnapshot(ctx context.Context, id, name string) error
+
+	// Rollback ends all processes of the sandbox except the guest, and restores the workspace. The snapshot stays.
+	Rollback(ctx context.Context, id, name string) error
+
 	// Close releases the driver's own resources. Sandboxes keep running. Idempotent.
 	Close() error
 }
 
-// WorkspaceKeeper is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
-// sandbox is gone: a process that died between the two, or RemoveOptions without Volumes.
-//
-// HasWorkspace must report whether there is a workspace that a new sandbox of the session would get. RemoveWorkspace must
-// delete the workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the
-// first of which is no error, the others are ErrExists.
-type WorkspaceKeeper interface {
-	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
-	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
+// Unsupported has the methods for images, workspaces, environments, and snapshots of a driver that supports none of
+// them. Embed it in a driver, and define the methods that the driver supports. Create of such a driver must return
+// ErrUnsupported for a Spec with Environment or Fork.
+type Unsupported struct{}
+
+// ErrNoSnapshots is the error of Unsupported for snapshots.
+var ErrNoSnapshots = fmt.Errorf("snapshots are not supported on this engine or host: %w", ErrUnsupported)
+
+// ImageID returns ErrUnsupported.
+func (Unsupported) ImageID(context.Context, string) (string, error) { return "", ErrUnsupported }
+
+// HasWorkspace returns ErrUnsupported.
+func (Unsupported) HasWorkspace(context.Context, string, string) (bool, error) {
+	return false, ErrUnsupported
 }
+
+// RemoveWorkspace returns ErrUnsupported.
+func (Unsupported) RemoveWorkspace(context.Context, string, string) error { return ErrUnsupported }
+
+// CommitEnvironment returns ErrUnsupported.
+func (Unsupported) CommitEnvironment(context.Context, string) error { return ErrUnsupported }
+
+// Environments returns no environments.
+func (Unsupported) Environments(context.Context, string) ([]Environment, error) { return nil, nil }
+
+// RemoveEnvironment does nothing.
+func (Unsupported) RemoveEnvironment(context.Context, string, string) error { return nil }
+
+// Snapshot returns ErrNoSnapshots.
+func (Unsupported) Snapshot(context.Context, string, string) (Snapshot, error) {
+	return Snapshot{}, ErrNoSnapshots
+}
+
+// Snapshots returns ErrNoSnapshots.
+func (Unsupported) Snapshots(context.Context, string) ([]Snapshot, SnapshotMechanism, error) {
+	return nil, "", ErrNoSnapshots
+}
+
+// CopySnapshot returns ErrNoSnapshots.
+func (Unsupported) CopySnapshot(context.Context, string, ForkOf) error { return ErrNoSnapshots }
+
+// RemoveSnapshot returns ErrNoSnapshots.
+func (Unsupported) RemoveSnapshot(context.Context, string, string) error { return ErrNoSnapshots }
+
+// Rollback returns ErrNoSnapshots.
+func (Unsupported) Rollback(context.Context, string, string) error { return ErrNoSnapshots }
 
 // EngineInfo describes the engine behind a driver, for people.
 type EngineInfo struct {
@@ -107,13 +200,6 @@ type Capabilities struct {
 	Persistent      bool          // files survive Stop
 	// Forgeable: users without access to the program's state can create what looks like its sandbox, with any labels.
 	Forgeable bool
-}
-
-// ImageChecker is implemented by drivers whose engine can be asked which image a reference names. ImageID must return what
-// Info.ImageID of a sandbox is that is created from it now, empty when the engine does not have it, and must fetch nothing; a
-// malformed reference is ErrInvalid; ErrUnsupported, where nobody can tell.
-type ImageChecker interface {
-	ImageID(ctx context.Context, ref string) (id string, err error)
 }
 
 // Guest is the program that runs as the main process of every sandbox.

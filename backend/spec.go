@@ -73,7 +73,8 @@ type Spec struct {
 	Mounts     []Mount     // directories of the engine's machine, which programs of the sandbox see
 
 	// Environment identifies what the sandbox finds installed, in 32 to 64 hexadecimal digits: Create must fail with ErrEnvironment
-	// when the driver keeps none of that for the image (EnvironmentKeeper), and with ErrUnsupported when it keeps none at all.
+	// when the driver keeps none of that for the image (CommitEnvironment), and with ErrUnsupported when it keeps
+	// none at all.
 	Environment string
 	// Building makes the sandbox in which Environment is to be installed: EnvironmentDir belongs to its user.
 	Building bool

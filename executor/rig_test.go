@@ -22,9 +22,13 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
+// uncalled has the methods that no test calls.
+type uncalled struct{ backend.SandboxBackend }
+
 // processes is a backend with one sandbox at a time, which is a process of the real guest on this machine. It isolates nothing.
 type processes struct {
-	backend.SandboxBackend // nil: nothing stops and starts these
+	backend.Unsupported
+	uncalled
 
 	mu    sync.Mutex // guards the fields below
 	info  backend.Info

@@ -187,7 +187,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 		return nil, errPaused
 	}
 	fresh := engine.State != backend.StateRunning
-	if fresh && rec.workspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(engine) == nil {
+	if fresh && rec.workspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(ctx, engine) == nil {
 		// The workspace has all files, and an engine may be unable to start what died.
 		if err := m.removeEngine(ctx, engine.ID, false); err != nil {
 			return nil, err

@@ -42,7 +42,7 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 	if !keepWorkspace {
 		return m.closeSession(ctx, s, owner.Gone, owner.Removed)
 	}
-	if err := m.canKeep(s.engine); err != nil {
+	if err := m.canKeep(ctx, s.engine); err != nil {
 		return wrapError("Close", m.driver, s.id, err)
 	}
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
@@ -219,11 +219,12 @@ func (m *Manager) disown(s *Session) {
 }
 
 // canKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
-func (m *Manager) canKeep(engine backend.Info) error {
-	if _, ok := optional[backend.WorkspaceKeeper](m.b); !ok || !m.keepsFiles(engine.Limits, engine.Workspace) {
-		return fmt.Errorf("the workspace cannot be kept without the sandbox: %w", backend.ErrUnsupported)
+func (m *Manager) canKeep(ctx context.Context, engine backend.Info) error {
+	_, known, err := m.lookForWorkspace(ctx, engine.SessionID)
+	if err == nil && (!known || !m.keepsFiles(engine.Limits, engine.Workspace)) {
+		err = fmt.Errorf("the workspace cannot be kept without the sandbox: %w", backend.ErrUnsupported)
 	}
-	return nil
+	return err
 }
 
 // keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.

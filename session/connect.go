@@ -319,7 +319,7 @@ func (m *Manager) removeRecorded(ctx context.Context, engine backend.Info, why o
 
 // removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
 func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, key Key) error {
-	if err := m.canKeep(engine); err != nil {
+	if err := m.canKeep(ctx, engine); err != nil {
 		return err
 	}
 	if err := m.recordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {

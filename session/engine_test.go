@@ -26,6 +26,7 @@ import (
 // engine is a backend whose sandboxes are processes of the real guest on this machine, each in a directory of its own.
 // It walls nothing off, so that tests of sessions need no container.
 type engine struct {
+	backend.Unsupported
 	dir     string
 	creates atomic.Int64
 	removes atomic.Int64
@@ -318,7 +319,6 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// HasWorkspace is that of [backend.WorkspaceKeeper].
 func (e *engine) HasWorkspace(_ context.Context, _, sessionID string) (bool, error) {
 	_, err := os.Stat(e.workspace(sessionID))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -327,7 +327,6 @@ func (e *engine) HasWorkspace(_ context.Context, _, sessionID string) (bool, err
 	return err == nil, err
 }
 
-// RemoveWorkspace is that of [backend.WorkspaceKeeper].
 func (e *engine) RemoveWorkspace(_ context.Context, _, sessionID string) error {
 	return os.RemoveAll(e.workspace(sessionID))
 }

@@ -56,15 +56,13 @@ func (e *InstallError) Unwrap() error { return e.Reason }
 // checkEnvironment checks what a request wants to find installed.
 func (m *Manager) checkEnvironment(req Request) error {
 	problems := req.Environment.Problems()
-	switch _, keeps := optional[backend.EnvironmentKeeper](m.b); {
+	switch {
 	case len(problems) > 0:
 		return fmt.Errorf("%w: %s: %s", backend.ErrInvalid, problems[0].Field, problems[0].Message)
 	case req.Environment.IsZero():
 		return nil
 	case m.opts.Environments == nil:
 		return fmt.Errorf("%w: packages cannot be installed; set Options.Environments", backend.ErrUnsupported)
-	case !keeps:
-		return fmt.Errorf("%w: packages cannot be installed: %s does not support it", backend.ErrUnsupported, m.driver)
 	case m.opts.Egress == nil:
 		return fmt.Errorf("%w: packages cannot be installed without an egress proxy; set Options.Egress", backend.ErrUnsupported)
 	}
@@ -144,9 +142,8 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.disconnect()                                        // its end is no loss
-	keeper, _ := optional[backend.EnvironmentKeeper](m.b) // checkEnvironment requires one
-	return keeper.CommitEnvironment(ctx, s.engine.ID)
+	s.disconnect() // its end is no loss
+	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 
 // imageEnv returns what the session's image declares, and by which variables programs find what is installed and in caches.
@@ -198,11 +195,7 @@ type EnvironmentInfo struct {
 
 // Environments returns the environments of this instance, oldest first.
 func (m *Manager) Environments(ctx context.Context) ([]EnvironmentInfo, error) {
-	keeper, ok := optional[backend.EnvironmentKeeper](m.b)
-	if !ok {
-		return nil, nil
-	}
-	list, err := keeper.Environments(ctx, m.opts.Instance)
+	list, err := m.b.Environments(ctx, m.opts.Instance)
 	if err != nil {
 		return nil, wrapError("Environments", m.driver, "", engineError(err))
 	}
@@ -226,9 +219,5 @@ func (m *Manager) Environments(ctx context.Context) ([]EnvironmentInfo, error) {
 
 // RemoveEnvironment removes an environment of this instance by its name. One that a sandbox has is backend.ErrExists, and stays.
 func (m *Manager) RemoveEnvironment(ctx context.Context, name string) error {
-	keeper, ok := optional[backend.EnvironmentKeeper](m.b)
-	if !ok {
-		return nil
-	}
-	return wrapError("RemoveEnvironment", m.driver, "", engineError(keeper.RemoveEnvironment(ctx, m.opts.Instance, name)))
+	return wrapError("RemoveEnvironment", m.driver, "", engineError(m.b.RemoveEnvironment(ctx, m.opts.Instance, name)))
 }

@@ -245,11 +245,7 @@ func (m *Manager) vacate() {
 
 // imageID returns the ID of the image that a reference names on the engine now. known is false where an engine cannot tell.
 func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
-	checker, ok := optional[backend.ImageChecker](m.b)
-	if !ok {
-		return "", false, nil
-	}
-	id, err = checker.ImageID(ctx, ref)
+	id, err = m.b.ImageID(ctx, ref)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return "", false, nil
 	}

@@ -196,11 +196,7 @@ func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Ses
 // lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody
 // knows.
 func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
-	k, ok := optional[backend.WorkspaceKeeper](m.b)
-	if !ok {
-		return false, false, nil
-	}
-	there, err = k.HasWorkspace(ctx, m.opts.Instance, id)
+	there, err = m.b.HasWorkspace(ctx, m.opts.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return false, false, nil
 	}

@@ -13,11 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// wrapper is a library user's driver around another driver.
-type wrapper struct{ backend.SandboxBackend }
-
-func (w wrapper) Unwrap() backend.SandboxBackend { return w.SandboxBackend }
-
 // TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record says so: no
 // sweep forgets it, it is listed, and it can be opened. One that ends before that leaves the old sandbox as it was.
 func TestBrokenRebuild(t *testing.T) {
@@ -29,7 +24,7 @@ func TestBrokenRebuild(t *testing.T) {
 			e := newEngine(t)
 			opts := shared()
 			s := left(t, e, opts, key, "")
-			m := newManager(t, wrapper{e}, opts)
+			m := newManager(t, e, opts)
 			e.setHooks(func(_ context.Context, spec backend.Spec) error {
 				if spec.ID == s.ID() {
 					return backend.ErrUnavailable // the trial before it went well

@@ -277,18 +277,3 @@ func (st *Stats) countFiles(ctx context.Context, conn *client.Conn) error {
 	st.WorkspaceMore = list.Truncated
 	return nil
 }
-
-// optional returns a driver as one of the optional interfaces. Drivers with an Unwrap method have the interfaces of the driver below.
-func optional[T any](b backend.SandboxBackend) (t T, ok bool) {
-	for b != nil {
-		if t, ok = b.(T); ok {
-			return t, true
-		}
-		w, wraps := b.(interface{ Unwrap() backend.SandboxBackend })
-		if !wraps {
-			return t, false
-		}
-		b = w.Unwrap()
-	}
-	return t, false
-}

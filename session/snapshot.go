@@ -16,16 +16,13 @@ const MaxForks = 64
 // forksTogether bounds how many sandboxes are forked at once: they read the same files.
 const forksTogether = 4
 
-// errNoSnapshots: the driver keeps no states of workspaces.
-var errNoSnapshots = fmt.Errorf("%w: snapshots are not supported by this engine", backend.ErrUnsupported)
-
 // Snapshot keeps the files of the work directory as they are under a name, of 1 to 128 letters, digits, '_', '-' and
 // '.'. While it copies, commands are frozen; if they cannot be frozen, it fails with backend.ErrUnsupported. Data that
 // a command has not written yet is not in it. Snapshots go with the workspace. A name that is taken is
 // backend.ErrExists, one more than backend.MaxSnapshots backend.ErrCapacity.
 func (s *Session) Snapshot(ctx context.Context, name string) (snap backend.Snapshot, err error) {
-	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context, k backend.Snapshotter) error {
-		snap, err = k.Snapshot(ctx, s.engine.ID, name)
+	err = s.withSnapshots(ctx, telemetry.SpanSnapshot, "Snapshot", func(ctx context.Context) error {
+		snap, err = s.m.b.Snapshot(ctx, s.engine.ID, name)
 		return err
 	})
 	return snap, err
@@ -33,8 +30,8 @@ func (s *Session) Snapshot(ctx context.Context, name string) (snap backend.Snaps
 
 // Snapshots returns the snapshots of the sandbox, oldest first, and how the next one would be made.
 func (s *Session) Snapshots(ctx context.Context) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
-	err = s.withSnapshots(ctx, "", "Snapshots", func(ctx context.Context, k backend.Snapshotter) error {
-		list, m, err = k.Snapshots(ctx, s.engine.ID)
+	err = s.withSnapshots(ctx, "", "Snapshots", func(ctx context.Context) error {
+		list, m, err = s.m.b.Snapshots(ctx, s.engine.ID)
 		return err
 	})
 	return list, m, err
@@ -42,16 +39,16 @@ func (s *Session) Snapshots(ctx context.Context) (list []backend.Snapshot, m bac
 
 // RemoveSnapshot deletes a snapshot. One that is not there is no error.
 func (s *Session) RemoveSnapshot(ctx context.Context, name string) error {
-	return s.withSnapshots(ctx, "", "RemoveSnapshot", func(ctx context.Context, k backend.Snapshotter) error {
-		return k.RemoveSnapshot(ctx, s.engine.ID, name)
+	return s.withSnapshots(ctx, "", "RemoveSnapshot", func(ctx context.Context) error {
+		return s.m.b.RemoveSnapshot(ctx, s.engine.ID, name)
 	})
 }
 
 // Rollback ends all commands and makes the files of the work directory what they were when the snapshot was made. It is brought to
 // its end even if ctx ends, or this process: then by whoever reaches for the sandbox next. What lies elsewhere, as in /tmp, stays.
 func (s *Session) Rollback(ctx context.Context, name string) error {
-	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context, k backend.Snapshotter) error {
-		err := k.Rollback(ctx, s.engine.ID, name)
+	return s.withSnapshots(ctx, telemetry.SpanRollback, "Rollback", func(ctx context.Context) error {
+		err := s.m.b.Rollback(ctx, s.engine.ID, name)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrInvalid) {
 			s.mu.Lock()
 			conn := s.conn
@@ -104,9 +101,6 @@ func (s *Session) ForkAs(ctx context.Context, snapshot string, key Key) (fork *S
 		return nil, false, wrapError("Fork", s.m.driver, s.id, err)
 	}
 	defer s.leave()
-	if _, ok := optional[backend.Snapshotter](s.m.b); !ok {
-		return nil, false, wrapError("Fork", s.m.driver, s.id, errNoSnapshots)
-	}
 	if err := backend.CheckSnapshotName(snapshot); err != nil {
 		return nil, false, wrapError("Fork", s.m.driver, s.id, err)
 	}
@@ -130,8 +124,8 @@ func (s *Session) AdoptFiles(ctx context.Context, from *Session, name string) er
 	if _, err := from.Snapshot(ctx, name); err != nil {
 		return err
 	}
-	err := s.withSnapshots(ctx, "", "AdoptFiles", func(ctx context.Context, k backend.Snapshotter) error {
-		return k.CopySnapshot(ctx, s.engine.ID, backend.ForkOf{SessionID: from.id, Snapshot: name})
+	err := s.withSnapshots(ctx, "", "AdoptFiles", func(ctx context.Context) error {
+		return s.m.b.CopySnapshot(ctx, s.engine.ID, backend.ForkOf{SessionID: from.id, Snapshot: name})
 	})
 	if err != nil {
 		return err
@@ -167,11 +161,10 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 
 // CountSnapshots returns how many snapshots go with the sandbox of a record. Of one that the engine does not have nothing is known.
 func (m *Manager) CountSnapshots(ctx context.Context, rec Record) (int, error) {
-	k, ok := optional[backend.Snapshotter](m.b)
-	if !ok || rec.EngineID == "" {
+	if rec.EngineID == "" {
 		return 0, nil
 	}
-	list, _, err := k.Snapshots(ctx, rec.EngineID)
+	list, _, err := m.b.Snapshots(ctx, rec.EngineID)
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrUnsupported) {
 		return 0, nil
 	}
@@ -190,20 +183,16 @@ func (k Key) fork() Key {
 }
 
 // withSnapshots runs a call of the driver as one of the session. A name begins a span.
-func (s *Session) withSnapshots(ctx context.Context, span, op string, f func(context.Context, backend.Snapshotter) error) (err error) {
+func (s *Session) withSnapshots(ctx context.Context, span, op string, f func(context.Context) error) (err error) {
 	defer func() { err = wrapError(op, s.m.driver, s.id, err) }()
 	if span != "" {
 		c, sp := s.start(ctx, span)
 		ctx = c
 		defer func() { telemetry.End(sp, err) }()
 	}
-	k, ok := optional[backend.Snapshotter](s.m.b)
-	if !ok {
-		return errNoSnapshots
-	}
 	if err := s.enter(); err != nil {
 		return err
 	}
 	defer s.leave()
-	return engineError(f(ctx, k))
+	return engineError(f(ctx))
 }

@@ -403,11 +403,7 @@ func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) e
 // removeWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the rest was
 // gone, or the workspace was kept for another sandbox that was never made.
 func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
-	w, ok := optional[backend.WorkspaceKeeper](m.b)
-	if !ok {
-		return nil
-	}
-	err := w.RemoveWorkspace(ctx, m.opts.Instance, id)
+	err := m.b.RemoveWorkspace(ctx, m.opts.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return nil
 	}

@@ -232,6 +232,10 @@ func TestKeepNothing(t *testing.T) {
 // noWorkspaces is an engine that does not know workspaces.
 type noWorkspaces struct{ backend.SandboxBackend }
 
+func (noWorkspaces) HasWorkspace(context.Context, string, string) (bool, error) {
+	return false, backend.ErrUnsupported
+}
+
 // TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process leaves
 // neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
 func TestRemoveSaysSoBefore(t *testing.T) {

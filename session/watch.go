@@ -46,10 +46,10 @@ func (f WatchFilter) matches(i Info) bool {
 	return (f.ID == "" || f.ID == i.ID) && (f.Run == "" || f.Run == i.Run) && (f.User == "" || f.User == i.Key.User())
 }
 
-// Watch reports the sandboxes of this instance, including those of other processes: first the existing sandboxes, then each change.
+// Watch reports the sandboxes of this instance, of all processes: first the existing sandboxes, then each change.
 // It looks every second. A sandbox that exists for less than a second may not be reported, and several changes of a
-// sandbox within a second are one event. The sequence ends when the loop does, or with an error: that of ctx, backend.ErrClosed
-// once the manager is closed, or, at the beginning only, that of an engine that cannot be reached.
+// sandbox within a second are one event. The sequence ends when the loop does, or with an error: that of ctx, ErrClosed
+// once the manager is closed, or, at the beginning only, the error of the first look.
 func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)

@@ -39,7 +39,8 @@ func TestWatchGap(t *testing.T) {
 			away.Store(true)
 		}
 	}
-	if want := []session.EventType{session.EventPresent, session.EventGap, session.EventRemoved}; !slices.Equal(types, want) {
+	want := []session.EventType{session.EventPresent, session.EventGap, session.EventRemoved}
+	if !slices.Equal(types, want) {
 		t.Errorf("events %v, want %v", types, want)
 	}
 }

@@ -29,10 +29,14 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
+// uncalled has the methods that no test calls.
+type uncalled struct{ backend.SandboxBackend }
+
 // processes is a backend whose sandboxes are processes of the real guest on this machine. It isolates nothing.
 type processes struct {
-	backend.SandboxBackend // nil: nothing stops and starts these
-	t                      testing.TB
+	backend.Unsupported
+	uncalled
+	t testing.TB
 
 	boxes sync.Map                     // sandbox by id
 	made  atomic.Int64                 // sandboxes that there ever were

@@ -24,12 +24,11 @@ func environmentChecks() []check {
 // recipe is the environment of these tests.
 const recipe = "00112233445566778899aabbccddeeff"
 
-// keeper returns the driver as one that keeps environments; nil when it is none, and then refuses them.
-func (s *suite) keeper(t *testing.T) backend.EnvironmentKeeper {
+// keeps reports whether the driver keeps environments. Else it checks that the driver refuses them.
+func (s *suite) keeps(t *testing.T) bool {
 	t.Helper()
-	k, ok := s.b.(backend.EnvironmentKeeper)
-	if ok && !s.h.Cluster {
-		return k
+	if !s.h.Cluster {
+		return true
 	}
 	spec := s.lone(t)
 	spec.Environment = recipe
@@ -37,23 +36,23 @@ func (s *suite) keeper(t *testing.T) backend.EnvironmentKeeper {
 		Remove(t, s.b, info.ID)
 		t.Errorf("an environment: %v", err)
 	}
-	return nil
+	return false
 }
 
 // installed describes a sandbox of a lone instance that has an environment, and removes what there is of it at the test's end.
-func (s *suite) installed(t *testing.T, k backend.EnvironmentKeeper) backend.Spec {
+func (s *suite) installed(t *testing.T) backend.Spec {
 	t.Helper()
 	spec := s.lone(t)
 	spec.Environment = recipe
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		list, err := k.Environments(ctx, spec.Instance)
+		list, err := s.b.Environments(ctx, spec.Instance)
 		must(t, err)
 		for _, e := range list {
-			must(t, k.RemoveEnvironment(ctx, spec.Instance, e.Name))
+			must(t, s.b.RemoveEnvironment(ctx, spec.Instance, e.Name))
 		}
-		if list, err = k.Environments(ctx, spec.Instance); err != nil || len(list) != 0 {
+		if list, err = s.b.Environments(ctx, spec.Instance); err != nil || len(list) != 0 {
 			t.Errorf("environments stay: %+v, %v", list, err)
 		}
 	})
@@ -87,11 +86,10 @@ const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modu
 
 // environmentKept installs something once, for every sandbox of its image, user and instance.
 func (s *suite) environmentKept(t *testing.T) {
-	k := s.keeper(t)
-	if k == nil {
+	if !s.keeps(t) {
 		return
 	}
-	spec := s.installed(t, k)
+	spec := s.installed(t)
 	missing := func() {
 		t.Helper()
 		if info, err := s.b.Create(t.Context(), another(spec)); !errors.Is(err, backend.ErrEnvironment) {
@@ -103,10 +101,10 @@ func (s *suite) environmentKept(t *testing.T) {
 	first, second := s.installing(t, s.b, spec, install), s.installing(t, s.b, spec, install)
 	missing()
 	for _, id := range []string{first, second} { // the first one stays
-		must(t, k.CommitEnvironment(t.Context(), id))
+		must(t, s.b.CommitEnvironment(t.Context(), id))
 		Remove(t, s.b, id)
 	}
-	list, err := k.Environments(t.Context(), spec.Instance)
+	list, err := s.b.Environments(t.Context(), spec.Instance)
 	if err != nil || len(list) != 1 || list[0].Recipe != recipe || list[0].Image == "" || time.Since(list[0].Created) > patience*2 {
 		t.Fatalf("Environments: %+v, %v", list, err)
 	}
@@ -121,11 +119,11 @@ func (s *suite) environmentKept(t *testing.T) {
 	if err != nil || !slices.Equal(info.ImageEnv, plain.ImageEnv) || !slices.Equal(again.ImageEnv, plain.ImageEnv) || again.Image != plain.Image || again.Root != plain.Root {
 		t.Errorf("%+v, later %+v, %v; without an environment %+v", info, again, err, plain)
 	}
-	if err := k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
+	if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("removing what a sandbox has: %v", err)
 	}
 	must(t, s.b.Stop(t.Context(), info.ID))
-	if err := k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
+	if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("removing what a stopped sandbox has: %v", err)
 	}
 	must(t, s.b.Start(t.Context(), info.ID))
@@ -133,19 +131,18 @@ func (s *suite) environmentKept(t *testing.T) {
 		t.Errorf("started again: %q", got)
 	}
 	Remove(t, s.b, info.ID)
-	must(t, k.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name))
+	must(t, s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name))
 	missing()
 }
 
 // environmentOthers: another user, another recipe and another instance have none of it.
 func (s *suite) environmentOthers(t *testing.T) {
-	k := s.keeper(t)
-	if k == nil {
+	if !s.keeps(t) {
 		return
 	}
-	spec := s.installed(t, k)
-	must(t, k.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, install)))
-	list, err := k.Environments(t.Context(), spec.Instance)
+	spec := s.installed(t)
+	must(t, s.b.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, install)))
+	list, err := s.b.Environments(t.Context(), spec.Instance)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("Environments: %+v, %v", list, err)
 	}
@@ -162,26 +159,25 @@ func (s *suite) environmentOthers(t *testing.T) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
-	if theirs, err := k.Environments(t.Context(), stranger); err != nil || len(theirs) != 0 {
+	if theirs, err := s.b.Environments(t.Context(), stranger); err != nil || len(theirs) != 0 {
 		t.Errorf("another instance has %+v, %v", theirs, err)
 	}
-	if err := k.RemoveEnvironment(t.Context(), stranger, list[0].Name); !errors.Is(err, backend.ErrExists) {
+	if err := s.b.RemoveEnvironment(t.Context(), stranger, list[0].Name); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("removing another instance's: %v", err)
 	}
 	for _, name := range []string{"", "..", "../sandboxes", "x", strings.Repeat("0", 32)} {
-		if err := k.RemoveEnvironment(t.Context(), spec.Instance, name); err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrInvalid) {
+		if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, name); err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("removing %q: %v", name, err)
 		}
 	}
-	if list, err := k.Environments(t.Context(), spec.Instance); err != nil || len(list) != 1 {
+	if list, err := s.b.Environments(t.Context(), spec.Instance); err != nil || len(list) != 1 {
 		t.Errorf("Environments: %+v, %v", list, err)
 	}
 }
 
 // environmentRefused: what is no environment does not become one.
 func (s *suite) environmentRefused(t *testing.T) {
-	k := s.keeper(t)
-	if k == nil {
+	if !s.keeps(t) {
 		return
 	}
 	for _, bad := range []string{"x", "../../../../../../../../../../../etc", strings.Repeat("0", 31), strings.Repeat("0", 65), strings.Repeat("A", 32)} {
@@ -192,20 +188,20 @@ func (s *suite) environmentRefused(t *testing.T) {
 			t.Errorf("recipe %s: %v", bad, err)
 		}
 	}
-	spec := s.installed(t, k)
+	spec := s.installed(t)
 	info := s.create(t, Spec(spec.Instance, spec.Image))
-	if err := k.CommitEnvironment(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
+	if err := s.b.CommitEnvironment(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("an ordinary sandbox: %v", err)
 	}
 	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
 		t.Errorf("it answers %q", got)
 	}
-	if err := k.CommitEnvironment(t.Context(), "nothing"); !errors.Is(err, backend.ErrNotFound) {
+	if err := s.b.CommitEnvironment(t.Context(), "nothing"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("no sandbox: %v", err)
 	}
 	// The directory that is installed in is the sandbox's, and so it may put something else into its place.
 	id := s.installing(t, s.b, spec, "cd /workspace; mv .environment away 2>/dev/null && ln -s /etc .environment; true")
-	if err := k.CommitEnvironment(t.Context(), id); err == nil {
+	if err := s.b.CommitEnvironment(t.Context(), id); err == nil {
 		if got := Sh(t, s.dial(t, s.create(t, another(spec)).ID), "ls -A /opt/workcell"); got != "" {
 			t.Errorf("it became what the sandbox made a link to: %q", got)
 		}
@@ -217,19 +213,18 @@ const files = 400
 
 // committerKilled kills a process at different steps of a commit. There is a whole environment after that, or none.
 func (s *suite) committerKilled(t *testing.T) {
-	k := s.keeper(t)
-	if k == nil {
+	if !s.keeps(t) {
 		return
 	}
 	line := fmt.Sprintf("cd /opt/workcell; i=0; while [ $i -lt %d ]; do echo $i > $i; i=$((i+1)); done", files)
-	trial := s.installing(t, s.b, s.installed(t, k), line)
+	trial := s.installing(t, s.b, s.installed(t), line)
 	begin := time.Now()
-	must(t, k.CommitEnvironment(t.Context(), trial))
+	must(t, s.b.CommitEnvironment(t.Context(), trial))
 	took := time.Since(begin)
 	const steps = 6
 	for i := range steps {
 		t.Run(fmt.Sprintf("%d of %d", i+1, steps), func(t *testing.T) {
-			spec := s.installed(t, k)
+			spec := s.installed(t)
 			id := s.installing(t, s.b, spec, line)
 			committer := s.spawn(t, "committer", backend.Spec{Instance: spec.Instance, ID: id})
 			committer.hear(t) // it begins
@@ -237,7 +232,7 @@ func (s *suite) committerKilled(t *testing.T) {
 			committer.kill()
 			info, err := s.b.Create(t.Context(), another(spec))
 			if errors.Is(err, backend.ErrEnvironment) {
-				must(t, k.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, line)))
+				must(t, s.b.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, line)))
 				info, err = s.b.Create(t.Context(), another(spec))
 			}
 			must(t, err)
@@ -253,7 +248,7 @@ func (s *suite) committerKilled(t *testing.T) {
 func (s *suite) childCommitter(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	tell(word{})
-	err := s.b.(backend.EnvironmentKeeper).CommitEnvironment(context.Background(), spec.ID)
+	err := s.b.CommitEnvironment(context.Background(), spec.ID)
 	tell(word{Error: fmt.Sprint(err)})
 	select {}
 }

@@ -136,25 +136,23 @@ func (s *suite) workspaceKept(t *testing.T) {
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
 		t.Errorf("what was a directory without a limit has one, enforced as %q", last.Workspace)
 	}
-	if w, ok := s.b.(backend.WorkspaceKeeper); ok {
-		must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
-		hasWorkspace(t, w, spec.Instance, spec.ID, true)
-		hasWorkspace(t, w, stranger.Instance, spec.ID, false)
-		if err := w.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID); !errors.Is(err, backend.ErrExists) {
-			t.Errorf("the workspace of another instance: %v, want ErrExists", err)
-		}
-		for range 2 { // the second time there is none
-			must(t, w.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
-			hasWorkspace(t, w, spec.Instance, spec.ID, false)
-		}
-		s.nothingLeft(t, spec.Instance)
+	must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
+	s.hasWorkspace(t, spec.Instance, spec.ID, true)
+	s.hasWorkspace(t, stranger.Instance, spec.ID, false)
+	if err := s.b.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("the workspace of another instance: %v, want ErrExists", err)
 	}
+	for range 2 { // the second time there is none
+		must(t, s.b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
+		s.hasWorkspace(t, spec.Instance, spec.ID, false)
+	}
+	s.nothingLeft(t, spec.Instance)
 }
 
 // hasWorkspace checks what a driver says of a workspace that has no sandbox.
-func hasWorkspace(t *testing.T, w backend.WorkspaceKeeper, instance, session string, want bool) {
+func (s *suite) hasWorkspace(t *testing.T, instance, session string, want bool) {
 	t.Helper()
-	if got, err := w.HasWorkspace(t.Context(), instance, session); err != nil || got != want {
+	if got, err := s.b.HasWorkspace(t.Context(), instance, session); err != nil || got != want {
 		t.Errorf("HasWorkspace = %v, %v, want %v", got, err, want)
 	}
 }

@@ -45,30 +45,19 @@ func snapshotChecks(h Harness) []check {
 	}
 }
 
-// snapshotter returns the driver's.
-func (s *suite) snapshotter(t testing.TB, b backend.SandboxBackend) backend.Snapshotter {
-	t.Helper()
-	k, ok := b.(backend.Snapshotter)
-	if !ok {
-		t.Fatal("the driver has no snapshots")
-	}
-	return k
-}
-
 // snapshotUnsupported: a driver that cannot keep what a workspace is says so each time, and nothing is changed by asking.
 func (s *suite) snapshotUnsupported(t *testing.T) {
-	k := s.snapshotter(t, s.b)
 	info := s.create(t, s.spec())
-	_, made := k.Snapshot(t.Context(), info.ID, "one")
-	_, _, listed := k.Snapshots(t.Context(), info.ID)
+	_, made := s.b.Snapshot(t.Context(), info.ID, "one")
+	_, _, listed := s.b.Snapshots(t.Context(), info.ID)
 	spec := s.spec()
 	spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "one"}
 	_, forked := s.b.Create(t.Context(), spec)
 	for what, err := range map[string]error{
 		"Snapshot": made, "Snapshots": listed, "Create of a fork": forked,
-		"CopySnapshot":   k.CopySnapshot(t.Context(), info.ID, *spec.Fork),
-		"RemoveSnapshot": k.RemoveSnapshot(t.Context(), info.ID, "one"),
-		"Rollback":       k.Rollback(t.Context(), info.ID, "one"),
+		"CopySnapshot":   s.b.CopySnapshot(t.Context(), info.ID, *spec.Fork),
+		"RemoveSnapshot": s.b.RemoveSnapshot(t.Context(), info.ID, "one"),
+		"Rollback":       s.b.Rollback(t.Context(), info.ID, "one"),
 	} {
 		if !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v, want ErrUnsupported", what, err)
@@ -97,11 +86,10 @@ a=$(look); while b=$(look); test "$a" != "$b"; do a=$b; done; printf '%s\n' "$a"
 
 func (s *suite) snapshotRollback(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, fillScript)
 	before := Sh(t, conn, describeScript)
 	time.Sleep(100 * time.Millisecond) // what has changed just now is copied in any case, and here it is not to be
-	snap, err := k.Snapshot(t.Context(), info.ID, "one")
+	snap, err := s.b.Snapshot(t.Context(), info.ID, "one")
 	if err != nil || snap.Name != "one" || snap.Mechanism == "" {
 		t.Fatalf("Snapshot: %+v, %v", snap, err)
 	}
@@ -115,23 +103,23 @@ of two lines' moved
 		if Sh(t, conn, describeScript) == before {
 			t.Fatal("nothing changed")
 		}
-		must(t, k.Rollback(t.Context(), info.ID, "one"))
+		must(t, s.b.Rollback(t.Context(), info.ID, "one"))
 		if after := Sh(t, conn, describeScript); after != before {
 			t.Errorf("after the rollback:\n%s\nbefore:\n%s", after, before)
 		}
 	}
 	Sh(t, conn, "echo two > d/f0")
-	if _, err := k.Snapshot(t.Context(), info.ID, "two"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "two"); err != nil {
 		t.Fatal(err)
 	}
-	must(t, k.Rollback(t.Context(), info.ID, "one"))
-	must(t, k.RemoveSnapshot(t.Context(), info.ID, "one"))
-	must(t, k.RemoveSnapshot(t.Context(), info.ID, "one"))
-	must(t, k.Rollback(t.Context(), info.ID, "two"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "one"))
+	must(t, s.b.RemoveSnapshot(t.Context(), info.ID, "one"))
+	must(t, s.b.RemoveSnapshot(t.Context(), info.ID, "one"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "two"))
 	if got := Sh(t, conn, "cat d/f0; ls -A"); !strings.HasPrefix(got, "two\n") || strings.Contains(got, ".workcell") {
 		t.Errorf("the second: %q", got)
 	}
-	list, m, err := k.Snapshots(t.Context(), info.ID)
+	list, m, err := s.b.Snapshots(t.Context(), info.ID)
 	if err != nil || len(list) != 1 || list[0].Name != "two" || m != list[0].Mechanism {
 		t.Errorf("Snapshots: %+v, %v, %v", list, m, err)
 	}
@@ -145,13 +133,12 @@ of two lines' moved
 // snapshotFull goes back from a workspace in which there is no room for what was there, before what is there has gone.
 func (s *suite) snapshotFull(t *testing.T) {
 	info, conn := s.limited(t, s.h.Debian, backend.Limits{WorkspaceBytes: 32 << 20})
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, "mkdir -p z/deep; head -c 20000000 /dev/zero > a; echo same > z/same; md5sum a > sum")
-	if _, err := k.Snapshot(t.Context(), info.ID, "one"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "one"); err != nil {
 		t.Fatal(err)
 	}
 	Sh(t, conn, ": > a; head -c 20000000 /dev/zero > z/deep/filler; ln -s x z/link")
-	must(t, k.Rollback(t.Context(), info.ID, "one"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "one"))
 	if got := Sh(t, conn, "md5sum -c sum; cat z/same; find z | sort"); got != "a: OK\nsame\nz\nz/deep\nz/same\n" {
 		t.Errorf("after the rollback: %q", got)
 	}
@@ -160,10 +147,9 @@ func (s *suite) snapshotFull(t *testing.T) {
 // snapshotFork makes sandboxes of one state, which have nothing in common with it and with each other.
 func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, fillScript)
 	before := Sh(t, conn, describeScript)
-	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "base"); err != nil {
 		t.Fatal(err)
 	}
 	Sh(t, conn, "echo origin > d/f0; rm random")
@@ -178,7 +164,7 @@ func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 		}
 		Sh(t, conn, fmt.Sprintf("echo %d > d/f0; echo %d > own; rm -r d/deep", i, i))
 		forks = append(forks, conn)
-		if list, _, err := k.Snapshots(t.Context(), fork.ID); err != nil || len(list) != 0 {
+		if list, _, err := s.b.Snapshots(t.Context(), fork.ID); err != nil || len(list) != 0 {
 			t.Errorf("a fork has snapshots: %+v, %v", list, err)
 		}
 	}
@@ -187,7 +173,7 @@ func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 			t.Errorf("fork %d: %q", i, got)
 		}
 	}
-	must(t, k.Rollback(t.Context(), info.ID, "base"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "base"))
 	if after := Sh(t, conn, describeScript); after != before {
 		t.Errorf("the origin after forks changed:\n%s\nbefore:\n%s", after, before)
 	}
@@ -196,24 +182,23 @@ func (s *suite) snapshotFork(t *testing.T, limits backend.Limits) {
 // snapshotCopied has a sandbox go on with the files of another one.
 func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	origin, conn := s.limited(t, s.h.Debian, limits)
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, "echo origin > f; touch gone")
 	fork, forkConn := s.limited(t, s.h.Debian, limits)
 	Sh(t, forkConn, fillScript+"; echo fork > f")
 	want := Sh(t, forkConn, describeScript)
-	if _, err := k.Snapshot(t.Context(), fork.ID, "won"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), fork.ID, "won"); err != nil {
 		t.Fatal(err)
 	}
 	from := backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won"}
-	must(t, k.CopySnapshot(t.Context(), origin.ID, from))
-	if err := k.CopySnapshot(t.Context(), origin.ID, from); !errors.Is(err, backend.ErrExists) {
+	must(t, s.b.CopySnapshot(t.Context(), origin.ID, from))
+	if err := s.b.CopySnapshot(t.Context(), origin.ID, from); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("again: %v, want ErrExists", err)
 	}
 	Remove(t, s.b, fork.ID)
-	if err := k.CopySnapshot(t.Context(), origin.ID, backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won2"}); !errors.Is(err, backend.ErrNotFound) {
+	if err := s.b.CopySnapshot(t.Context(), origin.ID, backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won2"}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("of what is gone: %v, want ErrNotFound", err)
 	}
-	must(t, k.Rollback(t.Context(), origin.ID, "won"))
+	must(t, s.b.Rollback(t.Context(), origin.ID, "won"))
 	if got := Sh(t, conn, describeScript); got != want {
 		t.Errorf("the copied state:\n%s\nwant:\n%s", got, want)
 	}
@@ -222,7 +207,6 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 // snapshotCommands: none runs while a snapshot is made, all have ended after a rollback, wherever they went.
 func (s *suite) snapshotCommands(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
-	k := s.snapshotter(t, s.b)
 	// Two files that are always changed in one order: at any moment a has what b has, or one more.
 	req := command("python3", "-c", `import os
 a, b = (os.open(n, os.O_RDWR | os.O_CREAT) for n in "ab")
@@ -239,12 +223,12 @@ while True:
 	request(t, conn, req)
 	eventually(t, "the writer", func() bool { return Sh(t, conn, "test -s b && echo yes || true") != "" })
 	for i := range 5 {
-		if _, err := k.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i)); err != nil {
+		if _, err := s.b.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 5 {
-		must(t, k.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
+		must(t, s.b.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
 		var a, b int
 		if _, err := fmt.Sscanf(Sh(t, conn, "cat a; echo; cat b"), "%d\n%d", &a, &b); err != nil || a != b && a != b+1 {
 			t.Errorf("snapshot %d is of no moment: a %d, b %d, %v", i, a, b, err)
@@ -262,7 +246,6 @@ while True:
 // snapshotSurvivors: no process of a command is taken for the guest's, or for one that has ended.
 func (s *suite) snapshotSurvivors(t *testing.T) {
 	info, conn := s.limited(t, s.h.Python, backend.Limits{})
-	k := s.snapshotter(t, s.b)
 	req := command("python3", "-c", `import ctypes, os, threading, time
 r, w = os.pipe()
 if os.fork() == 0: # it runs the guest's program
@@ -295,17 +278,16 @@ for p in filter(str.isdigit, os.listdir("/proc")):
 		list := commands()
 		return strings.Contains(list, "workcell-guest") && strings.Contains(list, "python3 Z") && Sh(t, conn, "test -e alive && echo yes || true") != ""
 	})
-	if _, err := k.Snapshot(t.Context(), info.ID, "one"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "one"); err != nil {
 		t.Fatal(err)
 	}
-	must(t, k.Rollback(t.Context(), info.ID, "one"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "one"))
 	eventually(t, "the end of all commands", func() bool { return commands() == "" })
 }
 
 // snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot as they are.
 func (s *suite) snapshotMapped(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Python, limits)
-	k := s.snapshotter(t, s.b)
 	req := command("python3", "-c", `import ctypes, mmap, os, threading, time
 def write(name):
     f = os.open(name, os.O_RDWR | os.O_CREAT)
@@ -331,12 +313,12 @@ write("f")
 			return Sh(t, conn, fmt.Sprintf("test -e f-said%d -a -e g-said%d && echo yes || true", i, i)) != ""
 		})
 		time.Sleep(100 * time.Millisecond) // so that the file's time lies back, and the write goes on in the page that is there
-		if _, err := k.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i)); err != nil {
+		if _, err := s.b.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, i := range []int{1, 3, 0, 2} {
-		must(t, k.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
+		must(t, s.b.Rollback(t.Context(), info.ID, fmt.Sprint("s", i)))
 		if got := Sh(t, conn, "head -c 1 f; head -c 1 g"); got != fmt.Sprintf("%d%d", i, i) {
 			t.Errorf("snapshot %d holds %q", i, got)
 		}
@@ -346,7 +328,6 @@ write("f")
 // snapshotSeries: of many snapshots in a row, between which little changes, each holds its own state, whichever of the others is removed.
 func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	info, conn := s.limited(t, s.h.Debian, limits)
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, fillScript)
 	changes := []string{
 		"true", "echo 1 >> d/f1", "chmod 600 d/f2; touch d/f3", "rm hard; cp -p d/f1 hard", "mv d/f4 d/f40; mv d/f5 d/f4", "ln d/f6 d/f60",
@@ -356,12 +337,12 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 	keep := func(name string) {
 		time.Sleep(100 * time.Millisecond) // what has changed just now is not shared
 		want[name] = Sh(t, conn, describeScript)
-		if _, err := k.Snapshot(t.Context(), info.ID, name); err != nil {
+		if _, err := s.b.Snapshot(t.Context(), info.ID, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	back := func(name string) {
-		must(t, k.Rollback(t.Context(), info.ID, name))
+		must(t, s.b.Rollback(t.Context(), info.ID, name))
 		if got := Sh(t, conn, describeScript); got != want[name] {
 			t.Errorf("%s:\n%s\nwant:\n%s", name, got, want[name])
 		}
@@ -378,7 +359,7 @@ func (s *suite) snapshotSeries(t *testing.T, limits backend.Limits) {
 			Sh(t, conn, "echo other >> d/f7")
 			keep("other")
 		}
-		must(t, k.RemoveSnapshot(t.Context(), info.ID, fmt.Sprint("s", i+1)))
+		must(t, s.b.RemoveSnapshot(t.Context(), info.ID, fmt.Sprint("s", i+1)))
 	}
 	for _, name := range []string{"s2", "s4", "other", "s6", "s8", "s3", "s0"} {
 		back(name)
@@ -396,17 +377,16 @@ func (s *suite) snapshotLinks(t *testing.T) {
 	secret := filepath.Join(outside, "x")
 	must(t, os.WriteFile(secret, []byte("host"), 0o666))
 	info, conn := s.limited(t, s.h.Debian, backend.Limits{})
-	k := s.snapshotter(t, s.b)
 	Sh(t, conn, fmt.Sprintf("mkdir -p d/e; echo inside > d/e/x; echo f > f; ln -s %s/x leak; ln -s %s dir", outside, outside))
-	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "base"); err != nil {
 		t.Fatal(err)
 	}
 	Sh(t, conn, fmt.Sprintf("rm -r d f leak dir; ln -s %s d; ln -s %s/x f; mkdir leak; ln -s %s/x leak/x; ln -s / dir", outside, outside, outside))
-	if _, err := k.Snapshot(t.Context(), info.ID, "after"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "after"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"base", "after", "base"} {
-		must(t, k.Rollback(t.Context(), info.ID, name))
+		must(t, s.b.Rollback(t.Context(), info.ID, name))
 	}
 	if got := Sh(t, conn, "cat d/e/x f; readlink leak dir"); got != fmt.Sprintf("inside\nf\n%s/x\n%s\n", outside, outside) {
 		t.Errorf("workspace: %q", got)
@@ -420,11 +400,11 @@ func (s *suite) snapshotLinks(t *testing.T) {
 
 func (s *suite) snapshotRefused(t *testing.T) {
 	info, conn := s.limited(t, s.h.Debian, backend.Limits{})
-	k, ctx := s.snapshotter(t, s.b), t.Context()
+	ctx := t.Context()
 	Sh(t, conn, "echo x > f")
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "/etc", ".new-x", ".busy", "-x", "a b", "a\n", strings.Repeat("a", 129)} {
-		_, err := k.Snapshot(ctx, info.ID, name)
-		for what, err := range map[string]error{"Snapshot": err, "Rollback": k.Rollback(ctx, info.ID, name), "RemoveSnapshot": k.RemoveSnapshot(ctx, info.ID, name)} {
+		_, err := s.b.Snapshot(ctx, info.ID, name)
+		for what, err := range map[string]error{"Snapshot": err, "Rollback": s.b.Rollback(ctx, info.ID, name), "RemoveSnapshot": s.b.RemoveSnapshot(ctx, info.ID, name)} {
 			if !errors.Is(err, backend.ErrInvalid) {
 				t.Errorf("%s %q: %v, want ErrInvalid", what, name, err)
 			}
@@ -436,18 +416,18 @@ func (s *suite) snapshotRefused(t *testing.T) {
 		}
 	}
 	for i := range backend.MaxSnapshots {
-		if _, err := k.Snapshot(ctx, info.ID, fmt.Sprint("s", i)); err != nil {
+		if _, err := s.b.Snapshot(ctx, info.ID, fmt.Sprint("s", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := k.Snapshot(ctx, info.ID, "more"); !errors.Is(err, backend.ErrCapacity) {
+	if _, err := s.b.Snapshot(ctx, info.ID, "more"); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("one too many: %v, want ErrCapacity", err)
 	}
-	must(t, k.RemoveSnapshot(ctx, info.ID, "s0"))
-	if _, err := k.Snapshot(ctx, info.ID, "s1"); !errors.Is(err, backend.ErrExists) {
+	must(t, s.b.RemoveSnapshot(ctx, info.ID, "s0"))
+	if _, err := s.b.Snapshot(ctx, info.ID, "s1"); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("a name twice: %v, want ErrExists", err)
 	}
-	if err := k.Rollback(ctx, info.ID, "s0"); !errors.Is(err, backend.ErrNotFound) {
+	if err := s.b.Rollback(ctx, info.ID, "s0"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("Rollback to what is gone: %v, want ErrNotFound", err)
 	}
 	for _, spec := range []backend.Spec{s.spec(), s.lone(t)} {
@@ -459,7 +439,7 @@ func (s *suite) snapshotRefused(t *testing.T) {
 			t.Errorf("fork of %s: %v, want ErrNotFound", spec.Fork.Snapshot, err)
 		}
 	}
-	if _, err := k.Snapshot(ctx, "no-such-sandbox", "x"); !errors.Is(err, backend.ErrNotFound) {
+	if _, err := s.b.Snapshot(ctx, "no-such-sandbox", "x"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("of no sandbox: %v, want ErrNotFound", err)
 	}
 }
@@ -495,22 +475,21 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
 	info := s.create(t, spec)
-	k := s.snapshotter(t, s.b)
 	write := func(text string) { s.fill(t, info.ID, text) }
 	state := func() string { return s.filled(t, info.ID) }
 	write("old")
-	if _, err := k.Snapshot(t.Context(), info.ID, "base"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "base"); err != nil {
 		t.Fatal(err)
 	}
 	outcomes := map[string]int{}
 	write("first")
 	begin := time.Now() // of what the child does
-	if _, err := k.Snapshot(t.Context(), info.ID, "mid"); err != nil {
+	if _, err := s.b.Snapshot(t.Context(), info.ID, "mid"); err != nil {
 		t.Fatal(err)
 	}
-	must(t, k.Rollback(t.Context(), info.ID, "base"))
+	must(t, s.b.Rollback(t.Context(), info.ID, "base"))
 	took := time.Since(begin)
-	must(t, k.RemoveSnapshot(t.Context(), info.ID, "mid"))
+	must(t, s.b.RemoveSnapshot(t.Context(), info.ID, "mid"))
 	const rounds = 16
 	for round := range rounds {
 		text := fmt.Sprint("round", round)
@@ -523,7 +502,7 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		if got != filledWith(text) && got != filledWith("old") {
 			t.Fatalf("round %d: the workspace is neither state: %q", round, got)
 		}
-		list, _, err := k.Snapshots(t.Context(), info.ID)
+		list, _, err := s.b.Snapshots(t.Context(), info.ID)
 		must(t, err)
 		has := func(name string) bool {
 			return slices.ContainsFunc(list, func(s backend.Snapshot) bool { return s.Name == name })
@@ -533,13 +512,13 @@ func (s *suite) snapshotKilled(t *testing.T, limits backend.Limits) {
 		}
 		outcomes[fmt.Sprint(got == filledWith("old"), has("mid"))]++
 		if has("mid") {
-			must(t, k.Rollback(t.Context(), info.ID, "mid"))
+			must(t, s.b.Rollback(t.Context(), info.ID, "mid"))
 			if got := state(); got != filledWith(text) {
 				t.Fatalf("round %d: the new snapshot holds %q", round, got)
 			}
-			must(t, k.RemoveSnapshot(t.Context(), info.ID, "mid"))
+			must(t, s.b.RemoveSnapshot(t.Context(), info.ID, "mid"))
 		}
-		must(t, k.Rollback(t.Context(), info.ID, "base"))
+		must(t, s.b.Rollback(t.Context(), info.ID, "base"))
 		if got := state(); got != filledWith("old") {
 			t.Fatalf("round %d: the old snapshot holds %q", round, got)
 		}
@@ -560,11 +539,10 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	k := s.snapshotter(t, b)
 	tell(word{ID: list[0].ID})
-	_, err = k.Snapshot(context.Background(), list[0].ID, "mid")
+	_, err = b.Snapshot(context.Background(), list[0].ID, "mid")
 	must(t, err)
-	must(t, k.Rollback(context.Background(), list[0].ID, "base"))
+	must(t, b.Rollback(context.Background(), list[0].ID, "base"))
 	select {}
 }
 
@@ -573,7 +551,7 @@ func (s *suite) childSnapshots(t *testing.T, spec backend.Spec, tell func(word))
 func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	spec := s.lone(t)
 	spec.Limits = limits
-	k, ctx := s.snapshotter(t, s.b), t.Context()
+	ctx := t.Context()
 	info := s.create(t, spec)
 	s.fill(t, info.ID, "old")
 	whole := func(round int, id string) {
@@ -585,12 +563,12 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	// kept reports whether a sandbox has the snapshot, which is whole then.
 	kept := func(round int, id string) bool {
 		t.Helper()
-		list, _, err := k.Snapshots(ctx, id)
+		list, _, err := s.b.Snapshots(ctx, id)
 		must(t, err)
 		if len(list) == 0 {
 			return false
 		}
-		must(t, k.Rollback(ctx, id, "base"))
+		must(t, s.b.Rollback(ctx, id, "base"))
 		whole(round, id)
 		return true
 	}
@@ -599,7 +577,7 @@ func (s *suite) forkKilled(t *testing.T, limits backend.Limits) {
 	outcomes := map[string]int{}
 	for round := range rounds {
 		if !kept(round, info.ID) {
-			_, err := k.Snapshot(ctx, info.ID, "base")
+			_, err := s.b.Snapshot(ctx, info.ID, "base")
 			must(t, err)
 		}
 		fork := s.spec()
@@ -676,7 +654,6 @@ func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	k := s.snapshotter(t, b)
 	from := backend.ForkOf{SessionID: list[0].SessionID, Snapshot: "base"}
 	spec.Fork = &from
 	if list[0].Workspace == backend.WorkspaceSized {
@@ -686,8 +663,8 @@ func (s *suite) childForker(t *testing.T, spec backend.Spec, tell func(word)) {
 	info, err := b.Create(ctx, spec)
 	must(t, err)
 	tell(word{ID: info.ID})
-	must(t, k.CopySnapshot(ctx, info.ID, from))
-	must(t, k.RemoveSnapshot(ctx, list[0].ID, from.Snapshot))
+	must(t, b.CopySnapshot(ctx, info.ID, from))
+	must(t, b.RemoveSnapshot(ctx, list[0].ID, from.Snapshot))
 	tell(word{})
 	select {}
 }

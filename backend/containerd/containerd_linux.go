@@ -19,8 +19,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Backend is a [backend.SandboxBackend] on one containerd, with all optional interfaces of package backend. Its
-// methods may be called concurrently. Streams of Dial outlive Close.
+// Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently. Streams of Dial
+// outlive Close.
 type Backend struct {
 	*common
 	d *driver
@@ -109,9 +109,4 @@ func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }
 
-var (
-	_ backend.SandboxBackend  = (*Backend)(nil)
-	_ backend.WorkspaceKeeper = (*Backend)(nil)
-
-	_ backend.EnvironmentKeeper = (*Backend)(nil)
-)
+var _ backend.SandboxBackend = (*Backend)(nil)

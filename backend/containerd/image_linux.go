@@ -123,8 +123,8 @@ func (b *driver) unpack(ctx context.Context, found images.Image, img *image) err
 	return err
 }
 
-// FindImage looks for an image in our namespace.
-func (b *driver) FindImage(ctx context.Context, ref string) (string, error) {
+// ImageID looks for an image in our namespace.
+func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 	found, err := b.lookUp(ctx, ref)
 	if err != nil {
 		return "", err

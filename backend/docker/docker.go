@@ -74,8 +74,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Backend is a [backend.SandboxBackend] on one Docker Engine, with all optional interfaces of package backend. Its methods may
-// be called concurrently. Streams of Dial outlive Close.
+// Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently. Streams of Dial
+// outlive Close.
 type Backend struct {
 	*common
 	d *driver
@@ -85,7 +85,7 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is Docker's own.
 type driver struct {
-	kit.NoSnapshots // where there is no engine on this machine
+	backend.Unsupported // snapshots, if the engine is not on this machine
 
 	opts  Options
 	api   *client.Client
@@ -144,9 +144,4 @@ func (b *driver) Enforcement(context.Context) (backend.Enforcement, error) {
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }
 
-var (
-	_ backend.SandboxBackend  = (*Backend)(nil)
-	_ backend.WorkspaceKeeper = (*Backend)(nil)
-
-	_ backend.EnvironmentKeeper = (*Backend)(nil)
-)
+var _ backend.SandboxBackend = (*Backend)(nil)

@@ -45,8 +45,8 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	return img, nil
 }
 
-// FindImage looks for an image.
-func (b *driver) FindImage(ctx context.Context, ref string) (string, error) {
+// ImageID looks for an image.
+func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 	res, err := b.lookUp(ctx, ref)
 	return res.ID, err
 }

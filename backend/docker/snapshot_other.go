@@ -8,10 +8,11 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/volume"
 
-	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend"
 )
 
-// Snapshots are files of the engine's machine, which is a virtual machine here: the methods of kit.NoSnapshots apply.
+// Snapshots are files of the engine's machine, which is a virtual machine here: the methods of backend.Unsupported
+// apply.
 
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
@@ -23,4 +24,4 @@ func (b *driver) whole(context.Context, container.InspectResponse) error { retur
 func (b *driver) settle(context.Context, container.InspectResponse) error { return nil }
 func (b *driver) thaw(context.Context, container.InspectResponse) error   { return nil }
 
-func (c *creation) forkFiles(context.Context) error { return kit.ErrNoSnapshots }
+func (c *creation) forkFiles(context.Context) error { return backend.ErrNoSnapshots }

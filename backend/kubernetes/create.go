@@ -52,9 +52,9 @@ func (d *driver) newPlan(p *kit.Plan) (*plan, error) {
 	case p.Asked.PIDs > 0:
 		return nil, fmt.Errorf("kubernetes: the process limit of a pod is set on its node (podPidsLimit), not per sandbox: %w", backend.ErrUnsupported)
 	case s.Fork != nil:
-		return nil, fmt.Errorf("kubernetes: %w", kit.ErrNoSnapshots)
+		return nil, fmt.Errorf("kubernetes: %w", backend.ErrNoSnapshots)
 	case s.Environment != "":
-		return nil, errNoEnvironments
+		return nil, d.CommitEnvironment(context.Background(), "")
 	case len(s.Mounts) > 0:
 		return nil, fmt.Errorf("kubernetes: host directories cannot be mounted, because pods can run on any node: %w", backend.ErrUnsupported)
 	}

@@ -114,7 +114,7 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is the cluster's own.
 type driver struct {
-	kit.NoSnapshots
+	backend.Unsupported
 
 	opts   Options
 	config *rest.Config
@@ -345,26 +345,10 @@ func (d *driver) Release() error {
 	return nil
 }
 
-// errNoEnvironments: a pod's files cannot be kept for other pods.
-var errNoEnvironments = fmt.Errorf("kubernetes: shared package environments are not supported; use an image that includes the packages: %w", backend.ErrUnsupported)
-
-// CommitEnvironment fails.
-func (d *driver) CommitEnvironment(context.Context, string) error { return errNoEnvironments }
-
-// Environments returns none.
-func (d *driver) Environments(context.Context, string) ([]backend.Environment, error) {
-	return nil, nil
+// CommitEnvironment fails: a pod's files cannot be kept for other pods.
+func (d *driver) CommitEnvironment(context.Context, string) error {
+	return fmt.Errorf("kubernetes: shared package environments are not supported; use an image that includes the packages: %w",
+		backend.ErrUnsupported)
 }
 
-// RemoveEnvironment has nothing to remove.
-func (d *driver) RemoveEnvironment(context.Context, string, string) error { return nil }
-
-// FindImage cannot be answered: images are on nodes.
-func (d *driver) FindImage(context.Context, string) (string, error) {
-	return "", fmt.Errorf("kubernetes: images are stored on nodes: %w", backend.ErrUnsupported)
-}
-
-var (
-	_ backend.SandboxBackend  = (*Backend)(nil)
-	_ backend.WorkspaceKeeper = (*Backend)(nil)
-)
+var _ backend.SandboxBackend = (*Backend)(nil)

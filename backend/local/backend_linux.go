@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Backend is a [backend.SandboxBackend] without an engine, with all optional interfaces of package backend. Its
-// methods may be called concurrently. Streams of Dial outlive Close.
+// Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently. Streams of Dial
+// outlive Close.
 type Backend struct{ *common }
 
 type common = kit.Driver // without a name of its own in Backend
@@ -141,9 +141,4 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("local: %w", ctx.Err())
 }
 
-var (
-	_ backend.SandboxBackend  = (*Backend)(nil)
-	_ backend.WorkspaceKeeper = (*Backend)(nil)
-
-	_ backend.EnvironmentKeeper = (*Backend)(nil)
-)
+var _ backend.SandboxBackend = (*Backend)(nil)

@@ -285,8 +285,8 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return nil, fmt.Errorf("local: connecting to the guest agent: %v: %w", err, backend.ErrUnavailable)
 }
 
-// FindImage looks for the program that a reference stands for.
-func (b *driver) FindImage(_ context.Context, ref string) (string, error) {
+// ImageID looks for the program that a reference stands for.
+func (b *driver) ImageID(_ context.Context, ref string) (string, error) {
 	p, err := resolveImage(ref)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return "", fmt.Errorf("%w: %w", backend.ErrNotFound, err) // unlike where nobody can tell, it is known that it is not here

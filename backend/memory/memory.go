@@ -50,6 +50,7 @@ type Options struct {
 
 // Backend is a backend.SandboxBackend. All methods may be called concurrently.
 type Backend struct {
+	backend.Unsupported
 	e *engine
 
 	mu     sync.Mutex // guards closed

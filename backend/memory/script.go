@@ -168,7 +168,4 @@ func (e *engine) answer(c Command) Answer {
 	return Answer{ExitCode: 127, Stderr: "memory: no answer for this command; add b.On(" + quote(c.Line()) + ", memory.Answer{…})\n"}
 }
 
-var _ interface {
-	backend.SandboxBackend
-	backend.WorkspaceKeeper
-} = (*Backend)(nil)
+var _ backend.SandboxBackend = (*Backend)(nil)

@@ -319,10 +319,6 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 
 // images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, conf *config.Config, chosen string) string {
-	checker, ok := b.(backend.ImageChecker)
-	if !ok {
-		return chosen
-	}
 	if r.Name == engines.Kubernetes { // images are its nodes'
 		return cmp.Or(chosen, conf.Image(string(frontmatter.Runtimes()[0])))
 	}
@@ -343,7 +339,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 	}
 	first := chosen
 	for _, ref := range refs {
-		id, err := imageID(ctx, checker, ref)
+		id, err := imageID(ctx, b, ref)
 		switch {
 		case err != nil:
 			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
@@ -358,10 +354,10 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, con
 }
 
 // imageID returns the id of an image, empty when it is not there.
-func imageID(ctx context.Context, checker backend.ImageChecker, ref string) (string, error) {
+func imageID(ctx context.Context, b backend.SandboxBackend, ref string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	id, err := checker.ImageID(ctx, ref)
+	id, err := b.ImageID(ctx, ref)
 	if errors.Is(err, backend.ErrUnsupported) { // it is found out by who uses it
 		return "", nil
 	}

@@ -100,7 +100,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 		return nil, nil, err
 	}
 	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
-	if opts.Engine, err = a.engines().IDOf(ctx, driver); err != nil {
+	if opts.Engine, err = a.engines().ID(ctx, driver.Name()); err != nil {
 		return nil, nil, err
 	}
 	opts.Pool = a.poolSpecs(conf)

@@ -63,10 +63,9 @@ func (c *contest) measureInstalledOn(ctx context.Context, w *workcell) (err erro
 
 // removeEnvironments removes what was installed for an instance.
 func removeEnvironments(b backend.SandboxBackend, instance string) error {
-	k := b.(backend.EnvironmentKeeper) //nolint:forcetypeassert // every driver of this module is one
-	list, err := k.Environments(context.Background(), instance)
+	list, err := b.Environments(context.Background(), instance)
 	for _, e := range list {
-		err = errors.Join(err, k.RemoveEnvironment(context.Background(), instance, e.Name))
+		err = errors.Join(err, b.RemoveEnvironment(context.Background(), instance, e.Name))
 	}
 	return err
 }

@@ -108,8 +108,6 @@ type breakable struct {
 	away    bool
 }
 
-func (b *breakable) Unwrap() backend.SandboxBackend { return b.SandboxBackend }
-
 func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	b.mu.Lock()
 	away := b.away

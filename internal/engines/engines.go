@@ -128,23 +128,14 @@ func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, err
 	return e.Open(ctx)
 }
 
-// identified is a driver whose engine says what tells it from all others: an address is not enough.
-type identified interface {
-	Identity(ctx context.Context) (string, error)
-}
-
 // ID returns what tells the engine of a name from the others whose sandboxes are in the same state file or database. It shows no
 // address, which may hold a password. A cluster is asked for it.
 func (s Set) ID(ctx context.Context, name string) (string, error) {
 	address := ""
 	switch name {
 	case Kubernetes:
-		b, err := s.Open(ctx, name)
-		if err != nil {
-			return "", err
-		}
-		defer b.Close() // nothing was made
-		return s.IDOf(ctx, b)
+		id, err := s.kubernetesID(ctx)
+		return idOf(name, id), err
 	case Docker:
 		address = s.dockerID()
 	case Containerd:
@@ -156,19 +147,6 @@ func (s Set) ID(ctx context.Context, name string) (string, error) {
 		address = s.Machine + " " + address
 	}
 	return idOf(name, address), nil
-}
-
-// IDOf is ID for a driver that is open.
-func (s Set) IDOf(ctx context.Context, b backend.SandboxBackend) (string, error) {
-	i, ok := b.(identified)
-	if !ok {
-		return s.ID(ctx, b.Name())
-	}
-	id, err := i.Identity(ctx)
-	if err != nil {
-		return "", err
-	}
-	return idOf(b.Name(), id), nil
 }
 
 func idOf(name, address string) string {

@@ -43,39 +43,28 @@ func (m ImageMap) image(ref string) string {
 	return ref
 }
 
-// driver is what every driver of Set can do on its own system, beyond the contract as well.
-type driver interface {
-	backend.SandboxBackend
-	backend.WorkspaceKeeper
-	backend.EnvironmentKeeper
-	backend.ImageChecker
-}
-
 // mappedBackend creates sandboxes from the mapped images. Everything above it, the image policy included, knows an
 // image by the name the user wrote.
 type mappedBackend struct {
-	driver
+	backend.SandboxBackend
 	images ImageMap
 }
 
-// Unwrap returns the driver, for what not all of them can do.
-func (b *mappedBackend) Unwrap() backend.SandboxBackend { return b.driver }
-
-// MapImages returns a driver of Set that creates sandboxes from the mapped images.
+// MapImages returns a driver that creates sandboxes from the mapped images.
 func MapImages(b backend.SandboxBackend, m ImageMap) backend.SandboxBackend {
 	if len(m) == 0 {
 		return b
 	}
-	return &mappedBackend{b.(driver), m}
+	return &mappedBackend{b, m}
 }
 
 // Create creates from the mapped image.
 func (b *mappedBackend) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
 	spec.Image = b.images.image(spec.Image)
-	return b.driver.Create(ctx, spec)
+	return b.SandboxBackend.Create(ctx, spec)
 }
 
 // ImageID asks for the mapped image.
 func (b *mappedBackend) ImageID(ctx context.Context, ref string) (string, error) {
-	return b.driver.ImageID(ctx, b.images.image(ref))
+	return b.SandboxBackend.ImageID(ctx, b.images.image(ref))
 }

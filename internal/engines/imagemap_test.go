@@ -58,7 +58,7 @@ func sixtyFour(s string) string {
 
 // imageRecorder is a driver that notes which image it was asked for.
 type imageRecorder struct {
-	driver
+	backend.SandboxBackend
 	image string
 }
 

@@ -15,8 +15,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 )
 
-var _ identified = (*kubernetes.Backend)(nil) // ID relies on it
-
 func (s Set) kubernetes() Engine {
 	return Engine{
 		Name: Kubernetes,
@@ -46,6 +44,16 @@ func (s Set) kubernetes() Engine {
 			return fmt.Sprintf("%s, namespace %s", server, namespace)
 		},
 	}
+}
+
+// kubernetesID returns the identity of the namespace, which the cluster knows.
+func (s Set) kubernetesID(ctx context.Context) (string, error) {
+	b, err := kubernetes.New(ctx, s.kubernetesOptions())
+	if err != nil {
+		return "", err
+	}
+	defer b.Close() // nothing was made
+	return b.Identity(ctx)
 }
 
 func (s Set) kubernetesOptions() *kubernetes.Options {

@@ -2,4 +2,11 @@
 
 package engines
 
+import "context"
+
 func (Set) kubernetes() Engine { return leftOut(Kubernetes) }
+
+func (Set) kubernetesID(ctx context.Context) (string, error) {
+	_, err := leftOut(Kubernetes).Open(ctx)
+	return "", err
+}

@@ -178,7 +178,8 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 	retried := false
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) error {
 		retried = again
-		_, err := tx.Exec(ctx, `INSERT INTO workcell.session (id, engine, key, state, owner, record) VALUES ($1, $2, $3, $4, $5, $6)`, args...)
+		_, err := tx.Exec(ctx,
+			`INSERT INTO workcell.session (id, engine, key, state, owner, record) VALUES ($1, $2, $3, $4, $5, $6)`, args...)
 		return err
 	})
 	if retried && postgres.IsConflict(err) { // with what an earlier attempt did, perhaps

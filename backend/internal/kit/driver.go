@@ -17,26 +17,28 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Engine is what is a driver's own: the methods of [backend.SandboxBackend] and its optional interfaces, as [Driver] calls
-// them once they are admitted.
+// Engine is what is a driver's own: the methods of [backend.SandboxBackend] as [Driver] calls them once they are
+// admitted. Environments and List may return their results in any order, and ImageID gets a full reference.
 type Engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
-	// List may return the sandboxes in any order.
 	List(ctx context.Context, filter backend.Filter) ([]backend.Info, error)
 	Start(ctx context.Context, id string) error
 	Stop(ctx context.Context, id string) error
 	Remove(ctx context.Context, id string, opts backend.RemoveOptions) error
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	Ping(ctx context.Context) (backend.EngineInfo, error)
-	// FindImage returns the id of an image that is there, by its full reference.
-	FindImage(ctx context.Context, ref string) (id string, err error)
+	ImageID(ctx context.Context, ref string) (id string, err error)
 	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 	CommitEnvironment(ctx context.Context, id string) error
 	Environments(ctx context.Context, instance string) ([]backend.Environment, error)
 	RemoveEnvironment(ctx context.Context, instance, name string) error
-	backend.Snapshotter
+	Snapshot(ctx context.Context, id, name string) (backend.Snapshot, error)
+	Snapshots(ctx context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error)
+	CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error
+	RemoveSnapshot(ctx context.Context, id, name string) error
+	Rollback(ctx context.Context, id, name string) error
 	// Capabilities may leave Workspace out, and return slices of its own.
 	Capabilities() backend.Capabilities
 	// Enforcement returns what holds a workspace's limit under the default runtime.
@@ -45,7 +47,7 @@ type Engine interface {
 	Release() error
 }
 
-// Driver is a [backend.SandboxBackend] with all optional interfaces that an [Engine] has. It admits calls until it is
+// Driver is the [backend.SandboxBackend] of an [Engine]. It admits calls until it is
 // closed, checks what is created, and makes the spans.
 type Driver struct {
 	engine Engine
@@ -138,13 +140,13 @@ func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	return Admit(ctx, d.calls, "", d.engine.Ping)
 }
 
-// ImageID returns the id of the image that a reference names, empty when the engine does not have it. See [backend.ImageChecker].
+// ImageID returns the id of the image that a reference names, empty when the engine does not have it.
 func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {
 		return "", err
 	}
-	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.FindImage(ctx, full) })
+	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.ImageID(ctx, full) })
 	for _, none := range []error{backend.ErrNotFound, backend.ErrImage} {
 		if errors.Is(err, none) {
 			return "", nil
@@ -156,22 +158,22 @@ func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 	return id, nil
 }
 
-// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
+// HasWorkspace reports whether a session has a workspace.
 func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) (bool, error) { return d.engine.HasWorkspace(ctx, instance, sessionID) })
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
+// RemoveWorkspace deletes the workspace of a session that has no sandbox.
 func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
 }
 
-// CommitEnvironment keeps what was installed in a sandbox. See [backend.EnvironmentKeeper].
+// CommitEnvironment keeps what was installed in a sandbox.
 func (d *Driver) CommitEnvironment(ctx context.Context, id string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CommitEnvironment(ctx, id) })
 }
 
-// Environments returns what was installed for the sandboxes of an instance, oldest first. See [backend.EnvironmentKeeper].
+// Environments returns what was installed for the sandboxes of an instance, oldest first.
 func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Environment, error) {
 		list, err := d.engine.Environments(ctx, instance)
@@ -182,17 +184,17 @@ func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.E
 	})
 }
 
-// RemoveEnvironment removes an environment by its name. See [backend.EnvironmentKeeper].
+// RemoveEnvironment removes an environment by its name.
 func (d *Driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveEnvironment(ctx, instance, name) })
 }
 
-// Snapshot keeps the files of a workspace. See [backend.Snapshotter].
+// Snapshot keeps the files of a workspace.
 func (d *Driver) Snapshot(ctx context.Context, id, name string) (backend.Snapshot, error) {
 	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) { return d.engine.Snapshot(ctx, id, name) })
 }
 
-// Snapshots returns those of a sandbox. See [backend.Snapshotter].
+// Snapshots returns those of a sandbox.
 func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
 	list, err = Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Snapshot, error) {
 		list, m, err = d.engine.Snapshots(ctx, id)
@@ -201,7 +203,7 @@ func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snaps
 	return list, m, err
 }
 
-// CopySnapshot copies a snapshot of another sandbox to a sandbox. See [backend.Snapshotter].
+// CopySnapshot copies a snapshot of another sandbox to a sandbox.
 func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
 	if !IsSessionID(from.SessionID) {
 		return fmt.Errorf("%s: session ID %.140q: %w", d.Name(), from.SessionID, backend.ErrInvalid)
@@ -209,12 +211,12 @@ func (d *Driver) CopySnapshot(ctx context.Context, id string, from backend.ForkO
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CopySnapshot(ctx, id, from) })
 }
 
-// RemoveSnapshot deletes one. See [backend.Snapshotter].
+// RemoveSnapshot deletes one.
 func (d *Driver) RemoveSnapshot(ctx context.Context, id, name string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveSnapshot(ctx, id, name) })
 }
 
-// Rollback makes a workspace what it was. See [backend.Snapshotter].
+// Rollback makes a workspace what it was.
 func (d *Driver) Rollback(ctx context.Context, id, name string) error {
 	return d.admit(ctx, telemetry.SpanDriverRollback, func(ctx context.Context) error { return d.engine.Rollback(ctx, id, name) })
 }
