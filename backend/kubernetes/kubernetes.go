@@ -36,14 +36,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -189,49 +182,9 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// clients has one client for each kind that the driver uses. The clientset of client-go would link every kind of Kubernetes.
-type clients struct {
-	parameters runtime.ParameterCodec
-	namespaces *gentype.Client[*corev1.Namespace]
-	pods       *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
-	volumes    *gentype.Client[*corev1.PersistentVolumeClaim]
-	networks   *gentype.ClientWithList[*networkingv1.NetworkPolicy, *networkingv1.NetworkPolicyList]
-}
-
-func newClients(config *rest.Config, h *http.Client, namespace string) (*clients, error) {
-	s, kinds := runtime.NewScheme(), runtime.SchemeBuilder{corev1.AddToScheme, networkingv1.AddToScheme}
-	failed := kinds.AddToScheme(s)
-	codecs, params := serializer.NewCodecFactory(s).WithoutConversion(), runtime.NewParameterCodec(s)
-	group := func(path string, version schema.GroupVersion) rest.Interface {
-		c := rest.CopyConfig(config)
-		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &version, codecs
-		client, err := rest.RESTClientForConfigAndClient(c, h)
-		failed = errors.Join(failed, err)
-		return client
-	}
-	core := group("/api", corev1.SchemeGroupVersion)
-	config.RateLimiter = core.GetRateLimiter() // the groups share one, as in the clientset
-	networks := group("/apis", networkingv1.SchemeGroupVersion)
-	return &clients{
-		params,
-		gentype.NewClient("namespaces", core, params, "", empty[corev1.Namespace], gentype.PrefersProtobuf[*corev1.Namespace]()),
-		gentype.NewClientWithList("pods", core, params, namespace, empty[corev1.Pod], empty[corev1.PodList], gentype.PrefersProtobuf[*corev1.Pod]()),
-		gentype.NewClient("persistentvolumeclaims", core, params, namespace, empty[corev1.PersistentVolumeClaim], gentype.PrefersProtobuf[*corev1.PersistentVolumeClaim]()),
-		gentype.NewClientWithList("networkpolicies", networks, params, namespace, empty[networkingv1.NetworkPolicy],
-			empty[networkingv1.NetworkPolicyList], gentype.PrefersProtobuf[*networkingv1.NetworkPolicy]()),
-	}, failed
-}
-
-func empty[T any]() *T { return new(T) }
-
-// call is a call of a client with an argument and no options.
-func call[A, O, R any](f func(context.Context, A, O) (R, error), arg A) func(context.Context) (R, error) {
-	return func(ctx context.Context) (R, error) { return f(ctx, arg, *new(O)) }
-}
-
-// listing is a call that lists what labels select.
-func listing[L any](f func(context.Context, metav1.ListOptions) (L, error), selector string) func(context.Context) (L, error) {
-	return func(ctx context.Context) (L, error) { return f(ctx, metav1.ListOptions{LabelSelector: selector}) }
+// call is a call of a client with an argument.
+func call[A, R any](f func(context.Context, A) (R, error), arg A) func(context.Context) (R, error) {
+	return func(ctx context.Context) (R, error) { return f(ctx, arg) }
 }
 
 // Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
@@ -292,7 +245,7 @@ func (d *driver) alive(ctx context.Context) error {
 
 // version is ServerVersion of the client's, which takes no context.
 func (d *driver) version(ctx context.Context) (v version.Info, err error) {
-	text, err := d.api.namespaces.GetClient().Get().AbsPath("/version").Do(ctx).Raw()
+	text, err := d.api.core.Get().AbsPath("/version").Do(ctx).Raw()
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -66,7 +65,7 @@ func (d *driver) declared(ctx context.Context, pod, image string) ([]string, err
 
 // List describes the sandboxes that match filter.
 func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	list, err := kit.Call(ctx, d.calls, "list pods", listing(d.api.pods.List, selector(filter)))
+	list, err := kit.Call(ctx, d.calls, "list pods", call(d.api.pods.List, selector(filter)))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +117,7 @@ func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 // admits returns why the server would not take a pod, whose name another one has as yet.
 func (d *driver) admits(ctx context.Context, pod *corev1.Pod) error {
 	return d.calls.Do(ctx, "create pod", func(ctx context.Context) error {
-		_, err := d.api.pods.Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := d.api.pods.Try(ctx, pod)
 		if apierrors.IsAlreadyExists(err) { // which it is found to be once it is admitted
 			return nil
 		}
@@ -135,7 +134,7 @@ func (d *driver) Stop(ctx context.Context, id string) error {
 	}
 	err = d.calls.Do(ctx, "stop pod", func(ctx context.Context) error {
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"activeDeadlineSeconds":1}}`, pod.UID)
-		_, err := d.api.pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		_, err := d.api.pods.Patch(ctx, pod.Name, patch)
 		return err
 	})
 	if err != nil {

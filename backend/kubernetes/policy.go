@@ -93,17 +93,17 @@ func (d *driver) ensurePolicy(ctx context.Context, mode backend.NetworkMode, pod
 	want := d.networkPolicy(mode)
 	all, err := kit.Call(ctx, d.calls, "network policy", func(ctx context.Context) ([]networkingv1.NetworkPolicy, error) {
 		for {
-			list, err := d.api.networks.List(ctx, metav1.ListOptions{})
+			list, err := d.api.networks.List(ctx, "")
 			if err != nil {
 				return nil, err
 			}
 			at := slices.IndexFunc(list.Items, func(p networkingv1.NetworkPolicy) bool { return p.Name == want.Name })
 			switch {
 			case at < 0:
-				_, err = d.api.networks.Create(ctx, want, metav1.CreateOptions{})
+				_, err = d.api.networks.Create(ctx, want)
 			case !apiequality.Semantic.DeepEqual(list.Items[at].Spec, want.Spec):
 				list.Items[at].Spec = want.Spec
-				_, err = d.api.networks.Update(ctx, &list.Items[at], metav1.UpdateOptions{})
+				_, err = d.api.networks.Update(ctx, want.Name, &list.Items[at])
 			}
 			if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) { // else another process was faster
 				return list.Items, err

@@ -89,7 +89,7 @@ func (s *stream) Close() error {
 // exec runs a program in a pod and returns its standard input and output once the server has connected them. ctx bounds that
 // alone.
 func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream, error) {
-	url := d.api.pods.GetClient().Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
+	url := d.api.core.Post().Resource("pods").Namespace(d.opts.Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerName, Command: argv, Stdin: true, Stdout: true}, d.api.parameters).URL()
 	executor, err := d.executor(url)
 	if err != nil {

@@ -200,7 +200,7 @@ func (t *trial) clean(ctx context.Context) error {
 
 // sweep removes what a process left that was killed during its trial.
 func (t *trial) sweep(ctx context.Context) {
-	list, err := kit.Call(ctx, t.d.calls, "list pods", listing(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
+	list, err := kit.Call(ctx, t.d.calls, "list pods", call(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {
 		for i := range list.Items {
 			if pod := &list.Items[i]; time.Since(pod.CreationTimestamp.Time) > trialLife {
