@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently. Streams of Dial
@@ -30,6 +31,8 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is containerd's own.
 type driver struct {
+	snapshots.Methods[*record]
+
 	opts   Options
 	api    *ctrd.Client
 	log    *slog.Logger
@@ -68,6 +71,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
+	b.Methods = snapshots.Methods[*record]{Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin}
 	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	if b.engine, err = b.probe(ctx); err == nil {
 		b.state, err = openState(o.StateDir)

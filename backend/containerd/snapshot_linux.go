@@ -25,6 +25,9 @@ func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
 
 // snapshots returns where a sandbox's workspace lies, and its processes if it runs.
 func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace, error) {
+	if !kernelNetwork(r.config.Runtime) {
+		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
+	}
 	w := r.state().snapshots(r.session, r.sized() > 0)
 	p, err := b.task(ctx, r.id)
 	if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -34,58 +37,6 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 		w.Processes = host.ProcessesOf(int(p.GetPid()), func(group string) bool { return group == r.id })
 	}
 	return w, nil
-}
-
-// withSnapshots calls f with the workspace of a sandbox, which does not end meanwhile.
-func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
-	return b.alone(ctx, id, func(r *record) error {
-		if !kernelNetwork(r.config.Runtime) {
-			return fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
-		}
-		w, err := b.snapshots(ctx, r)
-		if err != nil {
-			return err
-		}
-		return snapshotError(f(w))
-	})
-}
-
-func snapshotError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("containerd: %w", err)
-}
-
-// Snapshot keeps the files of a sandbox's workspace.
-func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
-	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
-		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
-		}
-		s, err = w.Take(ctx, name)
-		return err
-	})
-	return s, err
-}
-
-// Snapshots returns those of a sandbox.
-func (b *driver) Snapshots(ctx context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
-	r, err := b.own(ctx, id)
-	if err != nil {
-		return nil, "", err
-	}
-	return r.state().snapshots(r.session, r.sized() > 0).List()
-}
-
-// RemoveSnapshot deletes one.
-func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
-}
-
-// Rollback makes a sandbox's workspace what it was.
-func (b *driver) Rollback(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
 }
 
 // unfinished does something about a workspace with which something is under way.
@@ -103,21 +54,8 @@ func (b *driver) unfinished(ctx context.Context, r *record, f func(*snapshots.Wo
 	return nil
 }
 
-// CopySnapshot copies a snapshot of another sandbox to a sandbox.
-func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
-	r, err := b.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	origin, err := r.origin(from)
-	if err != nil {
-		return err
-	}
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
-}
-
 // origin returns where the workspace of a snapshot lies that the sandbox may have.
-func (r *record) origin(from backend.ForkOf) (*snapshots.Workspace, error) {
+func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snapshots.Workspace, error) {
 	session := sessionName(from.SessionID)
 	tag, err := r.state().readTag(session)
 	if err != nil || !tag.is(r.labels[backend.LabelInstance], from.SessionID) {
@@ -132,7 +70,7 @@ func (r *record) origin(from backend.ForkOf) (*snapshots.Workspace, error) {
 // forkFiles makes the files of a new workspace of a snapshot. The directory of its files is there.
 func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error {
 	state := r.state()
-	origin, err := r.origin(*r.config.Fork)
+	origin, err := b.origin(ctx, r, *r.config.Fork)
 	if err != nil {
 		return err
 	}
@@ -147,8 +85,11 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	if err != nil {
 		return stateError("create the workspace", err)
 	}
-	if r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to); err != nil || to.Files == files {
-		return snapshotError(err)
+	if r.held, err = origin.Fork(ctx, r.config.Fork.Snapshot, to); err != nil {
+		return fmt.Errorf("containerd: %w", err)
+	}
+	if to.Files == files {
+		return nil
 	}
 	if err := os.Remove(files); err != nil { // it is empty
 		return stateError("create the workspace", err)

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,15 +63,10 @@ func stateError(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err
+	if err = host.Public(err); !errors.Is(err, backend.ErrNoRoom) {
+		err = fmt.Errorf("%v: %w", err, cmp.Or(kit.Classify(err, classify), backend.ErrUnavailable))
 	}
-	kind := kit.Classify(err, classify)
-	if kind == nil {
-		kind = backend.ErrUnavailable
-	}
-	return fmt.Errorf("containerd: %s: %v: %w", what, err, kind)
+	return fmt.Errorf("containerd: %s: %w", what, err)
 }
 
 // guestFor returns the guest of sandboxes of an OCI runtime.

@@ -85,7 +85,7 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is Docker's own.
 type driver struct {
-	backend.Unsupported // snapshots, if the engine is not on this machine
+	workspaceSnapshots
 
 	opts  Options
 	api   *client.Client
@@ -123,6 +123,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.api = api
+	b.workspaceSnapshots = b.snapshotMethods()
 	b.calls = kit.New(kit.Options{
 		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },

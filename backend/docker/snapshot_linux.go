@@ -42,7 +42,7 @@ func exists(file string) bool {
 }
 
 // sandboxSnapshots returns where a sandbox's workspace lies, and its processes if it runs.
-func (b *driver) sandboxSnapshots(res container.InspectResponse) (*snapshots.Workspace, error) {
+func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectResponse) (*snapshots.Workspace, error) {
 	if runtime := res.HostConfig.Runtime; !kernelNetwork(runtime) {
 		return nil, fmt.Errorf("docker: snapshots are not supported with OCI runtime %s: %w", runtime, backend.ErrUnsupported)
 	}
@@ -57,49 +57,15 @@ func (b *driver) sandboxSnapshots(res container.InspectResponse) (*snapshots.Wor
 	return w, err
 }
 
-func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
-	res, err := b.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	w, err := b.sandboxSnapshots(res)
-	if err == nil {
-		if err = f(w); err != nil {
-			err = fmt.Errorf("docker: %w", err)
-		}
-	}
-	return err
+// workspaceSnapshots are the driver's methods for snapshots.
+type workspaceSnapshots = snapshots.Methods[container.InspectResponse]
+
+func (b *driver) snapshotMethods() workspaceSnapshots {
+	return workspaceSnapshots{Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots, Origin: b.sandboxOrigin}
 }
 
-// Snapshot keeps the files of a sandbox's workspace.
-func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
-	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
-		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
-		}
-		s, err = w.Take(ctx, name)
-		return err
-	})
-	return s, err
-}
-
-// Snapshots returns those of a sandbox.
-func (b *driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
-	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
-		list, m, err = w.List()
-		return err
-	})
-	return list, m, err
-}
-
-// RemoveSnapshot deletes one.
-func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
-}
-
-// Rollback makes a sandbox's workspace what it was.
-func (b *driver) Rollback(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
+func (b *driver) sandboxOrigin(ctx context.Context, res container.InspectResponse, from backend.ForkOf) (*snapshots.Workspace, error) {
+	return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 }
 
 // unfinished does something about a workspace with which something is under way.
@@ -107,7 +73,7 @@ func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, 
 	if !snapshots.Busy(b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))) {
 		return nil
 	}
-	w, err := b.sandboxSnapshots(res)
+	w, err := b.sandboxSnapshots(ctx, res)
 	if err != nil {
 		return nil //nolint:nilerr // it is none of this process's
 	}
@@ -167,19 +133,6 @@ func (b *driver) settle(ctx context.Context, res container.InspectResponse) erro
 // thaw lets the processes of a sandbox that is to be ended end.
 func (b *driver) thaw(ctx context.Context, res container.InspectResponse) error {
 	return b.unfinished(ctx, res, (*snapshots.Workspace).Thaw)
-}
-
-// CopySnapshot copies a snapshot of another sandbox to a sandbox.
-func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
-	res, err := b.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	origin, err := b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
-	if err != nil {
-		return err
-	}
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
 }
 
 // origin returns where the workspace of a snapshot lies that a sandbox of the instance may have.

@@ -14,6 +14,10 @@ import (
 // Snapshots are files of the engine's machine, which is a virtual machine here: the methods of backend.Unsupported
 // apply.
 
+type workspaceSnapshots = backend.Unsupported
+
+func (b *driver) snapshotMethods() (none workspaceSnapshots) { return none }
+
 func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 	return b.removeWorkspace(ctx, v)
 }

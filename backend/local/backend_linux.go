@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
+	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 )
 
 // Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently. Streams of Dial
@@ -23,6 +24,8 @@ type common = kit.Driver // without a name of its own in Backend
 
 // driver is what is this package's own.
 type driver struct {
+	snapshots.Methods[*sandbox]
+
 	opts    Options
 	log     *slog.Logger
 	dirs    dirs
@@ -59,6 +62,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.sweep(ctx)
 	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
+	b.Methods = b.snapshotMethods()
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }

@@ -40,7 +40,7 @@ func (c cgroups) cpu() bool    { return c.dirs["cpu"] != "" }
 
 // allControllers are those of version 1, the last two of which are missing on some machines.
 func allControllers() []string {
-	return append(controllers(), host.Accounting, host.FreezerController)
+	return append(controllers(), "cpuacct", host.FreezerController)
 }
 
 // version is "1", "2", or "none" where no control group can be made.

@@ -3,7 +3,6 @@ package local
 import (
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,21 +106,8 @@ func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	return dir, nil
 }
 
-// scrub takes the paths of this machine out of an error, whose kind stays testable.
-func scrub(err error) error {
-	var pe *os.PathError
-	var le *os.LinkError
-	switch {
-	case errors.As(err, &pe):
-		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
-	case errors.As(err, &le):
-		err = fmt.Errorf("%s: %w", le.Op, le.Err)
-	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
-	}
-	return err
-}
+// scrub takes the paths of this machine out of an error.
+func scrub(err error) error { return host.Public(err) }
 
 // writeJSON writes a file in one step. It may be empty after a crash of the machine, unless host.Sync follows.
 func writeJSON(file string, v any) error { return replaceJSON(file, v, false) }

@@ -30,51 +30,24 @@ func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
 	return w
 }
 
-// withSnapshots calls f with the workspace of a sandbox, which does not start or end meanwhile.
-func (b *driver) withSnapshots(ctx context.Context, id string, f func(*snapshots.Workspace) error) error {
-	x, err := b.locked(ctx, id)
-	if err != nil {
-		return err
+// snapshotMethods returns the driver's methods for snapshots.
+func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
+	return snapshots.Methods[*sandbox]{
+		Driver: name, Origin: b.origin,
+		Own:       func(_ context.Context, id string) (*sandbox, error) { return b.own(id) },
+		Workspace: func(_ context.Context, x *sandbox) (*snapshots.Workspace, error) { return b.snapshots(x), nil },
+		Hold: func(ctx context.Context, id string, f func(*sandbox) error) error {
+			x, err := b.locked(ctx, id)
+			if err != nil {
+				return err
+			}
+			defer x.unlock()
+			if !x.made() { // its creator died
+				return notFound(id)
+			}
+			return f(x)
+		},
 	}
-	defer x.unlock()
-	if !x.made() { // its creator died
-		return notFound(id)
-	}
-	if err := f(b.snapshots(x)); err != nil {
-		return fmt.Errorf("local: %w", scrub(err))
-	}
-	return nil
-}
-
-// Snapshot keeps the files of a sandbox's workspace.
-func (b *driver) Snapshot(ctx context.Context, id, name string) (s backend.Snapshot, err error) {
-	err = b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error {
-		if w.Processes.PID == 0 {
-			return fmt.Errorf("the sandbox is not running: %w", backend.ErrLost)
-		}
-		s, err = w.Take(ctx, name)
-		return err
-	})
-	return s, err
-}
-
-// Snapshots returns those of a sandbox.
-func (b *driver) Snapshots(_ context.Context, id string) ([]backend.Snapshot, backend.SnapshotMechanism, error) {
-	x, err := b.own(id)
-	if err != nil {
-		return nil, "", err
-	}
-	return b.snapshots(x).List()
-}
-
-// RemoveSnapshot deletes one.
-func (b *driver) RemoveSnapshot(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Remove(ctx, name) })
-}
-
-// Rollback makes a sandbox's workspace what it was.
-func (b *driver) Rollback(ctx context.Context, id, name string) error {
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Rollback(ctx, name) })
 }
 
 // recoverWorkspace brings to its end what a process began with the workspace of a locked sandbox, and died.
@@ -98,21 +71,8 @@ func (b *driver) settled(ctx context.Context, x *sandbox) error {
 	return b.recoverWorkspace(ctx, x)
 }
 
-// CopySnapshot copies a snapshot of another sandbox to a sandbox.
-func (b *driver) CopySnapshot(ctx context.Context, id string, from backend.ForkOf) error {
-	x, err := b.own(id)
-	if err != nil {
-		return err
-	}
-	origin, err := b.origin(x, from)
-	if err != nil {
-		return err
-	}
-	return b.withSnapshots(ctx, id, func(w *snapshots.Workspace) error { return w.Copy(ctx, origin, from.Snapshot) })
-}
-
 // origin returns where the workspace of a snapshot lies that the sandbox may have.
-func (b *driver) origin(x *sandbox, from backend.ForkOf) (*snapshots.Workspace, error) {
+func (b *driver) origin(_ context.Context, x *sandbox, from backend.ForkOf) (*snapshots.Workspace, error) {
 	w, err := b.dirs.readOwner(from.SessionID)
 	if err != nil || w.Instance != x.instance() {
 		return nil, fmt.Errorf("local: snapshot %.80q: %w", from.Snapshot, backend.ErrNotFound)
@@ -125,7 +85,7 @@ func (b *driver) origin(x *sandbox, from backend.ForkOf) (*snapshots.Workspace, 
 
 // forkFiles makes the files of a new workspace, in a directory of its own, of a snapshot.
 func (b *driver) forkFiles(ctx context.Context, x *sandbox, dir string) error {
-	origin, err := b.origin(x, *x.fork)
+	origin, err := b.origin(ctx, x, *x.fork)
 	if err != nil {
 		return err
 	}

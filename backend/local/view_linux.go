@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
@@ -202,7 +201,7 @@ func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
 		return
 	}
-	for _, name := range []string{"memory", "pids", host.Accounting} {
+	for _, name := range []string{"memory", "pids", "cpuacct"} {
 		if dir := g.dir(name); dir != "" {
 			c.Trees = append(c.Trees, launch.Tree{Source: dir, Target: "/sys/fs/cgroup/" + name, Alone: true})
 		}

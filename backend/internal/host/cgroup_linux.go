@@ -36,9 +36,6 @@ func CgroupMounts() map[string]string {
 	return found
 }
 
-// Accounting is the controller that counts CPU time on version 1.
-const Accounting = "cpuacct"
-
 // OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts.
 // dir is the group's directory of the memory controller.
 func OOMKills(dir string, v2 bool) int64 {

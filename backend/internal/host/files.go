@@ -3,11 +3,15 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // WriteFile writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
@@ -34,6 +38,22 @@ func Sync(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// Public returns an error without paths of the host. Its class stays testable, and a full disk is backend.ErrNoRoom.
+func Public(err error) error {
+	var pe *os.PathError
+	var le *os.LinkError
+	switch {
+	case errors.As(err, &pe):
+		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
+	case errors.As(err, &le):
+		err = fmt.Errorf("%s: %w", le.Op, le.Err)
+	}
+	if errors.Is(err, backend.ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
 }
 
 // stream is a connection to a guest. Closing it again is no error.

@@ -593,24 +593,10 @@ func (w *Workspace) fillImage(ctx context.Context, rec record, to Target) (io.Cl
 
 // classed returns an error without paths of this machine, with the class that it has.
 func classed(err error) error {
-	if err == nil {
-		return nil
+	if errors.Is(err, unix.ENOENT) && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) {
+		return fmt.Errorf("%w: %w", host.Public(err), backend.ErrLost)
 	}
-	var pe *os.PathError
-	var le *os.LinkError
-	switch {
-	case errors.As(err, &pe):
-		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
-	case errors.As(err, &le):
-		err = fmt.Errorf("%s: %w", le.Op, le.Err)
-	}
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
-	case errors.Is(err, unix.ENOENT) && !errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("%w: %w", err, backend.ErrLost)
-	}
-	return err
+	return host.Public(err)
 }
 
 func writeJSON(file string, v any) error {
