@@ -2,13 +2,10 @@
 
 package containerd
 
-import ()
-
 // Internals that tests look at.
 var (
-	SessionName  = sessionName
-	IsContainer  = containerIDs.MatchString
-	RegistryAuth = registryAuth
+	SessionName = sessionName
+	IsContainer = containerIDs.MatchString
 )
 
 // ContainerOf returns the id of a sandbox's container; "" for what is no sandbox's id.

@@ -6,11 +6,6 @@ import (
 	"time"
 )
 
-// Internals that tests look at.
-var (
-	RegistryAuth = registryAuth
-)
-
 // NewStream returns the demultiplexer of an engine's stream.
 func NewStream(conn net.Conn) io.ReadWriteCloser {
 	return newStream(conn)

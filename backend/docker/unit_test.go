@@ -2,15 +2,10 @@ package docker_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,47 +62,4 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("%d bytes out of %d", len(got), len(in))
 		}
 	})
-}
-
-func TestRegistryAuth(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	cfg := `{"auths":{"registry.example.com:5000":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("joe:s3cret")) + `"},
-		"https://index.docker.io/v1/":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("hub:pw")) + `"}},
-		"credHelpers":{"helped.example.com":"workcelltest"}}`
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(cfg), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for ref, want := range map[string]string{
-		"registry.example.com:5000/a/b:1": "joe", "docker.io/library/python:latest": "hub", "ghcr.io/a/b:1": "",
-	} {
-		enc, err := docker.RegistryAuth(t.Context(), dir, ref)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got struct{ Username, Password string }
-		if enc != "" {
-			js, err := base64.URLEncoding.DecodeString(enc)
-			if err == nil {
-				err = json.Unmarshal(js, &got)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got.Username != want {
-			t.Errorf("%s: user %q, want %q", ref, got.Username, want)
-		}
-	}
-	if enc, err := docker.RegistryAuth(t.Context(), "", "ghcr.io/a/b:1"); enc != "" || err != nil {
-		t.Errorf("no directory: %q, %v", enc, err)
-	}
-	if _, err := docker.RegistryAuth(t.Context(), dir, "helped.example.com/a:1"); err == nil {
-		t.Error("a missing credential helper went unnoticed")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := docker.RegistryAuth(ctx, dir, "helped.example.com/a:1"); err == nil {
-		t.Error("a cancelled call went unnoticed")
-	}
 }
