@@ -1,10 +1,8 @@
 package docker
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +16,6 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/gather"
 )
 
@@ -94,67 +91,23 @@ func refusal(resp *http.Response) error {
 	return fmt.Errorf("%s: %w", m.Message, kind)
 }
 
-// readBuffer holds the engine's chunks, which are at most 32 KiB.
-const readBuffer = 64 << 10
-
 // stream is a duplex stream whose incoming side carries the container's outputs in frames. Reads and writes may run
-// concurrently, but not two reads.
+// concurrently.
 type stream struct {
 	io.WriteCloser // to the guest's standard input
-	r              *bufio.Reader
-	left           int  // bytes of the frame that is being read
-	skip           bool // the frame is not standard output
+	*io.PipeReader // the guest's standard output
 
-	closing sync.Once
-	err     error // of closing
+	closing func() error
 }
 
 func newStream(conn io.ReadWriteCloser) *stream {
-	return &stream{WriteCloser: conn, r: bufio.NewReaderSize(gather.NewReader(conn), readBuffer)}
-}
-
-// Read returns the guest's standard output. Anything else in the stream is dropped.
-func (s *stream) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	for s.left == 0 || s.skip {
-		if err := s.next(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := s.r.Read(p[:min(len(p), s.left)])
-	s.left -= n
-	if errors.Is(err, io.EOF) && s.left > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
-
-// next reads the head of the next frame, past what is left of one to skip.
-func (s *stream) next() error {
-	if _, err := s.r.Discard(s.left); err != nil {
-		return err
-	}
-	s.left = 0
-	var head [8]byte
-	if _, err := io.ReadFull(s.r, head[:]); err != nil {
-		return err
-	}
-	kind := stdcopy.StdType(head[0])
-	if kind > stdcopy.Systemerr || head[1] != 0 || head[2] != 0 || head[3] != 0 {
-		return fmt.Errorf("docker: malformed frame in the engine's stream: %w", backend.ErrProtocol)
-	}
-	size := binary.BigEndian.Uint32(head[4:])
-	if size > 1<<30 {
-		return fmt.Errorf("docker: frame of %d bytes in the engine's stream: %w", size, backend.ErrProtocol)
-	}
-	s.left, s.skip = int(size), kind != stdcopy.Stdout
-	return nil
+	r, w := io.Pipe()
+	go func() { // ends with the connection
+		_, err := stdcopy.StdCopy(w, io.Discard, gather.NewReader(conn))
+		_ = w.CloseWithError(err) // never fails
+	}()
+	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}
 }
 
 // Close ends both directions and pending calls.
-func (s *stream) Close() error {
-	s.closing.Do(func() { s.err = s.WriteCloser.Close() })
-	return s.err
-}
+func (s *stream) Close() error { return s.closing() }
