@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -66,7 +65,7 @@ func findCgroups() cgroups {
 		}
 	}
 	if unified := mounts[""]; unified != "" && len(c.dirs) == 0 {
-		if dir, ok := delegated(unified, cgroupsOf("self")[""]); ok {
+		if dir, ok := delegated(unified, host.Cgroups(os.Getpid())[""]); ok {
 			c.v2 = true
 			for _, name := range controllers() {
 				c.dirs[name] = dir
@@ -75,24 +74,6 @@ func findCgroups() cgroups {
 	}
 	c.swap = c.v2 || exists(filepath.Join(c.dirs["memory"], "memory.memsw.limit_in_bytes"))
 	return c
-}
-
-// cgroupsOf returns a process's control groups by controller, that of version 2 under "".
-func cgroupsOf(pid string) map[string]string {
-	own := map[string]string{}
-	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
-	if err != nil {
-		return own
-	}
-	for line := range bytes.Lines(b) {
-		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
-		if len(f) == 3 {
-			for name := range strings.SplitSeq(f[1], ",") {
-				own[name] = f[2]
-			}
-		}
-	}
-	return own
 }
 
 // delegated looks for a group of version 2 that hands all our controllers down to groups that we may make in it: the root

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -305,20 +306,14 @@ func (x *sandbox) listen() (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of the last start
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "listener")
-	err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
-	if err == nil {
-		err = os.Chmod(path, 0o600)
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = unix.Listen(fd, 64)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return l.File()
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,6 +35,23 @@ func CgroupMounts() map[string]string {
 		}
 	}
 	return found
+}
+
+// Cgroups returns a process's control groups by controller, that of version 2 under "".
+func Cgroups(pid int) map[string]string {
+	groups := map[string]string{}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return groups
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
+			for name := range strings.SplitSeq(f[1], ",") {
+				groups[name] = f[2]
+			}
+		}
+	}
+	return groups
 }
 
 // OOMKills returns how often the kernel ended a process of a control group for lack of memory; 0 if nothing counts.

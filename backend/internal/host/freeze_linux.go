@@ -38,25 +38,18 @@ type Processes struct {
 // its name: any other one may hold the processes of others.
 func ProcessesOf(pid int, own func(group string) bool) Processes {
 	p := Processes{PID: pid}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return p
+	groups, mounts := Cgroups(pid), CgroupMounts()
+	for _, group := range groups {
+		p.Seen = p.Seen || slices.ContainsFunc(strings.Split(group, "/"), own)
 	}
-	mounts := CgroupMounts()
-	for line := range bytes.Lines(b) {
-		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
-		p.Seen = p.Seen || len(f) == 3 && slices.ContainsFunc(strings.Split(f[2], "/"), own)
-		if len(f) != 3 || !own(filepath.Base(f[2])) || mounts[f[1]] == "" || f[1] != "" && f[1] != FreezerController {
+	for controller, file := range map[string]string{FreezerController: "freezer.state", "": "cgroup.freeze"} {
+		group, ok := groups[controller]
+		if !ok || !own(filepath.Base(group)) || mounts[controller] == "" {
 			continue
 		}
-		dir := filepath.Join(mounts[f[1]], f[2])
-		file := "freezer.state"
-		if f[1] == "" {
-			file = "cgroup.freeze"
-		}
-		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-			p.group, p.v2 = dir, f[1] == ""
-			return p
+		dir := filepath.Join(mounts[controller], group)
+		if _, err := os.Stat(filepath.Join(dir, file)); err == nil && (p.group == "" || p.v2) {
+			p.group, p.v2 = dir, controller == ""
 		}
 	}
 	return p
