@@ -19,10 +19,13 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
+
+var must = rig.Must
 
 // Images that `make images` builds.
 const (
@@ -30,13 +33,6 @@ const (
 	pythonImage = "workcell/python:3.11"
 	nodeImage   = "workcell/node:22"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // desk is a gateway and what can be seen of it from outside.
 type desk struct {

@@ -17,8 +17,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 )
+
+var must = rig.Must
 
 // Tests are those of a package.
 type Tests struct{ M *testing.M }
@@ -88,11 +91,4 @@ func Manager(t testing.TB, b backend.SandboxBackend, o *session.Options) *sessio
 		}
 	})
 	return m
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

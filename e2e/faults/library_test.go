@@ -25,9 +25,12 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
+
+var must, eventually = rig.Must, rig.Eventually
 
 // image is what sandboxes of the library's tests are made of.
 const image = "workcell/debian:12"
@@ -206,11 +209,4 @@ func output(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

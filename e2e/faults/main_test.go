@@ -234,16 +234,6 @@ func (p *process) wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// eventually waits for what something else is about to do.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // instance returns the id that marks everything of the host on its engine.
 func (h *host) instance(t *testing.T) string {
 	t.Helper()

@@ -20,7 +20,11 @@ import (
 	dockerclient "github.com/docker/docker/client"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
+
+var must = rig.Must
 
 // onEngines runs a test on Docker and in a namespace of containerd.
 func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)) {
@@ -40,13 +44,6 @@ func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)
 			t.Parallel()
 			test(t, e)
 		})
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
+
+var must = rig.Must
 
 // repository and tag name the image of the command, which no registry has.
 const repository, tag = "workcell-install/workcell", "test"
@@ -45,11 +48,4 @@ func root(program string, args ...string) *exec.Cmd {
 	c := exec.Command(program, args...)
 	c.Dir = filepath.Join("..", "..")
 	return c
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -14,11 +14,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 	"github.com/workcell-dev/workcell/tools"
 )
+
+var must = rig.Must
 
 // Images that `make images` builds.
 const (
@@ -41,13 +44,6 @@ func on(t *testing.T, lang, image string, test func(d *desk)) {
 		must(t, err)
 		test(&desk{t, s, lang})
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (d *desk) run(code string, timeout time.Duration) interpreter.Result {

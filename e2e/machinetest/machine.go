@@ -23,8 +23,11 @@ import (
 	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 )
+
+var must = rig.Must
 
 // patience is how long an engine may take to answer: the machine of the tests may be very busy.
 const patience = 3 * time.Minute
@@ -277,11 +280,4 @@ func (m *Machine) OwnRuntime(t testing.TB) string {
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	m.Run(t, "cp $(command -v runc) "+path)
 	return path
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

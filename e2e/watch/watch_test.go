@@ -9,17 +9,13 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 )
 
-const image = "workcell/debian:12" // that `make images` builds
+var must = rig.Must
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+const image = "workcell/debian:12" // that `make images` builds
 
 // watcher is a watch whose events are taken one by one.
 type watcher struct {

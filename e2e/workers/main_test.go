@@ -19,9 +19,12 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/commandtest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )
+
+var must, eventually = rig.Must, rig.Eventually
 
 // patience is how long a test waits for what must happen.
 const patience = 4 * time.Minute
@@ -52,13 +55,6 @@ func runTests(m *testing.M) (int, error) {
 		err = leaktest.Find()
 	}
 	return code, err
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // machine is where commands run: a state directory of its own, and the database of all.
@@ -184,16 +180,6 @@ func (p *process) wait() int {
 	<-p.done // Wait closes the pipe
 	_ = p.cmd.Wait()
 	return p.cmd.ProcessState.ExitCode()
-}
-
-// eventually waits for what something else is about to do.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }
 
 // file writes a file of the test's own and returns its path.

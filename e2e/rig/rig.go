@@ -1,0 +1,28 @@
+// Package rig has helpers of the tests below e2e.
+package rig
+
+import (
+	"testing"
+	"time"
+)
+
+// patience is longer than a busy machine needs for any step of a test.
+const patience = 4 * time.Minute
+
+// Must ends the test if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually waits until ok returns true.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
