@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures; prints tables and writes e2e/bench/out/latest.json. Without arguments everything, also what needs the test
-# cluster and PostgreSQL, which it starts where they do not run, and then ends.
+# Measures; prints tables and writes e2e/bench/out/latest.json. Without arguments it runs everything. It starts the
+# test cluster for this, and stops it again, unless it runs already.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -19,9 +19,6 @@ main() {
   hack/cluster.sh status >/dev/null 2>&1 || at_exit 'hack/cluster.sh down'
   hack/cluster.sh up
   go run ./e2e/bench cluster
-  say "=== PostgreSQL"
-  hack/service.sh postgres status >/dev/null 2>&1 || at_exit 'hack/service.sh postgres stop'
-  go run ./e2e/bench -postgres "$(hack/service.sh postgres start | tail -n 1)" state
 }
 
 supervise main "$@"

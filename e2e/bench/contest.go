@@ -41,7 +41,7 @@ func (c *contest) run(ctx context.Context) (err error) {
 		name, in string
 		measure  func(context.Context) error
 	}{
-		{"commands", "all cluster pool", c.measureExec},
+		{"commands", "all cluster", c.measureExec},
 		{"throughput", "all cluster", c.measureThroughput},
 		{"guests", "all", c.measureGuests},
 		{"opens", "all cluster", c.measureOpen},
@@ -49,12 +49,10 @@ func (c *contest) run(ctx context.Context) (err error) {
 		{"large files", "all", c.measureLargeFiles},
 		{"MCP", "all", c.measureMCP},
 		{"pool", "all pool", c.measurePool},
-		{"packages", "all packages", c.measureInstalled},
 		{"snapshots", "all snapshots", c.measureSnapshots},
 		{"forwarded ports", "all forward", c.measureForward},
 		{"host tools", "all codemode", c.measureHostTools},
 		{"models", "all codemode", c.measureModel},
-		{"state", "state", c.measureState},
 	} {
 		if !slices.Contains(strings.Fields(part.in), only) {
 			continue

@@ -49,21 +49,18 @@ type options struct {
 	engines string
 	rounds  int
 	scale   int
-	// postgres is the URL of a server where the program makes a database.
-	postgres string
 	// only is the one benchmark that is run; empty for all.
 	only string
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	var o options
-	single := []string{"cluster", "codemode", "forward", "packages", "pool", "snapshots", "state"}
+	single := []string{"cluster", "codemode", "forward", "pool", "snapshots"}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
 	flags.StringVar(&o.out, "out", "e2e/bench/out/latest.json", "file for the figures")
 	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all of them must be there")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds in which the contestants take turns")
-	flags.StringVar(&o.postgres, "postgres", "", "URL of a PostgreSQL server for the benchmark state")
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -99,11 +96,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 
 // takesPart returns the engines that are measured.
 func (o *options) takesPart() []string {
-	switch o.only {
-	case "cluster":
+	if o.only == "cluster" {
 		return []string{"kubernetes"}
-	case "state":
-		return nil
 	}
 	return strings.Split(o.engines, ",")
 }

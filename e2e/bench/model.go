@@ -15,36 +15,30 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// pythonModel asks a model for streams and prints how long the first byte of an answer took, and how long its chunks were on their
-// way: they say when they were sent, by the clock of the machine.
+// pythonModel asks a model for streams and prints the median time to the first line of an answer.
 const pythonModel = `
 import http.client, json, sys, time, urllib.parse
 N, KEY, BASE = int(sys.argv[1]), sys.argv[2], urllib.parse.urlsplit(sys.argv[3])
 BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "x" * 4000}]})
 conn = http.client.HTTPConnection(BASE.netloc)
-first, chunks = [], []
+first = []
 for i in range(N + 5):
     began = time.time_ns()
     conn.request("POST", BASE.path + "/v1/messages", BODY, {"x-api-key": KEY, "content-type": "application/json"})
     answer = conn.getresponse()
     if answer.status != 200: sys.exit(answer.read())
-    one, seen = [], None
-    for line in answer:
-        now = time.time_ns()
-        if line.startswith(b"data: "):
-            seen = seen or now - began
-            one.append(now - json.loads(line[6:])["at"])
-    if i >= 5: first.append(seen); chunks += one
-p50 = lambda x: sorted(x)[len(x) // 2] / 1e6
-print(json.dumps({"model_first_p50_ms": p50(first), "model_chunk_p50_ms": p50(chunks)}))
+    seen = answer.readline() and time.time_ns() - began
+    answer.read()
+    if i >= 5: first.append(seen)
+print(json.dumps({"model_first_p50_ms": sorted(first)[len(first) // 2] / 1e6}))
 `
 
-// clockwork is a model whose answers are the times at which their chunks were sent.
+// clockwork is a model that streams its answers slowly.
 func clockwork(w http.ResponseWriter, _ *http.Request) {
 	const chunks, pause = 10, 2 * time.Millisecond
 	w.Header().Set("Content-Type", "text/event-stream")
 	for range chunks {
-		fmt.Fprintf(w, "data: {\"at\":%d,\"delta\":%q}\n\n", time.Now().UnixNano(), "a word or two of an answer")
+		fmt.Fprint(w, "data: {\"delta\":\"a word or two of an answer\"}\n\n")
 		_ = http.NewResponseController(w).Flush() // the client sees what is missing
 		time.Sleep(pause)                         // as models do
 	}
@@ -81,11 +75,9 @@ func (c *contest) measureModel(ctx context.Context) (err error) {
 		}
 		return got, err
 	})
-	for _, what := range []string{"first", "chunk"} {
-		for _, who := range c.all {
-			if through, ok := c.figures["model_"+what+"_p50_ms."+who.name()]; ok && who.name() != "host" {
-				c.figures["model_"+what+"_added_ms."+who.name()] = through - c.figures["model_"+what+"_p50_ms.host"]
-			}
+	for _, who := range c.all {
+		if through, ok := c.figures["model_first_p50_ms."+who.name()]; ok && who.name() != "host" {
+			c.figures["model_first_added_ms."+who.name()] = through - c.figures["model_first_p50_ms.host"]
 		}
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -31,7 +32,6 @@ func snapshotDisks() []snapshotDisk {
 
 const (
 	snapshotDiskBytes = 12 << 30 // sparse
-	snapshotFiles     = 500      // of 1 MB each
 	snapshotWorkspace = 700 << 20
 	snapshotForks     = 4
 )
@@ -175,22 +175,21 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 		if err := closeAll(append(forks, one...)...); err != nil {
 			return err
 		}
-		opened := make(chan *session.Session, snapshotForks)
+		opened, errs := make([]*session.Session, snapshotForks), make([]error, snapshotForks)
 		if err := timed("open", snapshotForks, func() error {
-			return openAll(ctx, snapshotForks, snapshotForks, func() error {
-				o, _, err := m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), req)
-				if err == nil {
-					opened <- o
-				}
-				return err
-			})
+			var wg sync.WaitGroup
+			for i := range opened {
+				wg.Go(func() {
+					opened[i], _, errs[i] = m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), req)
+				})
+			}
+			wg.Wait()
+			return errors.Join(errs...)
 		}); err != nil {
 			return err
 		}
-		for range snapshotForks {
-			if err := closeAll(<-opened); err != nil {
-				return err
-			}
+		if err := closeAll(opened...); err != nil {
+			return err
 		}
 		if err := s.RemoveSnapshot(ctx, name); err != nil {
 			return err
