@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -53,7 +52,7 @@ type Span struct {
 // Trace returns the trace with an id of 32 hexadecimal digits.
 func (c *Client) Trace(ctx context.Context, id string) (*Trace, error) {
 	var out answer
-	if err := c.get(ctx, "/api/traces/"+url.PathEscape(id), nil, &out); err != nil {
+	if err := c.get(ctx, "/api/traces/"+url.PathEscape(id), &out); err != nil {
 		return nil, err
 	}
 	if len(out.Data) == 0 {
@@ -62,41 +61,8 @@ func (c *Client) Trace(ctx context.Context, id string) (*Trace, error) {
 	return out.Data[0].trace(), nil
 }
 
-// Search is what Find looks for.
-type Search struct {
-	Service   string
-	Operation string    // a span's name
-	Since     time.Time // zero means one hour ago
-}
-
-// Find returns the matching traces, at most 20, the newest first.
-func (c *Client) Find(ctx context.Context, s Search) ([]*Trace, error) {
-	if s.Since.IsZero() {
-		s.Since = time.Now().Add(-time.Hour)
-	}
-	q := url.Values{
-		"service":   {s.Service},
-		"operation": {s.Operation},
-		"start":     {strconv.FormatInt(s.Since.UnixMicro(), 10)},
-		"end":       {strconv.FormatInt(time.Now().Add(time.Minute).UnixMicro(), 10)},
-		"limit":     {"20"},
-	}
-	var out answer
-	if err := c.get(ctx, "/api/traces", q, &out); err != nil {
-		return nil, err
-	}
-	traces := make([]*Trace, 0, len(out.Data))
-	for _, d := range out.Data {
-		if t := d.trace(); len(t.Roots) > 0 {
-			traces = append(traces, t)
-		}
-	}
-	slices.SortFunc(traces, func(a, b *Trace) int { return b.Roots[0].Start.Compare(a.Roots[0].Start) })
-	return traces, nil
-}
-
-func (c *Client) get(ctx context.Context, path string, q url.Values, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+path+"?"+q.Encode(), nil)
+func (c *Client) get(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+path, nil)
 	if err != nil {
 		return fmt.Errorf("jaegerapi: %w", err)
 	}
