@@ -53,9 +53,7 @@ func beChild(t *testing.T, h Harness) bool {
 		return false
 	}
 	var o order
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(text), &o))
 	pipe := os.NewFile(3, "parent")
 	enc := json.NewEncoder(pipe)
 	s := &suite{root: t, h: h, instance: o.Instance}

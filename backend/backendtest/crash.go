@@ -36,8 +36,7 @@ func (s *suite) ownerKilled(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ID != w.ID || list[0].State != backend.StateRunning || list[0].SessionID != spec.ID {
 		t.Fatalf("List: %+v, %v", list, err)
 	}
-	rw, err := adopter.Dial(t.Context(), w.ID)
-	conn := Connect(t, rw, err)
+	conn := Dial(t, adopter, w.ID)
 	if got := Sh(t, conn, "cat owner"); got != "mine\n" {
 		t.Errorf("files: %q", got)
 	}
@@ -171,8 +170,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
 	info := remake(t, b, spec)
-	rw, err := b.Dial(t.Context(), info.ID)
-	conn := Connect(t, rw, err)
+	conn := Dial(t, b, info.ID)
 	if got := Sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
 		t.Errorf("afterwards: %q", got)
 	}

@@ -1,9 +1,7 @@
 package backendtest
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"testing"
@@ -18,7 +16,6 @@ func dialChecks() []check {
 	return []check{
 		{"beside", (*suite).beside},
 		{"takeover", (*suite).takeover},
-		{"bulk", (*suite).bulk},
 		{"close", (*suite).closeStream},
 		{"cancelled", (*suite).cancelledDial},
 	}
@@ -61,8 +58,7 @@ func (s *suite) takeover(t *testing.T) {
 	started := command("/bin/sh", "-c", "while [ ! -e /workspace/on ]; do sleep 0.05; done; echo done")
 	started.YieldMillis = 0
 	request(t, owner, started)
-	rw, err := s.backend(t).Dial(t.Context(), info.ID)
-	next := Connect(t, rw, err)
+	next := Dial(t, s.backend(t), info.ID)
 	if got := Sh(t, next, "touch /workspace/on; echo taken"); got != "taken\n" {
 		t.Errorf("after the takeover: %q", got)
 	}
@@ -72,24 +68,6 @@ func (s *suite) takeover(t *testing.T) {
 	}
 	if got := Sh(t, owner, "echo still"); got != "still\n" {
 		t.Errorf("the former owner: %q", got)
-	}
-}
-
-// bulk moves megabytes both ways.
-func (s *suite) bulk(t *testing.T) {
-	_, conn := s.inDebian(t)
-	data := make([]byte, 8<<20)
-	_, _ = rand.Read(data) // never fails
-	put := wire.FilePutRequest{Path: "bulk", Size: int64(len(data))}
-	if _, err := conn.PutFile(t.Context(), put, bytes.NewReader(data)); err != nil {
-		t.Fatal(err)
-	}
-	var back bytes.Buffer
-	if _, err := conn.GetFile(t.Context(), wire.FileGetRequest{Path: put.Path, Length: -1}, &back); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(back.Bytes(), data) {
-		t.Error("the bytes differ")
 	}
 }
 

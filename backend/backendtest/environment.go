@@ -13,12 +13,18 @@ import (
 )
 
 func environmentChecks() []check {
-	return []check{
-		{"kept", (*suite).environmentKept},
-		{"others", (*suite).environmentOthers},
-		{"refused", (*suite).environmentRefused},
-		{"killed while committing", (*suite).committerKilled},
+	var all []check
+	for name, test := range map[string]func(*suite, *testing.T){
+		"kept": (*suite).environmentKept, "others": (*suite).environmentOthers, "refused": (*suite).environmentRefused,
+		"killed while committing": (*suite).committerKilled,
+	} {
+		all = append(all, check{name, func(s *suite, t *testing.T) {
+			if s.keeps(t) {
+				test(s, t)
+			}
+		}})
 	}
+	return all
 }
 
 // recipe is the environment of these tests.
@@ -32,8 +38,7 @@ func (s *suite) keeps(t *testing.T) bool {
 	}
 	spec := s.lone(t)
 	spec.Environment = recipe
-	if info, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
-		Remove(t, s.b, info.ID)
+	if err := s.tried(t, spec); !errors.Is(err, backend.ErrUnsupported) {
 		t.Errorf("an environment: %v", err)
 	}
 	return false
@@ -86,14 +91,10 @@ const install = "umask 077; mkdir bin && cd /opt/workcell && mkdir bin node_modu
 
 // environmentKept installs something once, for every sandbox of its image, user and instance.
 func (s *suite) environmentKept(t *testing.T) {
-	if !s.keeps(t) {
-		return
-	}
 	spec := s.installed(t)
 	missing := func() {
 		t.Helper()
-		if info, err := s.b.Create(t.Context(), another(spec)); !errors.Is(err, backend.ErrEnvironment) {
-			Remove(t, s.b, info.ID)
+		if err := s.tried(t, another(spec)); !errors.Is(err, backend.ErrEnvironment) {
 			t.Errorf("Create: %v", err)
 		}
 	}
@@ -137,9 +138,6 @@ func (s *suite) environmentKept(t *testing.T) {
 
 // environmentOthers: another user, another recipe and another instance have none of it.
 func (s *suite) environmentOthers(t *testing.T) {
-	if !s.keeps(t) {
-		return
-	}
 	spec := s.installed(t)
 	must(t, s.b.CommitEnvironment(t.Context(), s.installing(t, s.b, spec, install)))
 	list, err := s.b.Environments(t.Context(), spec.Instance)
@@ -154,8 +152,7 @@ func (s *suite) environmentOthers(t *testing.T) {
 	} {
 		other := another(spec)
 		adjust(&other)
-		if info, err := s.b.Create(t.Context(), other); !errors.Is(err, backend.ErrEnvironment) {
-			Remove(t, s.b, info.ID)
+		if err := s.tried(t, other); !errors.Is(err, backend.ErrEnvironment) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
@@ -177,14 +174,10 @@ func (s *suite) environmentOthers(t *testing.T) {
 
 // environmentRefused: what is no environment does not become one.
 func (s *suite) environmentRefused(t *testing.T) {
-	if !s.keeps(t) {
-		return
-	}
 	for _, bad := range []string{"x", "../../../../../../../../../../../etc", strings.Repeat("0", 31), strings.Repeat("0", 65), strings.Repeat("A", 32)} {
 		spec := s.lone(t)
 		spec.Environment = bad
-		if info, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrInvalid) {
-			Remove(t, s.b, info.ID)
+		if err := s.tried(t, spec); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("recipe %s: %v", bad, err)
 		}
 	}
@@ -213,9 +206,6 @@ const files = 400
 
 // committerKilled kills a process at different steps of a commit. There is a whole environment after that, or none.
 func (s *suite) committerKilled(t *testing.T) {
-	if !s.keeps(t) {
-		return
-	}
 	line := fmt.Sprintf("cd /opt/workcell; i=0; while [ $i -lt %d ]; do echo $i > $i; i=$((i+1)); done", files)
 	trial := s.installing(t, s.b, s.installed(t), line)
 	begin := time.Now()

@@ -41,18 +41,14 @@ func members(t testing.TB, namespace string) []int {
 	t.Helper()
 	namespace = strings.TrimSpace(namespace)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pids []int
 	for _, dir := range dirs {
 		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pids = append(pids, pid)
 	}
 	return pids

@@ -77,9 +77,7 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 func (s *suite) guestFiles(t *testing.T) {
 	_, conn := s.inDebian(t)
 	files, err := embed.Files(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		name := path.Join(embed.Dir, f.Path)
 		switch {

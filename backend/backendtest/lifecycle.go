@@ -99,9 +99,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	Sh(t, s.dial(t, info.ID), "echo kept > /workspace/f")
-	if err := s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
 	again := s.create(t, spec)
 	if !s.caps.Persistent {
 		if got := Sh(t, s.dial(t, again.ID), "ls -A"); got != "" {
@@ -112,9 +110,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 	if got := Sh(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace"); got != "kept\n1000\n" {
 		t.Errorf("%q", got)
 	}
-	if err := s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}))
 	stranger := spec
 	stranger.Instance += "-x"
 	if _, err := s.b.Create(t.Context(), stranger); !errors.Is(err, backend.ErrExists) {

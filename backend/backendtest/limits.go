@@ -44,10 +44,7 @@ func (s *suite) unenforceable(t *testing.T) {
 	} {
 		spec := s.lone(t)
 		spec.Limits = c.limits
-		info, err := s.b.Create(t.Context(), spec)
-		if err == nil {
-			Remove(t, s.b, info.ID)
-		}
+		err := s.tried(t, spec)
 		if c.can != (err == nil) || err != nil && !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v, enforceable: %v", name, err, c.can)
 		}

@@ -77,10 +77,7 @@ func (s *suite) mountsRefused(t *testing.T) {
 	} {
 		spec := s.lone(t)
 		spec.Mounts = []backend.Mount{m}
-		info, err := s.b.Create(t.Context(), spec)
-		if err == nil {
-			Remove(t, s.b, info.ID)
-		}
+		err := s.tried(t, spec)
 		if !errors.Is(err, backend.ErrInvalid) && !errors.Is(err, backend.ErrPermission) && !(s.h.Cluster && errors.Is(err, backend.ErrUnsupported)) {
 			t.Errorf("%+v: %v", m, err)
 			continue

@@ -42,10 +42,7 @@ func (s *suite) specs(t *testing.T) {
 	} {
 		spec := s.lone(t)
 		c.adjust(&spec)
-		info, err := s.b.Create(t.Context(), spec)
-		if err == nil {
-			Remove(t, s.b, info.ID)
-		}
+		err := s.tried(t, spec)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 			continue

@@ -137,9 +137,7 @@ func BuildImage(t testing.TB, cfg v1.Config, entries ...Entry) v1.Image {
 			h.Mode = 0o755
 		}
 		must(t, tw.WriteHeader(h))
-		if _, err := io.WriteString(tw, e.Data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(io.WriteString(tw, e.Data)))
 	}
 	must(t, tw.Close())
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil },

@@ -35,6 +35,16 @@ func (s *suite) create(t testing.TB, spec backend.Spec) backend.Info {
 	return Create(t, s.b, spec)
 }
 
+// tried returns the error of a creation. It removes the sandbox after a success.
+func (s *suite) tried(t testing.TB, spec backend.Spec) error {
+	t.Helper()
+	info, err := s.b.Create(t.Context(), spec)
+	if err == nil {
+		Remove(t, s.b, info.ID)
+	}
+	return err
+}
+
 // nothingLeft fails when anything of an instance stays.
 func (s *suite) nothingLeft(t testing.TB, instance string) {
 	t.Helper()
@@ -139,9 +149,7 @@ func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 // Closing returns a backend that a constructor made and that the test's end closes.
 func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -160,13 +168,9 @@ func Dial(t testing.TB, b backend.SandboxBackend, id string) *client.Conn {
 // Connect speaks to the guest over a stream, until the test's end.
 func Connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn, err := client.New(t.Context(), rw, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

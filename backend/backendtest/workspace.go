@@ -14,14 +14,18 @@ import (
 )
 
 func workspaceChecks() []check {
-	return []check{
-		{"size", (*suite).workspaceSize},
-		{"many files", (*suite).workspaceFiles},
-		{"writer", (*suite).workspaceWriter},
-		{"hidden files", (*suite).workspaceHidden},
-		{"typed", (*suite).workspaceTyped},
-		{"kept", (*suite).workspaceOutlives},
+	var all []check
+	for name, test := range map[string]func(*suite, *testing.T){
+		"size": (*suite).workspaceSize, "many files": (*suite).workspaceFiles, "writer": (*suite).workspaceWriter,
+		"hidden files": (*suite).workspaceHidden, "typed": (*suite).workspaceTyped, "kept": (*suite).workspaceOutlives,
+	} {
+		all = append(all, check{name, func(s *suite, t *testing.T) {
+			if !s.unlimited() {
+				test(s, t)
+			}
+		}})
 	}
+	return all
 }
 
 // workspaceLimit is the limit of these tests.
@@ -58,9 +62,6 @@ func isFull(err error) bool {
 
 // workspaceSize fills a workspace with one file. What is deleted can be used again.
 func (s *suite) workspaceSize(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	conn := s.confined(t)
 	if got := Sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
 		t.Errorf("workspace: %q", got)
@@ -77,9 +78,6 @@ func (s *suite) workspaceSize(t *testing.T) {
 
 // workspaceFiles fills a workspace with empty files.
 func (s *suite) workspaceFiles(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	conn := s.confined(t)
 	refused(t, conn, "mkdir d; i=0; while [ $i -lt 20000 ]; do : > d/n$i || exit 3; i=$((i+1)); done; sleep 600; exit 4")
 	if err := put(t, conn, wire.FilePutRequest{Path: "more", Size: 1}, 1); !isFull(err) {
@@ -102,9 +100,6 @@ func put(t *testing.T, conn *client.Conn, req wire.FilePutRequest, size int) err
 // workspaceWriter writes file after file, in the background of a command that has ended as well. It must come to an end,
 // and so must what the next command would add.
 func (s *suite) workspaceWriter(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	conn := s.confined(t)
 	writer := "i=0; while :; do head -c 131072 /dev/zero > w$i || exit 3; i=$((i+1)); sleep 0.05; done"
 	res := refused(t, conn, writer)
@@ -127,9 +122,6 @@ func (s *suite) workspaceWriter(t *testing.T) {
 
 // workspaceHidden writes what a listing does not show: files without a name, and directories that are closed.
 func (s *suite) workspaceHidden(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	conn := s.confined(t)
 	open := "for i in 3 4 5; do eval \"exec $i>f\"; rm f; head -c 2097152 /dev/zero >&$i || exit 3; done; sleep 600"
 	if res := Exec(t, conn, "/bin/sh", "-c", open); res.ExitCode == 0 && res.Signal == "" {
@@ -145,9 +137,6 @@ func (s *suite) workspaceHidden(t *testing.T) {
 
 // workspaceTyped writes through the file calls: all or nothing, and an error that says what it is.
 func (s *suite) workspaceTyped(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	conn := s.confined(t)
 	must(t, put(t, conn, wire.FilePutRequest{Path: "a", Size: 1 << 20}, 1<<20))
 	for _, size := range []int64{-1, 6 << 20} { // unknown and known
@@ -164,9 +153,6 @@ func (s *suite) workspaceTyped(t *testing.T) {
 
 // workspaceOutlives has files outlive a stop and the sandbox, under the same limit.
 func (s *suite) workspaceOutlives(t *testing.T) {
-	if s.unlimited() {
-		return
-	}
 	spec := s.lone(t)
 	spec.Limits.WorkspaceBytes = workspaceLimit
 	info := s.create(t, spec)
