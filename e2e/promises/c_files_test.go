@@ -8,18 +8,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -64,65 +61,6 @@ func TestC1SessionLimit(t *testing.T) {
 	if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(limit)) {
 		t.Errorf("limit+1 read: %v", err)
 	}
-}
-
-// TestC2RoundTrip writes any bytes, of every size up to what one call takes, and reads the same.
-func TestC2RoundTrip(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		dir := b.dir(t)
-		var sums strings.Builder
-		for i := range 124 {
-			data := anyBytes(uint64(i))
-			if i >= 120 {
-				data = noise(uint64(i), []int{0, 1, 256 << 10, 1 << 20}[i-120])
-			}
-			path := fmt.Sprintf("%s/f%d", dir, i)
-			in := obj{"path": path, "contents_b64": b64(data)}
-			if utf8.Valid(data) && i%2 == 0 {
-				in = obj{"path": path, "contents": string(data)}
-			}
-			if out := b.ok(t, toolspec.ToolFSWrite, in); out["size_bytes"] != float64(len(data)) {
-				t.Errorf("wrote %v bytes, want %d", out["size_bytes"], len(data))
-			}
-			out := b.ok(t, toolspec.ToolFSRead, obj{"path": path, "max_bytes": max(len(data), 1)})
-			if got := contents(t, out); !bytes.Equal(got, data) || out["truncated"] != false {
-				t.Errorf("%d bytes, seed %d: %d bytes came back changed", len(data), i, len(got))
-			}
-			if _, isText := out["contents"]; isText != utf8.Valid(data) {
-				t.Errorf("seed %d: valid UTF-8 is %t, returned as text %t", i, utf8.Valid(data), isText)
-			}
-			fmt.Fprintf(&sums, "%s  %s\n", hash(data), path)
-		}
-		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum", "--check", "--quiet", "-"}, "stdin": sums.String()})
-		if out["exit_code"] != 0.0 {
-			t.Errorf("hashes inside differ: %v", out)
-		}
-	})
-}
-
-// anyBytes makes text, broken text, NULs, line ends of all kinds and noise, of many lengths.
-func anyBytes(seed uint64) []byte {
-	r := rand.New(rand.NewPCG(seed, 1))
-	var data []byte
-	for range r.IntN(40) {
-		switch r.IntN(8) {
-		case 0:
-			data = append(data, noise(r.Uint64(), r.IntN(2000))...)
-		case 1:
-			data = append(data, "\r\n\n\r\x00\x00"...)
-		case 2:
-			data = append(data, "\xff\xfe\xc3\x28\xed\xa0\x80\xf0\x9f"...)
-		case 3:
-			data = append(data, "\ufeff日本語 🚀\u2028"...)
-		default:
-			data = append(data, "some text, "...)
-		}
-	}
-	if seed%2 == 0 { // text more often than chance would have it
-		return bytes.ToValidUTF8(data, []byte("\ufffd"))
-	}
-	return data
 }
 
 // TestC3Whole breaks writes off, wherever they are: there is the old contents or the new, nothing beside it, and no room

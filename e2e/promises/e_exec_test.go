@@ -3,9 +3,7 @@
 package promises
 
 import (
-	"encoding/json"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,26 +12,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
-
-// oddArguments returns arguments that shells and option parsers would make something else of.
-func oddArguments() []string {
-	return []string{
-		"; touch pwned", "$(touch pwned)", "`touch pwned`", "${HOME}", "$HOME", "a\nb", "\t", "*", "?", "[a-z]*", "~", "-rf", "--", "-", "'", `"`, `\`,
-		`\n`, "", " ", "a b", "&& touch pwned", "| touch pwned", "> pwned", "#", "!!", "%s", "日本語", "\u202e", "\x1b[31m",
-	}
-}
-
-// TestE1CommandLine: arguments arrive as they are, one by one, from the command line.
-func TestE1CommandLine(t *testing.T) {
-	t.Parallel()
-	dir, args := w.user.dir(t), oddArguments()
-	res := workcell(t, w.stateDir(t, w.instance), nil, append([]string{"sessions", "exec", "-w", dir, w.user.s.ID(), "--", "python3", "-c",
-		"import json, sys; json.dump(sys.argv[1:], sys.stdout)"}, args...)...)
-	var got []string
-	if res.code != 0 || json.Unmarshal([]byte(res.stdout), &got) != nil || !slices.Equal(got, args) {
-		t.Errorf("arguments %q, %+v", got, res)
-	}
-}
 
 // envOf returns the environment that a command got.
 func envOf(t *testing.T, s *session.Session, req session.ExecRequest) map[string]string {
@@ -97,31 +75,4 @@ func TestE3CommandLineEnv(t *testing.T) {
 	if got := w.user.ok(t, toolspec.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {
 		t.Errorf("a command sees the host's environment:\n%s", got)
 	}
-}
-
-// TestE7Stdin: commands get input of all kinds at once and in parts, and none is an end at once.
-func TestE7Stdin(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		const text = "line\n日本語\r\n\x00no newline at the end"
-		for _, stdin := range []string{"", text} {
-			if out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"cat"}, "stdin": stdin}); out["status"] != "completed" || out["stdout"] != stdin {
-				t.Errorf("cat: %v", out)
-			}
-		}
-		if res, err := b.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{}); err != nil || res.ExitCode != 0 {
-			t.Errorf("streamed: %+v, %v", res, err)
-		}
-		id := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
-		var all []byte
-		for i := range 20 {
-			data := noise(uint64(i), 10_000)
-			all = append(all, data...)
-			b.ok(t, toolspec.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
-		}
-		b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
-		if got := replay(t, b, id); got != hash(all)+"  -\n" {
-			t.Errorf("hash of what arrived: %v", got)
-		}
-	})
 }

@@ -208,11 +208,6 @@ func (e containerdImages) store(ctx context.Context, t testing.TB, kind string, 
 	return d
 }
 
-func (e containerdImages) imageID(ctx context.Context, ref string) (string, error) {
-	img, err := e.api.ImageService().Get(e.in(ctx), "docker.io/"+ref)
-	return img.Target.Digest.Encoded(), err
-}
-
 func (e containerdImages) tag(ctx context.Context, image, ref string) error {
 	ctx = e.in(ctx)
 	img, err := e.api.ImageService().Get(ctx, "docker.io/"+image)
@@ -241,17 +236,8 @@ func (e *containerdEngine) proxy(t testing.TB) *proxy {
 	return newProxy(t, l, dialer("unix", e.socket), forwardGRPC)
 }
 
-func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
-	calls := func(method string) func(*http.Request) bool {
-		return func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, method) }
-	}
-	return map[string]func(*http.Request) bool{
-		"pull":     calls(".Content/Write"),
-		"snapshot": calls(".Snapshots/Prepare"),
-		"create":   calls(".Containers/Create"),
-		"task":     calls(".Tasks/Create"),
-		"start":    calls(".Tasks/Start"),
-	}
+func (e *containerdEngine) creates(r *http.Request) bool {
+	return strings.HasSuffix(r.URL.Path, ".Containers/Create")
 }
 
 func (e *containerdEngine) streams() bool { return false }

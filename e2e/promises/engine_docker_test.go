@@ -141,11 +141,6 @@ func (f *file) archive(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-func (e *dockerEngine) imageID(ctx context.Context, ref string) (string, error) {
-	res, err := e.api.ImageInspect(ctx, ref)
-	return strings.TrimPrefix(res.ID, "sha256:"), err
-}
-
 func (e *dockerEngine) tag(ctx context.Context, image, ref string) error {
 	return e.api.ImageTag(ctx, image, ref)
 }
@@ -166,23 +161,11 @@ func (e *dockerEngine) proxy(t testing.TB) *proxy {
 	return p
 }
 
-func (e *dockerEngine) steps() map[string]func(*http.Request) bool {
-	posts := func(path string) func(*http.Request) bool {
-		return func(r *http.Request) bool { return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, path) }
-	}
-	// own reports whether a creation is of the sandbox's own container, and not of one that helps to make it.
-	own := func(r *http.Request) bool {
-		name := r.URL.Query().Get("name")
-		return strings.HasPrefix(name, "workcell-sbx_") && strings.Count(name, "-") == 1
-	}
-	creates := posts("/containers/create")
-	return map[string]func(*http.Request) bool{
-		"pull":    posts("/images/create"),
-		"create":  func(r *http.Request) bool { return creates(r) && own(r) },
-		"prepare": func(r *http.Request) bool { return creates(r) && !own(r) },
-		"start":   posts("/start"),
-		"attach":  posts("/attach"),
-	}
+// creates reports whether a request makes the sandbox's own container, and not one that helps to make it.
+func (e *dockerEngine) creates(r *http.Request) bool {
+	name := r.URL.Query().Get("name")
+	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/containers/create") &&
+		strings.HasPrefix(name, "workcell-sbx_") && strings.Count(name, "-") == 1
 }
 
 func (e *dockerEngine) streams() bool { return true }

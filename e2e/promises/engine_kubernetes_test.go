@@ -54,7 +54,7 @@ func openKubernetes(dir string) (engine, error) {
 // cannot: docs/kubernetes.md says why.
 func (e *kubernetesEngine) cannot() []string {
 	return []string{
-		"TestA10RootIsKept", "TestH3Root", // root
+		"TestH3Root",                                                         // root
 		"TestL3Restart", "TestL4DiskFull", "TestL4Reserved", "TestL7Runtime", // an engine of the test's own
 		"TestL5TagSwapped",
 		"TestM4SocketKinds", "TestN7KernelFiles", "TestN9SystemCalls", // the container runtime's
@@ -189,16 +189,8 @@ func (e *kubernetesEngine) proxy(t testing.TB) *proxy {
 	return p
 }
 
-func (e *kubernetesEngine) steps() map[string]func(*http.Request) bool {
-	calls := func(method, suffix string) func(*http.Request) bool {
-		return func(r *http.Request) bool { return r.Method == method && strings.HasSuffix(r.URL.Path, suffix) }
-	}
-	return map[string]func(*http.Request) bool{
-		"policy": calls(http.MethodGet, "/networkpolicies"),
-		"claim":  calls(http.MethodPost, "/persistentvolumeclaims"),
-		"create": calls(http.MethodPost, "/pods"),
-		"exec":   calls(http.MethodPost, "/exec"),
-	}
+func (e *kubernetesEngine) creates(r *http.Request) bool {
+	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods")
 }
 
 func (e *kubernetesEngine) streams() bool { return true }

@@ -54,8 +54,6 @@ type engine interface {
 type imaged interface {
 	// derive makes an image from the plain one, for as long as the test runs, and returns its reference.
 	derive(t testing.TB, c change) string
-	// imageID returns the engine's own id of an image, 64 hexadecimal digits.
-	imageID(ctx context.Context, ref string) (string, error)
 	// tag makes another reference to an image, or moves one.
 	tag(ctx context.Context, image, ref string) error
 	// forget removes a reference, and the image with its last one.
@@ -66,8 +64,8 @@ type imaged interface {
 type served interface {
 	// proxy starts a proxy before the engine.
 	proxy(t testing.TB) *proxy
-	// steps returns the requests by which a sandbox comes about.
-	steps() map[string]func(*http.Request) bool
+	// creates reports whether a request creates a sandbox.
+	creates(r *http.Request) bool
 	// streams reports whether a session's commands go through the engine's socket, and so end with it.
 	streams() bool
 }

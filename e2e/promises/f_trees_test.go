@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -56,18 +55,6 @@ func TestF2Tree(t *testing.T) {
 		}
 		allDead(t, b, dir, mark)
 	})
-}
-
-// TestF2Shell does the same with children of the kinds that a shell makes.
-func TestF2Shell(t *testing.T) {
-	t.Parallel()
-	b := w.user
-	dir, mark := b.dir(t), "mark-"+session.NewID()
-	beat := "bash -c 'n=0; while :; do n=$((n+1)); echo $n > $1; sleep 0.05; done' " + mark
-	line := fmt.Sprintf(`cd %s; %[2]s a & nohup %[2]s b >/dev/null 2>&1 & (%[2]s c &) ; setsid %[2]s d & setsid -f %[2]s e; %[2]s f & disown -a
-		(trap '' TERM INT HUP; %[2]s g) & { { %[2]s h & } & } & env -i setsid -f %[2]s i; sleep 600`, dir, beat)
-	b.timedOut(t, obj{"cmd": []string{"bash", "-c", line}}, 2, func(obj) bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
-	allDead(t, b, dir, mark)
 }
 
 // TestF5Cancel: a caller that goes away takes the command with it, and what the command would have done later.

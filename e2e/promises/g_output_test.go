@@ -88,51 +88,6 @@ func capped(t *testing.T, out obj, stream string) {
 	}
 }
 
-// TestG3Text: an answer is whole characters, whatever the bytes and wherever they are cut; the bytes can be had too.
-func TestG3Text(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, b *sandbox) {
-		for shift := range 4 {
-			const count = 40_000
-			whole := strings.Repeat("x", shift) + strings.Repeat("🚀", count)
-			text := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", fmt.Sprintf("print('x' * %d + '🚀' * %d, end='')", shift, count)}})["stdout"].(string)
-			head, rest, _ := strings.Cut(text, "[workcell: ")
-			_, tail, _ := strings.Cut(rest, "]\n")
-			if strings.Contains(text, "\ufffd") || !strings.HasPrefix(whole, strings.TrimSuffix(head, "\n")) || !strings.HasSuffix(whole, tail) || tail == "" {
-				t.Errorf("%d: cut to %.40q … %.40q", shift, head, tail)
-			}
-		}
-		const raw = "\xff\xfe ok \xc3( nul \x00 \xed\xa0\x80 end \xf0\x9f"
-		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))", fmt.Sprintf("%x", raw)}})
-		if text := out["stdout"].(string); !utf8.ValidString(text) || !strings.Contains(text, "\ufffd\ufffd ok \ufffd( nul \x00") || !strings.Contains(text, "not UTF-8") {
-			t.Errorf("shown as %q", text)
-		}
-		if got := replay(t, b, out["exec_id"]); got != raw {
-			t.Errorf("the exact bytes are %q", got)
-		}
-	})
-}
-
-// replay returns all output of an exec, as sandbox_exec_read returns it.
-func replay(t *testing.T, b *sandbox, execID any) string {
-	t.Helper()
-	var all strings.Builder
-	for since := 0.0; ; {
-		out := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": execID, "since_seq": since})
-		for _, c := range out["chunks"].([]any) {
-			c := c.(obj)
-			if text, ok := c["text"].(string); ok {
-				all.WriteString(text)
-			} else {
-				all.Write(contents(t, obj{"contents_b64": c["data_b64"]}))
-			}
-		}
-		if since = out["next_seq"].(float64); out["done"] == true {
-			return all.String()
-		}
-	}
-}
-
 // TestG5Lookalikes: what a command prints is data, also when it looks like a protocol's or a log's.
 func TestG5Lookalikes(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -62,55 +61,6 @@ func TestH1Memory(t *testing.T) {
 		// Dying of a signal of one's own is something else.
 		if out := b.ok(t, toolspec.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
 			t.Errorf("kill -9: %v", out)
-		}
-	})
-}
-
-// TestH2Processes: however a command makes processes or threads, their number is bounded, and none is left of it.
-func TestH2Processes(t *testing.T) {
-	t.Parallel()
-	const pids, ours = 64, 20 // the guest's own come on top
-	if onCluster() {
-		cfg := pythonSandbox()
-		cfg.Limits.PIDs = pids
-		refuses(t, "a limit of processes", cfg, toolspec.CodeUnsupported)
-		return
-	}
-	eachLimited(t, frontmatter.Limits{PIDs: pids}, func(t *testing.T, b *sandbox) {
-		count := func() int {
-			list, err := processes(t.Context(), b.s.Info().EngineID)
-			must(t, err)
-			return len(list)
-		}
-		for name, argv := range map[string][]string{
-			"forks": {"python3", "-c", program(t, "forks.py")}, "threads": {"python3", "-c", program(t, "threads.py")},
-			"shell": {"bash", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60"},
-		} {
-			met := map[string]string{"forks": "Resource temporarily unavailable", "threads": "can't start new thread"}[name]
-			for seconds := 2; ; seconds *= 6 { // a busy machine may not get there in two seconds
-				id := b.ok(t, toolspec.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
-				for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second*3/4; time.Sleep(100 * time.Millisecond) {
-					if most := count(); most > pids+ours {
-						t.Errorf("%s: the machine had %d processes of the sandbox", name, most)
-					}
-				}
-				// A caller that wants a process meanwhile gets one or is told why not.
-				out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
-				if code(out) != "" && code(out) != toolspec.CodeCapacity {
-					t.Errorf("%s: a command beside it: %v", name, out)
-				}
-				if out := b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 200}); out["done"] != true {
-					t.Fatalf("%s: %v", name, out)
-				}
-				if strings.Contains(replay(t, b, id), met) {
-					break
-				}
-				if seconds > 20 {
-					t.Fatalf("%s: the limit was never met", name)
-				}
-			}
-			b.alive(t)
-			eventually(t, "no process of "+name+" is left", func() bool { return count() <= 2 })
 		}
 	})
 }
@@ -470,21 +420,6 @@ func TestH3Places(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestH4ManyFiles makes more files than there may be. They can be deleted.
-func TestH4ManyFiles(t *testing.T) {
-	t.Parallel()
-	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
-		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
-		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
-			t.Errorf("20,000 files: %v", out)
-		}
-		fails(t, "one more", b.call(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), toolspec.CodeQuota)
-		b.ok(t, toolspec.ToolFSDelete, obj{"path": "d", "recursive": true})
-		b.ok(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
-	})
 }
 
 // TestH3FileSize: no file of a command gets larger than it may, which the command is told.

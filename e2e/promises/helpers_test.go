@@ -20,11 +20,14 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
+
+var must, eventually = rig.Must, rig.Eventually
 
 type obj = map[string]any
 
@@ -38,13 +41,6 @@ func program(t testing.TB, name string) string {
 	src, err := programs.ReadFile("testdata/" + name)
 	must(t, err)
 	return string(src)
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // pythonSandbox is the sandbox of an agent that asks for nothing special.
@@ -322,16 +318,6 @@ func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 // patience is how long a test waits for what must happen. The machine of the tests may be very busy; what hangs still
 // fails, because whatever a test holds up on purpose lasts for ten minutes.
 const patience = 3 * time.Minute
-
-// eventually waits for what something else is about to do.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
 
 // timedOut runs a command that does not end by itself through sandbox_exec, with a time limit that lets it get as far
 // as ready requires. On a busy machine that may need a longer one.

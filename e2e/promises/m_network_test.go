@@ -150,35 +150,6 @@ print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) fo
 	return f[0], f[1]
 }
 
-// TestM1NoNetwork: without a network there is a loopback interface and nothing else. A pod has its interface, through which it
-// reaches nothing.
-func TestM1NoNetwork(t *testing.T) {
-	t.Parallel()
-	others := []string{"1.1.1.1", "8.8.8.8", "10.0.0.1", "172.17.0.1", "192.168.1.1", "2606:4700::1111"}
-	if w.bridgedUser != nil {
-		other, gateway := addressOf(t, w.bridgedUser)
-		others = append(others, other, gateway)
-	}
-	each(t, func(t *testing.T, b *sandbox) {
-		if got := b.sh(t, "sed -n '3,$s/:.*//p' /proc/net/dev | tr -d ' '; tail -n +2 /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route; true"); got != "lo\n" && !onCluster() {
-			t.Errorf("interfaces and routes: %q", got)
-		}
-		var list []target
-		for _, host := range others {
-			list = append(list, target{Kind: "tcp", Host: host, Port: 443}, target{Kind: "udp", Host: host, Port: 53})
-			if !strings.Contains(host, ":") {
-				list = append(list, target{Kind: "icmp", Host: host})
-			}
-		}
-		refused(t, b, list)
-		for _, p := range probe(t, b, []target{{Kind: "dns", Host: "example.com"}, {Kind: "dns", Host: "host.docker.internal"}, {Kind: "dns", Host: "metadata.google.internal"}}) {
-			if !strings.HasPrefix(p.Result, "gaierror") || p.Seconds > 30 {
-				t.Errorf("DNS for %s: %s after %.2f s", p.Host, p.Result, p.Seconds)
-			}
-		}
-	})
-}
-
 // TestM2Closed: what is private to the machine, its cloud or other sandboxes is refused with a network as without one.
 func TestM2Closed(t *testing.T) {
 	t.Parallel()
