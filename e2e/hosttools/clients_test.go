@@ -2,15 +2,11 @@ package hosttools
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -45,54 +41,11 @@ func (d *desk) run(req session.ExecRequest, argv ...string) string {
 	return string(res.Stdout.Bytes())
 }
 
-// A client of the Go SDK sees through the bridge what its command was granted, and no more.
-func TestClientOfTheGoSDK(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "mcpclient")
-	build := exec.Command("go", "build", "-o", program, "./mcpclient")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Run("on", func(t *testing.T) {
-		on(t, func(t *testing.T, m *session.Manager) {
-			waits := newWaits()
-			d := newDesk(t, m, allow("orders.lookup", "orders.wait"), nil, orders(waits))
-			d.put(program, "mcpclient")
-			begun := make(chan error, 1)
-			go func() { // ends with the test
-				select {
-				case <-waits.begun:
-				case <-t.Context().Done():
-				}
-				_, err := d.s.WriteFile(t.Context(), "begun", strings.NewReader(""), session.WriteFileOptions{})
-				begun <- err
-			}()
-			var got struct {
-				Server, Index, Refused, Canceled string
-				Tools, Resources                 []string
-				Total, After                     float64
-			}
-			must(t, json.Unmarshal([]byte(d.run(session.ExecRequest{}, "/workspace/mcpclient")), &got))
-			if fmt.Sprint(got.Tools) != "[orders_lookup orders_wait]" || !slices.Contains(got.Resources, "tools://INDEX.md") ||
-				!strings.Contains(got.Index, "orders.lookup(") || strings.Contains(got.Index, "refund") {
-				t.Errorf("it sees %+v", got)
-			}
-			if got.Total != 12.5 || got.After != 12.5 || !strings.Contains(got.Refused, "orders_refund") || got.Canceled != "context canceled" {
-				t.Errorf("its calls: %+v", got)
-			}
-			must(t, <-begun)
-			if err := waits.end(); !errors.Is(err, context.Canceled) {
-				t.Errorf("the call that it canceled ended with %v", err)
-			}
-		})
-	})
-}
-
 // large is a sandbox in which a program of hundreds of megabytes runs.
 var large = backend.Limits{MemoryBytes: 4 << 30, WorkspaceBytes: 4 << 30, FileBytes: 1 << 30, PIDs: 512}
 
 // docked returns a manager of Docker, or of the engine that was chosen: what a client is to the bridge does not depend on it,
-// which TestClientOfTheGoSDK shows.
+// which TestCancelledRequest shows.
 func docked(t *testing.T) *session.Manager {
 	t.Helper()
 	return manager(t, enginetest.Names()[0])

@@ -3,9 +3,6 @@ package hosttools
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -164,76 +161,5 @@ func TestCommandEnds(t *testing.T) {
 			}
 		})
 		d.works()
-	})
-}
-
-// A tool that is slower than its time is a timeout, and its context is over.
-func TestSlowTool(t *testing.T) {
-	on(t, func(t *testing.T, m *session.Manager) {
-		waits := newWaits()
-		rules := allow("orders.*")
-		rules.Limits.Seconds = 1
-		d := newDesk(t, m, rules, nil, orders(waits))
-		d.prints("timeout\n", `
-from workcell import tools, ToolTimeout
-try: tools.orders.wait()
-except ToolTimeout as e: print(e.code)`)
-		if err := waits.end(); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		d.works()
-	})
-}
-
-// Somebody is asked while the command waits, and the waiting costs it no time.
-func TestApproval(t *testing.T) {
-	on(t, func(t *testing.T, m *session.Manager) {
-		var mu sync.Mutex
-		var asked []string
-		var wait time.Duration
-		rules := allow("orders.lookup")
-		rules.Allow = append(rules.Allow, toolrule.Rule{Tool: "orders.refund", Ask: `args.id != "1"`})
-		approver := hosttools.ApproverFunc(func(ctx context.Context, r hosttools.ApprovalRequest) (hosttools.Decision, error) {
-			second, takes := string(r.Args) == `{"id":"2"}`, time.Duration(0)
-			mu.Lock()
-			asked = append(asked, string(r.Args))
-			if second {
-				takes = wait
-			}
-			mu.Unlock()
-			select {
-			case <-time.After(takes):
-			case <-ctx.Done():
-				return hosttools.Decision{}, ctx.Err()
-			}
-			return hosttools.Decision{Allow: second}, nil
-		})
-		d := newDesk(t, m, rules, approver, orders(nil))
-		questions := func() []string {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(asked)
-		}
-		// A busy machine may need more than the timeout before the program asks at all.
-		for timeout := 8 * time.Second; timeout < patience; timeout *= 2 {
-			mu.Lock()
-			wait = timeout + time.Second
-			mu.Unlock()
-			res := d.python(session.ExecRequest{Timeout: timeout}, `
-from workcell import tools, ToolDenied
-print(tools.orders.refund(id="1"), tools.orders.refund(id="2"))
-try: tools.orders.refund(id="3")
-except ToolDenied as e: print(e.code)`)
-			if len(questions()) == 0 && res.Status == session.ExecTimedOut {
-				continue
-			}
-			if got := string(res.Stdout.Bytes()); got != "refunded refunded\npermission_denied\n" {
-				t.Errorf("printed %q; %s %s", got, res.Status, res.Stderr.Bytes())
-			}
-			break
-		}
-		if got := fmt.Sprint(questions()); got != `[{"id":"2"} {"id":"3"}]` {
-			t.Errorf("asked about %s", got)
-		}
 	})
 }

@@ -42,7 +42,11 @@ func ledgerServer() int {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "charged"}}}, nil, nil
 	})
-	return serveStdio(server)
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // machine is a user's machine with the command, an engine, and an agent whose program calls a tool.

@@ -5,43 +5,15 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
-	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
-
-// The calls of a command that the kernel ends for lack of memory end with it.
-func TestCommandOutOfMemory(t *testing.T) {
-	on(t, func(t *testing.T, m *session.Manager) {
-		waits := newWaits()
-		req := session.Request{Image: pythonImage, Limits: backend.Limits{MemoryBytes: 128 << 20}}
-		d := newDeskIn(t, m, req, nil, allow("orders.*"), nil, orders(waits))
-		res := d.starts(`
-from workcell import tools
-import os, threading, time
-threading.Thread(target=tools.orders.wait, daemon=True).start()
-while not os.path.exists("called"): time.sleep(0.05)
-hog = []
-while True: hog.append(b"x" * (1 << 20))`)
-		waits.begins(t)
-		d.writes("called")
-		if res = d.ends(res.ExecID); res.Status != session.ExecOOMKilled {
-			t.Errorf("%+v %s", res.ExecStatus, res.Stderr.Bytes())
-		}
-		if err := waits.end(); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		d.works()
-	})
-}
 
 // A client that takes a request back ends that call alone; what it takes back after the answer is ignored.
 func TestCancelledRequest(t *testing.T) {
@@ -99,22 +71,15 @@ print("done")`)
 	})
 }
 
-// breakable is an engine whose connections to sandboxes a test breaks, and which cannot be reached while it is away.
+// breakable is an engine whose connections to sandboxes a test breaks.
 type breakable struct {
 	backend.SandboxBackend
 
 	mu      sync.Mutex // guards what follows
 	streams []io.Closer
-	away    bool
 }
 
 func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	b.mu.Lock()
-	away := b.away
-	b.mu.Unlock()
-	if away {
-		return nil, backend.ErrUnavailable
-	}
 	stream, err := b.SandboxBackend.Dial(ctx, id)
 	if err == nil {
 		b.mu.Lock()
@@ -124,20 +89,13 @@ func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, er
 	return stream, err
 }
 
-func (b *breakable) cut(away bool) {
+func (b *breakable) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.away = away
 	for _, stream := range b.streams {
 		_ = stream.Close() // the session has closed those before
 	}
 	b.streams = nil
-}
-
-func (b *breakable) back() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.away = false
 }
 
 // once are tools whose first calls never answer, and whose later ones do. One may be repeated, one may not.
@@ -184,7 +142,7 @@ print(tools.once.read())`)
 			case <-time.After(patience):
 				t.Fatalf("%s is not called", want)
 			}
-			link.cut(false)
+			link.cut()
 			select {
 			case err := <-ended:
 				if !errors.Is(err, context.Canceled) {
@@ -200,63 +158,6 @@ print(tools.once.read())`)
 		if len(begun) != 1 { // read, a second time
 			t.Errorf("%d calls were repeated", len(begun))
 		}
-	})
-}
-
-// A call that is made while the host is away waits for it.
-func TestLinkBreaksBetweenCalls(t *testing.T) {
-	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
-		link := &breakable{SandboxBackend: b}
-		d := newDesk(t, managerOf(t, link), allow("orders.*"), nil, orders(nil))
-		res := d.starts(`
-from workcell import tools
-import socket
-canary = socket.socket(socket.AF_UNIX); canary.connect("\0workcell-tools")
-canary.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'); canary.recv(1000)
-print(tools.orders.lookup(id="1")["total"])
-open("called", "w").close()
-while canary.recv(1000): pass  # until the connection breaks
-print(tools.orders.lookup(id="2")["total"])`)
-		d.awaits("called")
-		link.cut(true)
-		time.Sleep(3 * time.Second) // how long it is away
-		link.back()
-		if res = d.ends(res.ExecID); string(res.Stdout.Bytes()) != "12.5\n12.5\n" {
-			t.Errorf("printed %q; %s %s", res.Stdout.Bytes(), res.Status, res.Stderr.Bytes())
-		}
-		d.works()
-	})
-}
-
-// Of two processes on one sandbox the one that came last serves the tools, to its own commands alone.
-func TestTwoProcesses(t *testing.T) {
-	onDrivers(t, func(t *testing.T, b backend.SandboxBackend) {
-		store, log := session.NewMemoryStore(), &buffertest.Buffer{}
-		instance := "hosttools-" + session.NewID()
-		m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: store, Logger: slog.New(slog.NewTextHandler(log, nil))})
-		first := newDesk(t, m, allow("orders.*"), nil, orders(nil))
-		first.works()
-		other, err := session.NewManager(b, &session.Options{Instance: instance, Store: store})
-		must(t, err)
-		t.Cleanup(func() { must(t, other.Close(context.Background())) })
-		s, err := other.Connect(t.Context(), first.s.ID())
-		must(t, err)
-		second := deskOf(t, s, nil, allow("orders.*"), nil, orders(nil))
-		second.works()
-		eventually(t, "the first process stops serving", func() bool {
-			return strings.Contains(log.String(), "service ended")
-		})
-		const program = `
-from workcell import tools, ToolError
-try: print(tools.orders.lookup(id="1", _timeout=2))
-except ToolError as e: print(e.code)`
-		first.prints("timeout\n", program) // not a moment of the second one's tools
-		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"python3", "-c", strings.TrimSpace(program)}})
-		must(t, err)
-		if res.ExitCode == 0 { // it was granted nothing: not even the library
-			t.Errorf("a command without a grant: %q", res.Stdout.Bytes())
-		}
-		second.works()
 	})
 }
 
@@ -309,15 +210,6 @@ func (d *desk) writes(name string) {
 	must(d.t, err)
 }
 
-// awaits waits for a file of a program.
-func (d *desk) awaits(name string) {
-	d.t.Helper()
-	eventually(d.t, name+" is there", func() bool {
-		_, err := d.s.StatFile(d.t.Context(), name)
-		return err == nil
-	})
-}
-
 // begins waits for a call.
 func (w *waits) begins(t *testing.T) {
 	t.Helper()
@@ -325,15 +217,5 @@ func (w *waits) begins(t *testing.T) {
 	case <-w.begun:
 	case <-time.After(patience):
 		t.Fatal("the program never called")
-	}
-}
-
-// eventually waits for what something else is about to do.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }

@@ -14,9 +14,7 @@ import (
 // TestMain runs the tests, after which no goroutine of theirs may be left: neither a call of a tool, nor its connection. Or it is
 // a process that a test has started.
 func TestMain(m *testing.M) {
-	for variable, program := range map[string]func() int{
-		asServer: serveRudely, ledgerVariable: ledgerServer, waitingVariable: waitForApproval,
-	} {
+	for variable, program := range map[string]func() int{ledgerVariable: ledgerServer, waitingVariable: waitForApproval} {
 		if os.Getenv(variable) != "" {
 			os.Exit(program())
 		}

@@ -19,11 +19,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
+
+var must, eventually = shared.Must, shared.Eventually
 
 const pythonImage = "workcell/python:3.11" // `make images` builds it
 
@@ -51,13 +54,6 @@ func manager(t *testing.T, engine string) *session.Manager {
 func managerOf(t *testing.T, b backend.SandboxBackend) *session.Manager {
 	t.Helper()
 	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + session.NewID()})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // rig is a Genkit whose agents have tools of the host.
