@@ -23,32 +23,6 @@ const (
 	oldToken   = "old-0123456789abcdef"
 )
 
-// R1 over HTTP: the code of what is wrong with a message comes with the status that its revision wants.
-func TestR1MalformedMessagesOnHTTP(t *testing.T) {
-	t.Parallel()
-	s := startHTTP(t)
-	session := with(nil, "Mcp-Session-Id", s.begin(nil), "Mcp-Protocol-Version", "2025-11-25")
-	for _, tc := range []struct {
-		body         string
-		status, code int
-	}{
-		{`{`, http.StatusBadRequest, -32700},
-		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, http.StatusBadRequest, -32600},
-		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}`, http.StatusBadRequest, -32602},
-		{strings.Repeat("[", 1_000_000), http.StatusBadRequest, -32600},
-		{`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, http.StatusOK, -32601},
-	} {
-		status, body, _ := s.do(http.MethodPost, tc.body, session)
-		var m message
-		if err := json.Unmarshal([]byte(body), &m); status != tc.status || err != nil || m.Error == nil || m.Error.Code != tc.code {
-			t.Errorf("%.60q: %d %.200s, want %d", tc.body, status, body, tc.code)
-		}
-	}
-	if status, body, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, session); status != http.StatusOK {
-		t.Errorf("ping: %d %s", status, body)
-	}
-}
-
 // R2 over HTTP: a body that is too long is refused, announced or not.
 func TestR2OversizedOnHTTP(t *testing.T) {
 	t.Parallel()
@@ -292,34 +266,6 @@ func TestR12OddRequests(t *testing.T) {
 	}
 	if status, _, _ := s.do(http.MethodPost, "", nil); status != http.StatusBadRequest {
 		t.Errorf("no body: %d", status)
-	}
-}
-
-// R11 over HTTP: header and message must name one version, and one that is known.
-func TestR11VersionsOnHTTP(t *testing.T) {
-	t.Parallel()
-	s := startHTTP(t)
-	list := func(version string) string {
-		return `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"` + version +
-			`","io.modelcontextprotocol/clientCapabilities":{}}}}`
-	}
-	for _, tc := range []struct {
-		name, header, body string
-		status             int
-		want               string
-	}{
-		{"stateless", "2026-07-28", list("2026-07-28"), 200, "sandbox_exec"},
-		{"no header", "", list("2026-07-28"), 400, "-32020"},
-		{"mismatch", "2025-11-25", list("2026-07-28"), 400, "-32020"},
-		{"no meta", "2026-07-28", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, 400, "-32602"},
-		{"future", "2099-01-01", list("2099-01-01"), 400, "2026-07-28"},
-		{"nonsense", "1.0", initializeBody, 400, "nsupported protocol version"},
-		{"no session", "2025-11-25", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, 200, "invalid during session initialization"},
-	} {
-		status, body, _ := s.do(http.MethodPost, tc.body, map[string]string{"Mcp-Protocol-Version": tc.header, "Mcp-Method": "tools/list"})
-		if status != tc.status || !strings.Contains(body, tc.want) {
-			t.Errorf("%s: %d %.300s, want %d %q", tc.name, status, body, tc.status, tc.want)
-		}
 	}
 }
 
