@@ -18,9 +18,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
+
+var must = rig.Must
 
 // Images that `make images` builds.
 const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
@@ -43,13 +46,6 @@ func privateDir(t testing.TB) string {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o700))
 	return dir
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // connect opens a backend as a process does, until the test's end.

@@ -4,11 +4,9 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
@@ -117,43 +115,6 @@ func content(body map[string]any) string {
 	m, _ := list[len(list)-1].(map[string]any)
 	text, _ := m["content"].(string)
 	return text
-}
-
-// TestCustomEnds: whatever a program does, it ends in an outcome that can be told apart.
-func TestCustomEnds(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		script string
-		o      executor.Options
-		json   bool
-		want   executor.Outcome
-		detail string
-	}{
-		"fails":           {"echo no >&2; exit 3", executor.Options{}, false, executor.Crashed, "no"},
-		"tells no event":  {"echo hello", executor.Options{}, true, executor.Unparsable, "exit code 0"},
-		"says it crashed": {`echo '{"kind":"end","end":{"outcome":"crashed","detail":"why"}}'; exit 1`, executor.Options{}, true, executor.Crashed, "why"},
-		"claims a budget": {`echo '{"kind":"end","end":{"outcome":"budget"}}'`, executor.Options{}, true, executor.Unparsable, "exit code 0"},
-		"times out":       {"sleep 100", executor.Options{Timeout: time.Second}, false, executor.TimedOut, "after 1s"},
-		"stalls":          {"echo a; sleep 100", executor.Options{Stall: time.Second}, false, executor.Stalled, "no events for 1s"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := custom.Driver{Argv: []string{"sh", "-c", tt.script}, JSON: tt.json}
-			s, _, err := manager(t).Open(t.Context(), session.AgentKey(session.NewID(), session.DefaultName), session.Request{Image: "workcell/debian:12"})
-			must(t, err)
-			res, err := executor.Run(t.Context(), s, d, executor.Task{Prompt: "x"}, &tt.o)
-			must(t, err)
-			if name == "fails" { // one that is not there cannot be run at all
-				_, err := executor.Run(t.Context(), s, custom.Driver{Argv: []string{"/no/such/program"}}, executor.Task{Prompt: "x"}, nil)
-				if !errors.Is(err, backend.ErrNotFound) {
-					t.Error(err)
-				}
-			}
-			if res.Outcome != tt.want || tt.detail != "" && res.Detail != tt.detail {
-				t.Errorf("%s %q", res.Outcome, res.Detail)
-			}
-		})
-	}
 }
 
 // TestCustomAgent: an agent's file names a program, which needs no model; the answer is by the schema.

@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
+	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
 	known "github.com/workcell-dev/workcell/executor/agents"
@@ -33,6 +34,8 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/session"
 )
+
+var must = shared.Must
 
 // record has the output of the CLIs written to where the tests of the parsers read it.
 var record = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
@@ -89,13 +92,6 @@ func each(t *testing.T, test func(t *testing.T, a agent)) {
 			t.Parallel()
 			test(t, a)
 		})
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

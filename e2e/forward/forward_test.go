@@ -260,35 +260,6 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// TestNobodyReads: servers that read nothing hold their own connections back; commands go on beside them, and Close frees all.
-func TestNobodyReads(t *testing.T) {
-	on(t, func(x *box) {
-		port := x.server("\nkept = []\nserve(kept.append)\n")
-		var writers sync.WaitGroup
-		var conns []net.Conn
-		for range 16 {
-			c := x.dial(port)
-			conns = append(conns, c)
-			writers.Go(func() {
-				for data := make([]byte, 1<<20); ; {
-					if _, err := c.Write(data); err != nil {
-						return
-					}
-				}
-			})
-		}
-		for range 50 {
-			if got := x.sh("echo beside"); got != "0: beside\n" {
-				x.t.Fatal(got)
-			}
-		}
-		for _, c := range conns {
-			must(x.t, c.Close())
-		}
-		writers.Wait()
-	})
-}
-
 // TestOnlyLoopback: no other address is reached, also where the sandbox has it.
 func TestOnlyLoopback(t *testing.T) {
 	on(t, func(x *box) {
@@ -359,26 +330,6 @@ func TestOutlives(t *testing.T) {
 		}
 		if _, err := s.DialContext(t.Context(), "tcp", "127.0.0.1:80"); !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("in a session that was closed: %v", err)
-		}
-	})
-}
-
-// TestDeadline: times run out as those of any net.Conn.
-func TestDeadline(t *testing.T) {
-	on(t, func(x *box) {
-		c := x.dial(x.server(echo))
-		must(x.t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			x.t.Errorf("%v", err)
-		}
-		must(x.t, c.SetReadDeadline(time.Time{}))
-		_, err := io.WriteString(c, "x")
-		must(x.t, err)
-		_, err = io.ReadFull(c, make([]byte, 1))
-		must(x.t, err)
-		must(x.t, c.Close())
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-			x.t.Errorf("%v", err)
 		}
 	})
 }

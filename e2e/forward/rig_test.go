@@ -11,9 +11,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
 )
+
+var must = rig.Must
 
 const pythonImage = "workcell/python:3.11" // that `make images` builds
 
@@ -33,13 +36,6 @@ func on(t *testing.T, test func(x *box)) {
 		must(t, err)
 		test(&box{s, t, m, b})
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // listening begins a server's program, and writes its port once it listens.

@@ -3,7 +3,6 @@
 package model
 
 import (
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -16,10 +15,13 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
+
+var must = rig.Must
 
 const (
 	pythonImage = "workcell/python:3.11" // `make images` builds it
@@ -29,13 +31,6 @@ const (
 // on runs a test on each engine, side by side.
 func on(t *testing.T, test func(t *testing.T, d *desk)) {
 	enginetest.On(t, func(t *testing.T, engine string) { test(t, newDesk(t, engine)) })
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // desk is a sandbox whose commands reach a model server through a proxy, and what can be seen from outside.
@@ -107,7 +102,7 @@ func (d *desk) issue(provider string) *model.Lease {
 
 // inside is what programs begin with: ask sends a request with the key of the first argument to the base URL of the second.
 const inside = `
-import json, socket, sys, urllib.error, urllib.request
+import json, sys, urllib.error, urllib.request
 KEY, BASE = sys.argv[1], sys.argv[2]
 def ask(body, path="/v1/messages", key=KEY, timeout=60, **headers):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -116,7 +111,6 @@ def ask(body, path="/v1/messages", key=KEY, timeout=60, **headers):
         with urllib.request.urlopen(request, timeout=timeout) as answer: return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e: return e.code, e.read().decode()
 BODY = {"model": "small", "max_tokens": 100, "messages": [{"role": "user", "content": "six times seven?"}]}
-def host(): return BASE.split("/")[2].split(":")
 `
 
 // python runs a program inside with a lease, and returns what it printed.
@@ -128,13 +122,4 @@ func (d *desk) python(l *model.Lease, provider, code string) string {
 		d.t.Fatalf("%s, exit code %d: %s", res.Status, res.ExitCode, res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())
-}
-
-// answers runs a program that prints JSON.
-func (d *desk) answers(into any, code string) {
-	d.t.Helper()
-	out := d.python(d.lease, "anthropic", code)
-	if err := json.Unmarshal([]byte(out), into); err != nil {
-		d.t.Fatalf("%v: %s", err, out)
-	}
 }
