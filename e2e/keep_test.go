@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there
@@ -69,7 +70,7 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 			if ids[0] != ids[1] {
 				t.Errorf("sandboxes %v", ids)
 			}
-			if out := runCLI(t, bin, env, "sessions", "rm", "--all", "--backend", engine); out.code != 0 {
+			if out := runCLI(t, bin, env, "sessions", "rm", "--all", "--backend", engine); out.Code != 0 {
 				t.Errorf("%+v", out)
 			}
 		})
@@ -77,12 +78,12 @@ sandbox: {mode: executor, session: user, keep: workspace, executor: {command: cl
 }
 
 // decode reads what a command printed as JSON.
-func decode(t *testing.T, out outcome, v any) {
+func decode(t *testing.T, out rig.Result, v any) {
 	t.Helper()
-	if out.code != 0 {
-		t.Fatalf("exit code %d: %s", out.code, out.stderr)
+	if out.Code != 0 {
+		t.Fatalf("exit code %d: %s", out.Code, out.Stderr)
 	}
-	if err := json.Unmarshal([]byte(out.stdout), v); err != nil {
-		t.Fatalf("%v: %s", err, out.stdout)
+	if err := json.Unmarshal([]byte(out.Stdout), v); err != nil {
+		t.Fatalf("%v: %s", err, out.Stdout)
 	}
 }

@@ -83,22 +83,22 @@ func (s spine) run(t *testing.T, bin, engine string, c *collector) (result, *jae
 		"run", "examples/workflows/" + s.workflow + ".yaml", "-o", "json", "--backend", engine,
 		"--model", "scripted/examples/workflows/scripts/" + s.workflow + ".yaml",
 	}, mapping...)...)
-	if out.code != 0 {
-		t.Fatalf("exit code %d\n%s\n%s", out.code, out.stderr, out.stdout)
+	if out.Code != 0 {
+		t.Fatalf("exit code %d\n%s\n%s", out.Code, out.Stderr, out.Stdout)
 	}
 	var printed struct {
 		RunID string `json:"run_id"`
 		result
 	}
-	if err := json.Unmarshal([]byte(out.stdout), &printed); err != nil {
-		t.Fatalf("standard output is not one JSON value: %v\n%s", err, out.stdout)
+	if err := json.Unmarshal([]byte(out.Stdout), &printed); err != nil {
+		t.Fatalf("standard output is not one JSON value: %v\n%s", err, out.Stdout)
 	}
 	if printed.Outcome != "succeeded" {
 		t.Errorf("outcome %q", printed.Outcome)
 	}
-	match := regexp.MustCompile(`trace: ([0-9a-f]{32})`).FindStringSubmatch(out.stderr)
+	match := regexp.MustCompile(`trace: ([0-9a-f]{32})`).FindStringSubmatch(out.Stderr)
 	if match == nil {
-		t.Fatalf("no trace id on standard error:\n%s", out.stderr)
+		t.Fatalf("no trace id on standard error:\n%s", out.Stderr)
 	}
 	tree := c.wait(t, match[1])
 	checkTree(t, tree, printed.RunID, engine)

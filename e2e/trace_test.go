@@ -24,7 +24,7 @@ func TestJaeger(t *testing.T) {
 		t.Parallel()
 		state := []string{"XDG_STATE_HOME=" + t.TempDir()}
 		run, id := debugAndFix(t, bin, state)
-		doc := runCLI(t, bin, state, "runs", "trace", run, "-o", "json").stdout
+		doc := runCLI(t, bin, state, "runs", "trace", run, "-o", "json").Stdout
 		resp, err := http.Post("http://"+jaeger.OTLPHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
 		if err != nil {
 			t.Fatal(err)
@@ -47,10 +47,10 @@ func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
 	var printed struct {
 		RunID string `json:"run_id"`
 	}
-	if err := json.Unmarshal([]byte(out.stdout), &printed); err != nil || out.code != 0 {
-		t.Fatalf("exit code %d, %v\n%s", out.code, err, out.stderr)
+	if err := json.Unmarshal([]byte(out.Stdout), &printed); err != nil || out.Code != 0 {
+		t.Fatalf("exit code %d, %v\n%s", out.Code, err, out.Stderr)
 	}
-	text := runCLI(t, bin, state, "runs", "trace", printed.RunID).stdout
+	text := runCLI(t, bin, state, "runs", "trace", printed.RunID).Stdout
 	match := regexp.MustCompile(`^trace ([0-9a-f]{32}): `).FindStringSubmatch(text)
 	if match == nil {
 		t.Fatalf("no trace:\n%s", text)

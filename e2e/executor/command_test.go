@@ -3,7 +3,6 @@
 package executor
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/llmmock"
+	shared "github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // machine is a state directory with a workflow of one agent, which is a coding agent, and the command that runs it.
@@ -82,29 +82,14 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	if engine == "" {
 		engine = "docker"
 	}
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "WORKCELL_STATE_DIR=" + m.path("state"), "WORKCELL_BACKEND=" + engine, "WORKCELL_REAPER=off",
-		"WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml"), "ANTHROPIC_BASE_URL=" + m.model, "ANTHROPIC_API_KEY=" + operatorsKey,
-	}
-	for _, v := range os.Environ() {
-		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
+	cmd.Env = append(shared.Environ(),
+		"HOME="+m.dir, "WORKCELL_STATE_DIR="+m.path("state"), "WORKCELL_BACKEND="+engine, "WORKCELL_REAPER=off",
+		"WORKCELL_HOST_TOOLS="+m.path("host-tools.yaml"), "ANTHROPIC_BASE_URL="+m.model, "ANTHROPIC_API_KEY="+operatorsKey)
 	return cmd
 }
 
 // run runs the command to its end.
-func (m *machine) run(args ...string) (string, error) {
-	cmd := m.command(args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("workcell %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
-	}
-	return string(out), err
-}
+func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
 
 func (m *machine) read(v any, args ...string) {
 	m.t.Helper()

@@ -98,7 +98,7 @@ func TestKilledAgentContinues(t *testing.T) {
 			}
 			p := h.start(t, args...)
 			time.Sleep(time.Duration(random.Int64N(int64(whole)))) // the moment is what is tested
-			p.kill()
+			p.Kill()
 			f.inject(1)
 			if !resume {
 				latest := h.latest(t).ID
@@ -107,7 +107,7 @@ func TestKilledAgentContinues(t *testing.T) {
 				}
 				id = latest
 			}
-			if strings.Contains(p.text(), "continues after turn") {
+			if strings.Contains(p.Text(), "continues after turn") {
 				continued++
 			}
 			var r agentRun
@@ -199,9 +199,9 @@ func TestKilledAgentsSandbox(t *testing.T) {
 				must(t, os.WriteFile(filepath.Join(dir, "worker.prompt"), []byte("---\nsandbox: {mode: code, session: "+c.session+"}\n---\nWork.\n"), 0o600))
 				must(t, os.WriteFile(filepath.Join(dir, "script.yaml"), []byte(script), 0o600))
 				p := h.start(t, "run", file, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
-				p.await(t, "work", "agent", "worker")
+				p.Await(t, "work", "agent", "worker")
 				h.inSandbox(t, "test -e first")
-				p.kill()
+				p.Kill()
 				id := h.latest(t).ID
 				if c.remove != nil {
 					var list []struct{ ID string }
@@ -216,8 +216,8 @@ func TestKilledAgentsSandbox(t *testing.T) {
 					t.Errorf("the agent did not read %q:\n%s", c.notice, journal)
 				}
 				h.inSandbox(t, "touch go2")
-				if code := p.wait(); code != 0 {
-					t.Fatalf("exit code %d\n%s", code, p.text())
+				if code := p.Wait(); code != 0 {
+					t.Fatalf("exit code %d\n%s", code, p.Text())
 				}
 				var r agentRun
 				h.read(t, &r, "runs", "show", id)

@@ -39,7 +39,7 @@ func TestKilledAttempts(t *testing.T) {
 			for range 3 {
 				p := h.start(t, args...)
 				time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the moment is what is tested
-				p.kill()
+				p.Kill()
 				f.inject(1)
 				if r = h.latest(t); r.State != "interrupted" {
 					break

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -60,13 +61,10 @@ func TestCycles(t *testing.T) {
 		h.named(t)
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", cyclesVariable, h.engine, n, h.state))
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
+		out, err := rig.Output(cmd)
+		must(t, err)
 		var c cycled
-		if err = errors.Join(err, json.Unmarshal(out, &c)); err != nil {
-			t.Fatalf("%v\n%s", err, stderr.String())
-		}
+		must(t, json.Unmarshal([]byte(out), &c))
 		f.inject(n)
 		for _, what := range c.Lost {
 			f.lose(t, "%s", what)

@@ -64,15 +64,15 @@ func (h *host) killedAt(t *testing.T, moment func(run string) bool, args ...stri
 	p := h.start(t, args...)
 	for {
 		select {
-		case <-p.ended:
-			t.Logf("it was not seen:\n%s", p.text())
+		case <-p.Ended:
+			t.Logf("it was not seen:\n%s", p.Text())
 			return false
 		default:
 		}
 		now, _ := filepath.Glob(filepath.Join(h.state, "runs", "run_*"))
 		for _, run := range now {
 			if !slices.Contains(before, run) && moment(run) {
-				p.kill()
+				p.Kill()
 				return true
 			}
 		}

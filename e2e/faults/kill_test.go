@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // steps is a workflow whose steps write their names to a file of the sandbox. The second one waits for ever, unless it
@@ -84,12 +86,12 @@ func TestKilledRunIsResumed(t *testing.T) {
 			on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
 				p := h.start(t, "run", workflow(t, steps))
 				if moment == nil {
-					p.await(t, "two", "exec")
+					p.Await(t, "two", "exec")
 					h.inSandbox(t, "test -e pid")
 				} else {
-					p.await(t, moment...)
+					p.Await(t, moment...)
 				}
-				p.kill()
+				p.Kill()
 				faultOf("SIGKILL of a run, "+name, h.engine).inject(1)
 				h.resumes(t)
 			})
@@ -103,7 +105,7 @@ func (h *host) inSandbox(t *testing.T, command string) {
 	eventually(t, command, func() bool {
 		var list []struct{ ID string }
 		h.read(t, &list, "sessions", "ls")
-		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c", command).code == 0
+		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c", command).Code == 0
 	})
 }
 
@@ -118,13 +120,13 @@ func (h *host) resumes(t *testing.T) {
 	p := h.start(t, "runs", "resume", before.ID)
 	done := before.finished()
 	if !slices.Contains(done, "two") && !h.waited(t, p, before.ID) {
-		p.kill()
+		p.Kill()
 		before = h.latest(t)
 		done = before.finished()
 		p = h.start(t, "runs", "resume", before.ID)
 	}
-	if code := p.wait(); code != 0 {
-		t.Fatalf("resume: exit code %d\n%s", code, p.text())
+	if code := p.Wait(); code != 0 {
+		t.Fatalf("resume: exit code %d\n%s", code, p.Text())
 	}
 	after := h.show(t, before.ID)
 	if after.State != "succeeded" {
@@ -152,21 +154,21 @@ func (h *host) resumes(t *testing.T) {
 }
 
 // waited reports whether a resumed run has been through the second step's wait, once it is known.
-func (h *host) waited(t *testing.T, p *process, id string) (been bool) {
+func (h *host) waited(t *testing.T, p *rig.Process, id string) (been bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
-		ended := p.exited() // asked first: what it did until then is in the journal
+		ended := p.Exited() // asked first: what it did until then is in the journal
 		if been = slices.Contains(h.show(t, id).finished(), "two"); been {
 			return true
 		}
 		if ended {
-			t.Fatalf("it ended:\n%s", p.text())
+			t.Fatalf("it ended:\n%s", p.Text())
 		}
 		var list []struct{ ID string }
 		h.read(t, &list, "sessions", "ls")
 		// pid is there when it waits now, and also when an earlier process was killed while it did: then it ends by itself.
 		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c",
-			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").code == 0 && strings.Contains(p.text(), "two")
+			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").Code == 0 && strings.Contains(p.Text(), "two")
 	})
 	return been
 }
@@ -180,7 +182,7 @@ func TestKilledAtRandom(t *testing.T) {
 		for round := range laps(6) {
 			p := h.start(t, "run", workflow(t, steps))
 			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
-			p.kill()
+			p.Kill()
 			f.inject(1)
 			r := h.latest(t)
 			if r.State == "interrupted" {
@@ -227,9 +229,9 @@ func TestKilledAtItsEnd(t *testing.T) {
 		random := chance(t)
 		for range laps(4) {
 			p := h.start(t, "run", workflow(t, ending))
-			p.await(t, "last", "exec")
+			p.Await(t, "last", "exec")
 			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
-			p.kill()
+			p.Kill()
 			f.inject(1)
 			if r := h.latest(t); r.State == "interrupted" {
 				h.ok(t, "runs", "cancel", r.ID)

@@ -4,22 +4,19 @@
 package faults
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/commandtest"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 )
 
@@ -98,15 +95,8 @@ func on(t *testing.T, engines []string, test func(t *testing.T, h *host)) {
 
 func (h *host) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Dir(h.state), "WORKCELL_STATE_DIR=" + h.state,
-		"WORKCELL_BACKEND=" + h.engine, "WORKCELL_IMAGE_MAP=" + images,
-	}
-	for _, v := range os.Environ() {
-		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
+	cmd.Env = append(rig.Environ(), "HOME="+filepath.Dir(h.state), "WORKCELL_STATE_DIR="+h.state,
+		"WORKCELL_BACKEND="+h.engine, "WORKCELL_IMAGE_MAP="+images)
 	if h.reaps {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	} else {
@@ -115,123 +105,28 @@ func (h *host) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// result is how a command ended.
-type result struct {
-	code           int
-	stdout, stderr string
+func (h *host) run(t *testing.T, args ...string) rig.Result {
+	t.Helper()
+	return rig.Run(t, h.command(args...))
 }
 
-// run runs the command to its end.
-func (h *host) run(t *testing.T, args ...string) result {
+func (h *host) start(t *testing.T, args ...string) *rig.Process {
 	t.Helper()
-	cmd := h.command(args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
-	}
-	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return rig.Start(t, h.command(args...))
 }
 
 // ok runs the command, which must succeed, and returns its standard output.
 func (h *host) ok(t *testing.T, args ...string) string {
 	t.Helper()
-	res := h.run(t, args...)
-	if res.code != 0 {
-		t.Fatalf("workcell %s: exit code %d\n%s%s", strings.Join(args, " "), res.code, res.stdout, res.stderr)
-	}
-	return res.stdout
+	out, err := rig.Output(h.command(args...))
+	must(t, err)
+	return out
 }
 
 // read runs the command with -o json and decodes what it prints.
 func (h *host) read(t *testing.T, v any, args ...string) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(h.ok(t, append(args, "-o", "json")...)), v); err != nil {
-		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
-	}
-}
-
-// process is a command under way.
-type process struct {
-	cmd   *exec.Cmd
-	lines chan string   // of its standard error
-	ended chan struct{} // closed when it has closed its standard error
-
-	mu  sync.Mutex // guards log
-	log []string
-}
-
-// start starts the command. It is killed at the end of the test if it still runs.
-func (h *host) start(t *testing.T, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: h.command(args...), lines: make(chan string, 1000), ended: make(chan struct{})}
-	stderr, err := p.cmd.StderrPipe()
-	if err == nil {
-		err = p.cmd.Start()
-	}
-	must(t, err)
-	go func() {
-		defer close(p.lines)
-		for s := bufio.NewScanner(stderr); s.Scan(); {
-			p.mu.Lock()
-			p.log = append(p.log, s.Text())
-			p.mu.Unlock()
-			p.lines <- s.Text()
-		}
-		_, _ = io.Copy(io.Discard, stderr) // what is no line
-		close(p.ended)
-	}()
-	t.Cleanup(p.kill)
-	return p
-}
-
-// await waits for a line with these words, one after the other.
-func (p *process) await(t *testing.T, words ...string) {
-	t.Helper()
-	timeout := time.After(patience)
-	for {
-		select {
-		case line, ok := <-p.lines:
-			if !ok {
-				t.Fatalf("it ended before it said %q:\n%s", words, p.text())
-			}
-			if strings.Contains(" "+strings.Join(strings.Fields(line), " ")+" ", " "+strings.Join(words, " ")+" ") {
-				return
-			}
-		case <-timeout:
-			t.Fatalf("it does not say %q:\n%s", words, p.text())
-		}
-	}
-}
-
-// exited reports whether the process has ended, or is about to.
-func (p *process) exited() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-func (p *process) text() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.log, "\n")
-}
-
-// kill ends the process without warning. It may be called twice, also when it has ended.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-// wait waits for the end of the process and returns its exit code.
-func (p *process) wait() int {
-	for range p.lines { // Wait closes the pipe
-	}
-	_ = p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
+	must(t, json.Unmarshal([]byte(h.ok(t, append(args, "-o", "json")...)), v))
 }
 
 // instance returns the id that marks everything of the host on its engine.

@@ -13,7 +13,7 @@ func TestKilledPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			on(t, engines(), func(t *testing.T, h *host) {
 				p := h.start(t, "mcp", "--transport", "http", "--listen", "127.0.0.1:0", "--pool", "debian:bookworm-slim=3")
-				p.await(t, "serving", "MCP")
+				p.Await(t, "serving", "MCP")
 				ready := func() (n int) {
 					var list []struct{ State string }
 					h.read(t, &list, "sessions", "ls")
@@ -25,7 +25,7 @@ func TestKilledPool(t *testing.T) {
 					return n
 				}
 				eventually(t, "sandboxes are ready", func() bool { n := ready(); return n == 3 || n > 0 && !whole })
-				p.kill()
+				p.Kill()
 				h.ok(t, "sessions", "ls")
 				began := time.Now()
 				h.nothingLeft(t)

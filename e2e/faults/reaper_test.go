@@ -63,13 +63,13 @@ func TestReaper(t *testing.T) {
 		for lap := range laps(1) {
 			p := h.start(t, "run", workflow(t, lingering))
 			if lap == 0 {
-				p.await(t, "second", "exec")
+				p.Await(t, "second", "exec")
 				h.isDetached(t, h.watched(t))
 			} else {
 				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
 			}
-			must(t, syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL))
-			p.kill()
+			must(t, syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL))
+			p.Kill()
 			f.inject(1)
 			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
 				continue // it had not begun

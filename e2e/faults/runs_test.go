@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	_ "modernc.org/sqlite" // to write what a newer version would
+
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // TestCancelledFromOutside: a run of a living process is asked to stop, and takes its sandbox along.
@@ -22,12 +24,12 @@ func TestCancelledFromOutside(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		p := h.waiting(t, workflow(t, steps))
 		r := h.latest(t)
-		if res := h.run(t, "runs", "resume", r.ID); res.code != 7 || !strings.Contains(res.stderr, "running in another process") {
-			t.Errorf("resume of a living run: exit code %d\n%s", res.code, res.stderr)
+		if res := h.run(t, "runs", "resume", r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "running in another process") {
+			t.Errorf("resume of a living run: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		h.ok(t, "runs", "cancel", r.ID[:12])
-		if code := p.wait(); code != 1 {
-			t.Errorf("the cancelled run's exit code is %d\n%s", code, p.text())
+		if code := p.Wait(); code != 1 {
+			t.Errorf("the cancelled run's exit code is %d\n%s", code, p.Text())
 		}
 		if r = h.show(t, r.ID); r.State != "cancelled" {
 			t.Errorf("the cancelled run is %s", r.State)
@@ -36,12 +38,12 @@ func TestCancelledFromOutside(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 		for _, what := range []string{"cancel", "resume"} {
-			if res := h.run(t, "runs", what, r.ID); res.code != 7 || !strings.Contains(res.stderr, "has finished: cancelled") {
-				t.Errorf("%s of a run that has finished: exit code %d\n%s", what, res.code, res.stderr)
+			if res := h.run(t, "runs", what, r.ID); res.Code != 7 || !strings.Contains(res.Stderr, "has finished: cancelled") {
+				t.Errorf("%s of a run that has finished: exit code %d\n%s", what, res.Code, res.Stderr)
 			}
 		}
-		if res := h.run(t, "runs", "show", "run_nobody"); res.code != 6 {
-			t.Errorf("an unknown run: exit code %d\n%s", res.code, res.stderr)
+		if res := h.run(t, "runs", "show", "run_nobody"); res.Code != 6 {
+			t.Errorf("an unknown run: exit code %d\n%s", res.Code, res.Stderr)
 		}
 	})
 }
@@ -50,11 +52,11 @@ func TestCancelledFromOutside(t *testing.T) {
 func TestOneResumes(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, steps)
-		h.waiting(t, file).kill()
+		h.waiting(t, file).Kill()
 		id := h.latest(t).ID
 		must(t, os.WriteFile(file, []byte(strings.Replace(steps, "cat log", "cat log log", 1)), 0o600))
-		if res := h.run(t, "runs", "resume", id); res.code != 3 || !strings.Contains(res.stderr, "has changed") {
-			t.Errorf("resume with a changed file: exit code %d\n%s", res.code, res.stderr)
+		if res := h.run(t, "runs", "resume", id); res.Code != 3 || !strings.Contains(res.Stderr, "has changed") {
+			t.Errorf("resume with a changed file: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		must(t, os.WriteFile(file, []byte(steps), 0o600))
 		codes := make([]int, 4)
@@ -79,10 +81,10 @@ func TestOneResumes(t *testing.T) {
 }
 
 // waiting starts a run of steps and waits until its second step does.
-func (h *host) waiting(t *testing.T, file string) *process {
+func (h *host) waiting(t *testing.T, file string) *rig.Process {
 	t.Helper()
 	p := h.start(t, "run", file)
-	p.await(t, "two", "exec")
+	p.Await(t, "two", "exec")
 	h.inSandbox(t, "test -e pid")
 	return p
 }
@@ -91,18 +93,18 @@ func (h *host) waiting(t *testing.T, file string) *process {
 func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {idle_timeout: 1s}}", 1)
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		h.waiting(t, workflow(t, impatient)).kill()
+		h.waiting(t, workflow(t, impatient)).Kill()
 		h.inSandbox(t, "kill -- -$(cat pid)") // a sandbox in which a process runs is not idle
 		id := h.latest(t).ID
 		h.nothingLeft(t)
 		res := h.run(t, "runs", "resume", id)
-		if res.code != 6 || !strings.Contains(res.stderr, "are gone") || !strings.Contains(res.stderr, "--fresh-sandbox") {
-			t.Errorf("resume without the sandbox: exit code %d\n%s", res.code, res.stderr)
+		if res.Code != 6 || !strings.Contains(res.Stderr, "are gone") || !strings.Contains(res.Stderr, "--fresh-sandbox") {
+			t.Errorf("resume without the sandbox: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		p := h.start(t, "runs", "resume", id, "--fresh-sandbox")
-		p.await(t, "one", "already completed")
+		p.Await(t, "one", "already completed")
 		h.inSandbox(t, "test -e pid && ! grep one log")
-		p.kill()
+		p.Kill()
 		h.ok(t, "runs", "cancel", id)
 		if left := h.left(t); len(left) > 0 {
 			t.Errorf("left: %v", left)
@@ -135,12 +137,12 @@ steps:
 			must(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600))
 		}
 		p := h.start(t, "run", file, "--model", "scripted/"+script)
-		p.await(t, "wait", "exec")
+		p.Await(t, "wait", "exec")
 		h.inSandbox(t, "test -d waited")
-		p.kill()
+		p.Kill()
 		id := h.latest(t).ID
-		if res := h.run(t, "runs", "resume", id); res.code != 0 {
-			t.Errorf("resume: exit code %d\n%s", res.code, res.stderr)
+		if res := h.run(t, "runs", "resume", id); res.Code != 0 {
+			t.Errorf("resume: exit code %d\n%s", res.Code, res.Stderr)
 		}
 		h.nothingLeft(t)
 	})
@@ -154,9 +156,9 @@ func TestAgentsGoOn(t *testing.T) {
 		examples := filepath.Join(root, "examples", "workflows")
 		p := h.start(t, "run", filepath.Join(examples, "debug-and-fix.yaml"),
 			"--model", "scripted/"+filepath.Join(examples, "scripts", "debug-and-fix.yaml"))
-		p.await(t, "fix", "ok")
-		p.await(t, "fix", "ok")
-		p.kill()
+		p.Await(t, "fix", "ok")
+		p.Await(t, "fix", "ok")
+		p.Kill()
 		id := h.latest(t).ID
 		var out struct {
 			Outcome string `json:"outcome"`
@@ -203,8 +205,8 @@ func TestSpoiledState(t *testing.T) {
 					{"run", workflow(t, steps)}, {"runs", "ls"}, {"sessions", "open", "--name", "another"},
 				} {
 					res := h.run(t, args...)
-					if res.code != 1 || !strings.Contains(res.stderr, "state file") || !strings.Contains(res.stderr, "workcell: hint: ") {
-						t.Errorf("workcell %s: exit code %d\n%s", args[0], res.code, res.stderr)
+					if res.Code != 1 || !strings.Contains(res.Stderr, "state file") || !strings.Contains(res.Stderr, "workcell: hint: ") {
+						t.Errorf("workcell %s: exit code %d\n%s", args[0], res.Code, res.Stderr)
 					}
 				}
 				if out := h.ok(t, "sessions", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
@@ -237,12 +239,12 @@ func TestGarbage(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		named := strings.TrimSpace(h.ok(t, "sessions", "open", "--name", "box"))
 		alive, dead := h.start(t, "run", workflow(t, steps)), h.start(t, "run", workflow(t, steps))
-		alive.await(t, "two", "exec")
-		dead.await(t, "two", "exec")
-		dead.kill()
+		alive.Await(t, "two", "exec")
+		dead.Await(t, "two", "exec")
+		dead.Kill()
 		kept := h.start(t, "run", workflow(t, "id: kept\nsandbox: {runtime: bash}\nsteps: [{id: a, type: exec, command: 'true'}]\n"), "--keep")
-		if code := kept.wait(); code != 0 {
-			t.Fatalf("exit code %d\n%s", code, kept.text())
+		if code := kept.Wait(); code != 0 {
+			t.Fatalf("exit code %d\n%s", code, kept.Text())
 		}
 		type garbage struct {
 			ID, Why string
@@ -282,11 +284,11 @@ func TestGarbage(t *testing.T) {
 		if len(list) != 2 { // the named one and the living run's
 			t.Errorf("sandboxes after gc: %v", list)
 		}
-		if err := alive.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := alive.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		if code := alive.wait(); code != 143 {
-			t.Errorf("the living run's exit code is %d\n%s", code, alive.text())
+		if code := alive.Wait(); code != 143 {
+			t.Errorf("the living run's exit code is %d\n%s", code, alive.Text())
 		}
 	})
 }

@@ -2,7 +2,6 @@ package hosttools
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
+	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 )
@@ -97,29 +97,14 @@ func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 func (m *machine) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(m.binary, args...)
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "WORKCELL_STATE_DIR=" + m.path("state"),
-		"WORKCELL_BACKEND=" + m.engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS=" + m.path("host-tools.yaml"),
-	}
-	for _, v := range os.Environ() {
-		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
+	cmd.Env = append(shared.Environ(),
+		"HOME="+m.dir, "WORKCELL_STATE_DIR="+m.path("state"),
+		"WORKCELL_BACKEND="+m.engine, "WORKCELL_REAPER=off", "WORKCELL_HOST_TOOLS="+m.path("host-tools.yaml"))
 	return cmd
 }
 
 // run runs the command to its end.
-func (m *machine) run(args ...string) (string, error) {
-	cmd := m.command(args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("workcell %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
-	}
-	return string(out), err
-}
+func (m *machine) run(args ...string) (string, error) { return shared.Output(m.command(args...)) }
 
 func (m *machine) read(v any, args ...string) {
 	m.t.Helper()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/porttest"
 )
 
@@ -50,14 +51,9 @@ func Start(t testing.TB, root string) *Jaeger {
 
 func build(t testing.TB, root string) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(root, "hack", "tool.sh"), "jaeger")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("jaegertest: hack/tool.sh jaeger: %v: %s", err, stderr.Bytes())
-	}
-	return strings.TrimSpace(string(out))
+	out, err := rig.Output(exec.Command(filepath.Join(root, "hack", "tool.sh"), "jaeger"))
+	rig.Must(t, err)
+	return strings.TrimSpace(out)
 }
 
 func start(t testing.TB, binary, config string) (*Jaeger, error) {

@@ -2,7 +2,6 @@
 package npmtest
 
 import (
-	"bytes"
 	"cmp"
 	"os"
 	"os/exec"
@@ -10,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/rig"
 )
 
 // Tools returns a Node.js and the folder with the packages of hack/mcp, which are installed where that was not done. It is
@@ -18,14 +19,9 @@ func Tools(t *testing.T) (node, modules string) {
 	t.Helper()
 	script := filepath.Join("..", "..", "hack", "tool.sh")
 	run := func(what string) string {
-		cmd := exec.Command(script, what)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%s %s: %v: %s", script, what, err, stderr.Bytes())
-		}
-		return strings.TrimSpace(string(out))
+		out, err := rig.Output(exec.Command(script, what))
+		rig.Must(t, err)
+		return strings.TrimSpace(out)
 	}
 	return run("node"), filepath.Join(run("npm"), "node_modules")
 }

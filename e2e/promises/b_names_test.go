@@ -162,8 +162,8 @@ func TestB4Terminal(t *testing.T) {
 		{"validate", file}, {"run", file}, {"agent", "run", file}, {evil},
 	} {
 		res := workcell(t, state, nil, args...)
-		if res.code == 0 || strings.ContainsAny(res.stderr+res.stdout, "\x1b\x07") || strings.Contains(res.stderr+res.stdout, "\x9b") {
-			t.Errorf("%q: exit code %d, printed %q %q", args, res.code, res.stdout, res.stderr)
+		if res.Code == 0 || strings.ContainsAny(res.Stderr+res.Stdout, "\x1b\x07") || strings.Contains(res.Stderr+res.Stdout, "\x9b") {
+			t.Errorf("%q: exit code %d, printed %q %q", args, res.Code, res.Stdout, res.Stderr)
 		}
 	}
 }

@@ -68,8 +68,8 @@ func TestE3CommandLineEnv(t *testing.T) {
 	state := w.stateDir(t, w.instance)
 	env := []string{"SECRET_TOKEN=canary", "WANTED=yes"}
 	res := workcell(t, state, env, "sessions", "exec", "-e", "WANTED", "-e", "GIVEN=too", w.user.s.ID(), "--", "env")
-	if res.code != 0 || strings.Contains(res.stdout, "canary") || strings.Contains(res.stdout, hostCanary) ||
-		!strings.Contains(res.stdout, "WANTED=yes\n") || !strings.Contains(res.stdout, "GIVEN=too\n") {
+	if res.Code != 0 || strings.Contains(res.Stdout, "canary") || strings.Contains(res.Stdout, hostCanary) ||
+		!strings.Contains(res.Stdout, "WANTED=yes\n") || !strings.Contains(res.Stdout, "GIVEN=too\n") {
 		t.Errorf("%+v", res)
 	}
 	if got := w.user.ok(t, toolspec.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {

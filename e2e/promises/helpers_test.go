@@ -3,7 +3,6 @@
 package promises
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"encoding/base64"
@@ -12,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -365,22 +363,8 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 	return cmd
 }
 
-// result is how a command ended.
-type result struct {
-	code           int
-	stdout, stderr string
-}
-
 // workcell runs the command line to its end.
-func workcell(t testing.TB, state string, env []string, args ...string) result {
+func workcell(t testing.TB, state string, env []string, args ...string) rig.Result {
 	t.Helper()
-	cmd := command(t, state, env, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
-	}
-	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return rig.Run(t, command(t, state, env, args...))
 }

@@ -99,7 +99,7 @@ func TestL1DownAtStart(t *testing.T) {
 			t.Run(name+" "+strings.Join(args, " "), func(t *testing.T) {
 				t.Parallel()
 				res := workcell(t, w.stateDir(t, w.instance), []string{environ}, args...)
-				if res.code != 5 || strings.Contains(res.stderr, "goroutine ") || !strings.Contains(res.stderr+res.stdout, "engine") {
+				if res.Code != 5 || strings.Contains(res.Stderr, "goroutine ") || !strings.Contains(res.Stderr+res.Stdout, "engine") {
 					t.Errorf("%+v", res)
 				}
 			})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -131,14 +132,14 @@ func TestO1Run(t *testing.T) {
 	workflow, script := secretFiles(t)
 	collector, traces := newCollector(t)
 	instance := w.instance + session.NewID()
-	var res result
+	var res rig.Result
 	var described string
 	for range 5 { // a busy engine may not describe the sandbox while it is there
 		stop := inspectAll(t, instance)
 		res = workcell(t, w.stateDir(t, instance), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "OTEL_BSP_SCHEDULE_DELAY=100"},
 			"run", workflow, "--model", "scripted/"+script, "--input", "secret="+canary+"-input")
 		described = stop()
-		if res.code != 0 || !strings.Contains(res.stdout, "done") {
+		if res.Code != 0 || !strings.Contains(res.Stdout, "done") {
 			t.Fatalf("%+v", res)
 		}
 		if strings.Contains(described, instance) {
@@ -156,8 +157,8 @@ func TestO1Run(t *testing.T) {
 	}
 	leak(t, "the exported traces", spans)
 	leak(t, "the engine's description", described)
-	leak(t, "standard error", res.stderr)
-	leak(t, "standard output", res.stdout)
+	leak(t, "standard error", res.Stderr)
+	leak(t, "standard output", res.Stdout)
 	nothingLeft(t, instance)
 }
 
@@ -184,10 +185,10 @@ func TestO1CommandLine(t *testing.T) {
 			described = stop()
 		}
 		res := workcell(t, state, env, append([]string{"sessions"}, c.args...)...)
-		if res.code != c.code {
+		if res.Code != c.code {
 			t.Errorf("sessions %s: %+v", c.args[0], res)
 		}
-		leak(t, "what sessions "+c.args[0]+" prints", res.stdout+res.stderr)
+		leak(t, "what sessions "+c.args[0]+" prints", res.Stdout+res.Stderr)
 	}
 	leak(t, "the exported traces", traces.String())
 	leak(t, "the engine's description", described)
@@ -199,7 +200,7 @@ func TestO1CommandLine(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + canary, "GEMINI_API_KEY=" + canary,
 	} {
 		res := workcell(t, state, []string{variable, "WORKCELL_DEBUG=1", "OTEL_EXPORTER_OTLP_TIMEOUT=500"}, "sessions", "ls")
-		leak(t, variable[:20], res.stdout+res.stderr)
+		leak(t, variable[:20], res.Stdout+res.Stderr)
 	}
 	nothingLeft(t, instance)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -91,16 +92,16 @@ input: {type: object, properties: {name: {type: string}}}
 	if got := here.ok(t, "runs", "diff", id); !strings.Contains(got, "+more") {
 		t.Errorf("the patch is %q", got)
 	}
-	if res := here.run(t, "runs", "apply", id); res.code != 2 || !strings.Contains(res.stderr, "workcell runs apply "+id+" DIR") {
-		t.Errorf("applied to where the database says: exit code %d\n%s", res.code, res.stderr)
+	if res := here.run(t, "runs", "apply", id); res.Code != 2 || !strings.Contains(res.Stderr, "workcell runs apply "+id+" DIR") {
+		t.Errorf("applied to where the database says: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	here.ok(t, "runs", "apply", id, filepath.Join(dir, "project"))
 	if got, err := os.ReadFile(filepath.Join(dir, "project", "given")); string(got) != "of the project\nmore\n" {
 		t.Errorf("applied: %q, %v", got, err)
 	}
 	here.ok(t, "runs", "rm", id)
-	if res := here.run(t, "runs", "logs", id); res.code != 6 {
-		t.Errorf("the log of a run that was removed: exit code %d\n%s", res.code, res.stdout)
+	if res := here.run(t, "runs", "logs", id); res.Code != 6 {
+		t.Errorf("the log of a run that was removed: exit code %d\n%s", res.Code, res.Stdout)
 	}
 }
 
@@ -111,8 +112,8 @@ func TestFailedRun(t *testing.T) {
 	there.worker(t)
 	id := here.ok(t, "run", "--detach", file(t, "fails.yaml", "id: fails\nsandbox: {runtime: bash}\nsteps: [{id: bad, type: exec, command: 'echo why >&2; exit 3'}]\n"))
 	res := here.run(t, "runs", "logs", id, "--follow")
-	if res.code != 1 || !strings.Contains(res.stdout, "| why") || !strings.Contains(res.stderr, "failed") {
-		t.Errorf("exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+	if res.Code != 1 || !strings.Contains(res.Stdout, "| why") || !strings.Contains(res.Stderr, "failed") {
+		t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 	}
 }
 
@@ -123,9 +124,9 @@ func TestGracefulEnd(t *testing.T) {
 	w := here.worker(t)
 	id := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
 	here.inTwo(t, id)
-	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
-	if code := w.wait(); code != 0 {
-		t.Errorf("the worker ends with %d\n%s", code, w.text())
+	must(t, w.Cmd.Process.Signal(syscall.SIGTERM))
+	if code := w.Wait(); code != 0 {
+		t.Errorf("the worker ends with %d\n%s", code, w.Text())
 	}
 	if r := there.show(t, id); r.State != "interrupted" {
 		t.Errorf("the run is %s", r.State)
@@ -137,9 +138,9 @@ func TestGracefulEnd(t *testing.T) {
 	}
 	id = here.ok(t, "run", "--detach", file(t, "nap.yaml", strings.ReplaceAll(steps, "sleep 3", "sleep 5")))
 	here.inTwo(t, id)
-	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
-	if code := w.wait(); code != 0 {
-		t.Errorf("the worker with time for its runs ends with %d\n%s", code, w.text())
+	must(t, w.Cmd.Process.Signal(syscall.SIGTERM))
+	if code := w.Wait(); code != 0 {
+		t.Errorf("the worker with time for its runs ends with %d\n%s", code, w.Text())
 	}
 	if checkRun(t, here, id) {
 		t.Error("the run was interrupted though it had the time to end")
@@ -159,7 +160,7 @@ func TestCancelled(t *testing.T) {
 	here.ok(t, "runs", "cancel", running)
 	killed := here.ok(t, "run", "--detach", path)
 	here.inTwo(t, killed)
-	w.kill()
+	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, killed).State == "interrupted" })
 	here.ok(t, "runs", "cancel", killed)
 	there.worker(t)
@@ -168,8 +169,8 @@ func TestCancelled(t *testing.T) {
 			t.Errorf("the run that was cancelled while %s is %s", what, r.State)
 		}
 		here.gone(t, id)
-		if res := here.run(t, "runs", "logs", id, "--follow"); res.code != 1 || !strings.Contains(res.stderr, "cancelled") {
-			t.Errorf("its log: exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+		if res := here.run(t, "runs", "logs", id, "--follow"); res.Code != 1 || !strings.Contains(res.Stderr, "cancelled") {
+			t.Errorf("its log: exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 		}
 	}
 	if r := here.show(t, queued); len(r.Entries) != 2 { // its beginning and its end
@@ -188,19 +189,19 @@ func TestCancelledElsewhere(t *testing.T) {
 	w := there.worker(t)
 	run := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
 	here.inTwo(t, run)
-	w.kill()
+	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, run).State == "interrupted" })
 	res := here.run(t, "runs", "cancel", run, "--wait", "1s")
-	if res.code != 1 || !strings.Contains(res.stderr, "no worker ended run") || !strings.Contains(res.stderr, "on the host of that engine") {
-		t.Errorf("without a worker: exit code %d\n%s", res.code, res.stderr)
+	if res.Code != 1 || !strings.Contains(res.Stderr, "no worker ended run") || !strings.Contains(res.Stderr, "on the host of that engine") {
+		t.Errorf("without a worker: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	if ls := there.ok(t, "sessions", "ls"); !strings.Contains(ls, run[:12]) {
 		t.Errorf("it has removed what it cannot reach:\n%s", ls)
 	}
 	cancel := here.start(t, "runs", "cancel", run)
 	there.worker(t)
-	if code := cancel.wait(); code != 0 {
-		t.Errorf("with a worker there: exit code %d\n%s", code, cancel.text())
+	if code := cancel.Wait(); code != 0 {
+		t.Errorf("with a worker there: exit code %d\n%s", code, cancel.Text())
 	}
 	if r := here.show(t, run); r.State != "cancelled" {
 		t.Errorf("the run is %s", r.State)
@@ -215,13 +216,13 @@ func TestFilesGone(t *testing.T) {
 	w := there.worker(t)
 	id := here.ok(t, "run", "--detach", file(t, "long.yaml", long))
 	here.inTwo(t, id)
-	w.kill()
+	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	here.ok(t, "sessions", "rm", "--all")
 	there.worker(t)
 	res := here.run(t, "runs", "logs", id, "--follow")
-	if res.code != 1 || !strings.Contains(res.stderr, "are gone") {
-		t.Errorf("exit code %d\n%s%s", res.code, res.stdout, res.stderr)
+	if res.Code != 1 || !strings.Contains(res.Stderr, "are gone") {
+		t.Errorf("exit code %d\n%s%s", res.Code, res.Stdout, res.Stderr)
 	}
 	if r := here.show(t, id); r.State != string(workflow.Failed) {
 		t.Errorf("the run is %s", r.State)
@@ -243,8 +244,8 @@ steps:
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
 	tampered(t, here, id, "host_tools", "/none") // which is nothing to this machine
-	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.code != 1 {
-		t.Errorf("exit code %d\n%s", res.code, res.stderr)
+	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
+		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}
 	here.ok(t, "runs", "cancel", id)
 	here.gone(t, id)
@@ -268,26 +269,26 @@ func TestHandedToWorkers(t *testing.T) {
 	here, there := pair(t)
 	project := filepath.Dir(file(t, "given", "given\n"))
 	p := here.start(t, "run", file(t, "long.yaml", long), "--workspace", project)
-	eventually(t, "the run is in its second step", func() bool { return strings.Contains(p.text(), "two ") })
+	eventually(t, "the run is in its second step", func() bool { return strings.Contains(p.Text(), "two ") })
 	var list []shown
 	here.read(t, &list, "runs", "ls")
 	id := list[0].ID
-	if res := here.run(t, "runs", "resume", id, "--detach"); res.code != 7 {
-		t.Errorf("of a living process: exit code %d\n%s", res.code, res.stderr)
+	if res := here.run(t, "runs", "resume", id, "--detach"); res.Code != 7 {
+		t.Errorf("of a living process: exit code %d\n%s", res.Code, res.Stderr)
 	}
-	p.kill()
+	p.Kill()
 	must(t, os.WriteFile(filepath.Join(project, "given"), []byte("changed meanwhile\n"), 0o600))
 	eventually(t, "the process is known to be dead", func() bool { return here.show(t, id).State == "interrupted" })
 	// Only the machine that started the run resumes it, and only as it was started.
 	note := query(t, here.url, noteOf(id, "note"))
-	if res := there.run(t, "runs", "resume", id); res.code != 1 || !strings.Contains(res.stderr, "was not started with this state") {
-		t.Errorf("on another machine: exit code %d\n%s", res.code, res.stderr)
+	if res := there.run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
+		t.Errorf("on another machine: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	for _, key := range []string{"host_tools", "out", "workspace", "workflow", "backend"} {
 		tampered(t, here, id, key, "/x")
 		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
-			if res := here.run(t, args...); res.code != 1 || !strings.Contains(res.stderr, "have changed in the database: "+key+"\n") {
-				t.Errorf("%s: exit code %d\n%s", key, res.code, res.stderr)
+			if res := here.run(t, args...); res.Code != 1 || !strings.Contains(res.Stderr, "have changed in the database: "+key+"\n") {
+				t.Errorf("%s: exit code %d\n%s", key, res.Code, res.Stderr)
 			}
 		}
 		query(t, here.url, noteOf(id, "$note$"+note+"$note$"))
@@ -321,7 +322,7 @@ func TestKilledBeforeItBegan(t *testing.T) {
 		return query(t, here.url, `SELECT (EXISTS (SELECT FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%taken%'))::text`) == "true"
 	})
-	w.kill()
+	w.Kill()
 	must(t, tx.Rollback(t.Context())) // now the dead one has it, or nobody
 	there.worker(t)
 	there.ok(t, "runs", "logs", id, "--follow")
@@ -360,7 +361,7 @@ func goesOn(t *testing.T, url string, away func()) {
 	away()
 	here.ok(t, "runs", "logs", id, "--follow")
 	if checkRun(t, here, id) {
-		t.Errorf("the run was interrupted:\n%s", w.text())
+		t.Errorf("the run was interrupted:\n%s", w.Text())
 	}
 	id = here.ok(t, "run", "--detach", file(t, "short.yaml", steps))
 	here.ok(t, "runs", "logs", id, "--follow")
@@ -389,7 +390,7 @@ func TestDatabaseAway(t *testing.T) {
 					t.Parallel()
 					server := pgtest.NewServer(t)
 					here := newMachine(t, "here", server.URL)
-					var log []*process
+					var log []*rig.Process
 					for range workers {
 						log = append(log, newMachine(t, "here", server.URL).worker(t))
 					}
@@ -412,7 +413,7 @@ func TestDatabaseAway(t *testing.T) {
 					t.Logf("all had ended %v after the outage", time.Since(began).Round(time.Second))
 					if t.Failed() {
 						for _, w := range log {
-							t.Log(w.text())
+							t.Log(w.Text())
 						}
 					}
 				})
@@ -486,13 +487,13 @@ func TestTooLarge(t *testing.T) {
 	}
 	must(t, f.Close())
 	res := here.run(t, "run", "--detach", file(t, "short.yaml", steps), "--workspace", dir)
-	if res.code != 3 || !strings.Contains(res.stderr, "64 MiB") {
-		t.Errorf("exit code %d\n%s", res.code, res.stderr)
+	if res.Code != 3 || !strings.Contains(res.Stderr, "64 MiB") {
+		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}
 	if got := here.ok(t, "runs", "ls", "-o", "json"); got != "[]" {
 		t.Errorf("runs: %s", got)
 	}
-	if n := fmt.Sprint(strings.Count(res.stderr, "\n")); n == "0" {
+	if n := fmt.Sprint(strings.Count(res.Stderr, "\n")); n == "0" {
 		t.Error("there is no hint")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 )
@@ -54,7 +55,7 @@ func planned(t *testing.T) plan {
 // once, no step that has finished is done again, and nothing is left.
 func TestKilledWorkers(t *testing.T) {
 	p, n, continued := planned(t), newNetwork(t, 3), 0
-	workers := make([]*process, len(n.machines))
+	workers := make([]*rig.Process, len(n.machines))
 	for i, m := range n.machines {
 		workers[i] = m.worker(t, "--max-runs", "6")
 	}
@@ -66,10 +67,10 @@ func TestKilledWorkers(t *testing.T) {
 		submitting.Go(func() {
 			for i := first; i < len(ids); i += len(n.machines) {
 				res := m.run(t, "run", "--detach", path)
-				if res.code != 0 {
-					t.Errorf("run --detach on %s: exit code %d\n%s", m.name, res.code, res.stderr)
+				if res.Code != 0 {
+					t.Errorf("run --detach on %s: exit code %d\n%s", m.name, res.Code, res.Stderr)
 				}
-				ids[i] = strings.TrimSpace(res.stdout)
+				ids[i] = strings.TrimSpace(res.Stdout)
 				time.Sleep(max(pause-500*time.Millisecond, 0)) // about what the command takes
 			}
 		})
@@ -77,7 +78,7 @@ func TestKilledWorkers(t *testing.T) {
 	for k := range p.kills {
 		time.Sleep(p.every)
 		i := rand.IntN(len(workers))
-		workers[i].kill()
+		workers[i].Kill()
 		workers[i] = n.machines[i].worker(t, "--max-runs", "6")
 		t.Logf("killed the worker of %s, %d of %d", n.machines[i].name, k+1, p.kills)
 	}
@@ -100,9 +101,9 @@ func TestKilledWorkers(t *testing.T) {
 		t.Error("no run was interrupted")
 	}
 	for i, w := range workers {
-		must(t, w.cmd.Process.Signal(syscall.SIGTERM))
-		if code := w.wait(); code != 0 {
-			t.Errorf("the worker of %s ends with %d\n%s", n.machines[i].name, code, w.text())
+		must(t, w.Cmd.Process.Signal(syscall.SIGTERM))
+		if code := w.Wait(); code != 0 {
+			t.Errorf("the worker of %s ends with %d\n%s", n.machines[i].name, code, w.Text())
 		}
 	}
 	n.nothingLeft(t)

@@ -5,8 +5,6 @@
 package workers
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -79,32 +76,22 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// result is how a command ended.
-type result struct {
-	code           int
-	stdout, stderr string
+func (m *machine) run(t *testing.T, args ...string) rig.Result {
+	t.Helper()
+	return rig.Run(t, m.command(args...))
 }
 
-// run runs a command to its end.
-func (m *machine) run(t *testing.T, args ...string) result {
+func (m *machine) start(t *testing.T, args ...string) *rig.Process {
 	t.Helper()
-	cmd := m.command(args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
-	}
-	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return rig.Start(t, m.command(args...))
 }
 
 // ok runs a command, which must succeed, and returns its standard output without the last line end.
 func (m *machine) ok(t *testing.T, args ...string) string {
 	t.Helper()
-	res := m.run(t, args...)
-	if res.code != 0 {
-		t.Fatalf("workcell %s on %s: exit code %d\n%s%s", strings.Join(args, " "), m.name, res.code, res.stdout, res.stderr)
-	}
-	return strings.TrimSuffix(res.stdout, "\n")
+	out, err := rig.Output(m.command(args...))
+	must(t, err)
+	return strings.TrimSuffix(out, "\n")
 }
 
 // read runs a command with -o json and decodes what it prints.
@@ -125,61 +112,12 @@ func (m *machine) show(t *testing.T, id string) (s shown) {
 	return s
 }
 
-// process is a command under way.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has closed its standard error
-
-	mu  sync.Mutex // guards log
-	log []string
-}
-
-// start starts a command. It is killed at the end of the test if it still runs.
-func (m *machine) start(t *testing.T, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: m.command(args...), done: make(chan struct{})}
-	stderr, err := p.cmd.StderrPipe()
-	if err == nil {
-		err = p.cmd.Start()
-	}
-	must(t, err)
-	go func() {
-		defer close(p.done)
-		for s := bufio.NewScanner(stderr); s.Scan(); {
-			p.mu.Lock()
-			p.log = append(p.log, s.Text())
-			p.mu.Unlock()
-		}
-	}()
-	t.Cleanup(p.kill)
-	return p
-}
-
 // worker starts a worker and waits until it works.
-func (m *machine) worker(t *testing.T, args ...string) *process {
+func (m *machine) worker(t *testing.T, args ...string) *rig.Process {
 	t.Helper()
 	p := m.start(t, append([]string{"worker"}, args...)...)
-	eventually(t, "the worker of "+m.name+" works", func() bool { return strings.Contains(p.text(), "worker started") })
+	eventually(t, "the worker of "+m.name+" works", func() bool { return strings.Contains(p.Text(), "worker started") })
 	return p
-}
-
-func (p *process) text() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.log, "\n")
-}
-
-// kill ends the process without warning. It may be called twice, also when it has ended.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	p.wait()
-}
-
-// wait waits for the end of the process and returns its exit code.
-func (p *process) wait() int {
-	<-p.done // Wait closes the pipe
-	_ = p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
 }
 
 // file writes a file of the test's own and returns its path.
