@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha512"
+	"encoding/base64"
 	"errors"
 	"net"
 	"os"
@@ -19,7 +21,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
 )
@@ -181,11 +182,23 @@ func cachedLayer(t *testing.T, im Image) string {
 	dir := t.TempDir()
 	file := layerFile(dir, im.Layers)
 	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
-	body := archive(t, time.Unix(0, 0), entry{"etc/", "", 0o755}, entry{"etc/x", "->y", 0o777})
+	var body bytes.Buffer
+	l := newLayerWriter(&body, nil)
+	must(t, errors.Join(l.addLink("etc/x", "y"), l.tw.Close()))
 	must(t, os.WriteFile(file, body.Bytes(), 0o644))
-	_, err := tarball.LayerFromFile(file)
-	must(t, err)
 	return dir
+}
+
+// TestIntegrity: a file with another digest than the pinned one is an error.
+func TestIntegrity(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "thing.tgz")
+	must(t, os.WriteFile(file, []byte("thing"), 0o600))
+	sum := sha512.Sum512([]byte("thing"))
+	must(t, checkIntegrity(file, "sha512-"+base64.StdEncoding.EncodeToString(sum[:])))
+	if err := checkIntegrity(file, "sha512-AAAA"); !errors.Is(err, ErrIntegrity) {
+		t.Errorf("another digest: %v, want ErrIntegrity", err)
+	}
 }
 
 // removeNamespace removes a namespace with all that a test put into it.
