@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
@@ -17,11 +16,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/spdx/tools-golang/spdx/v2/common"
-	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
 const billType = types.MediaType("application/spdx+json")
+
+type object = map[string]any
 
 // bill returns what a binary is made of, as the binary itself says: the modules, and the Go that compiled it.
 func (o options) bill(binary string) ([]byte, error) {
@@ -36,45 +35,37 @@ func (o options) bill(binary string) ([]byte, error) {
 	sum := sha256.Sum256(data)
 	digest := hex.EncodeToString(sum[:])
 	main := module(0, info.Main.Path, o.version)
-	main.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: digest}}
-	main.PrimaryPackagePurpose = "APPLICATION"
-	doc := &spdx.Document{
-		SPDXVersion: spdx.Version, DataLicense: spdx.DataLicense, SPDXIdentifier: "DOCUMENT", DocumentName: "workcell " + o.version,
-		DocumentNamespace: "https://" + info.Main.Path + "/spdx/" + digest,
-		CreationInfo: &spdx.CreationInfo{
-			Created: o.created.Format(time.RFC3339), Creators: []common.Creator{{CreatorType: "Tool", Creator: "workcell-hack-images"}},
-		},
-		Packages: []*spdx.Package{main},
-	}
-	relate(doc, "DOCUMENT", common.TypeRelationshipDescribe, main)
+	main["checksums"] = []object{{"algorithm": "SHA256", "checksumValue": digest}}
+	main["primaryPackagePurpose"] = "APPLICATION"
+	packages := []object{main}
+	relationships := []object{relate("SPDXRef-DOCUMENT", "DESCRIBES", main)}
 	for i, m := range append([]*debug.Module{{Path: "stdlib", Version: info.GoVersion}}, info.Deps...) {
 		if m.Replace != nil {
 			m = m.Replace
 		}
 		p := module(i+1, m.Path, m.Version)
-		doc.Packages = append(doc.Packages, p)
-		relate(doc, main.PackageSPDXIdentifier, common.TypeRelationshipDependsOn, p)
+		packages = append(packages, p)
+		relationships = append(relationships, relate(main["SPDXID"], "DEPENDS_ON", p))
 	}
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetIndent("", " ")
-	err = e.Encode(doc)
-	return buf.Bytes(), err
+	return json.MarshalIndent(object{
+		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": "workcell " + o.version,
+		"documentNamespace": "https://" + info.Main.Path + "/spdx/" + digest,
+		"creationInfo":      object{"created": o.created.Format(time.RFC3339), "creators": []string{"Tool: workcell-hack-images"}},
+		"packages":          packages, "relationships": relationships,
+	}, "", " ")
 }
 
-func relate(doc *spdx.Document, from common.ElementID, how string, to *spdx.Package) {
-	doc.Relationships = append(doc.Relationships, &spdx.Relationship{
-		RefA: common.MakeDocElementID("", string(from)), RefB: common.MakeDocElementID("", string(to.PackageSPDXIdentifier)), Relationship: how,
-	})
+func relate(from any, how string, to object) object {
+	return object{"spdxElementId": from, "relatedSpdxElement": to["SPDXID"], "relationshipType": how}
 }
 
-func module(number int, path, version string) *spdx.Package {
-	return &spdx.Package{
-		PackageName: path, PackageSPDXIdentifier: common.ElementID(fmt.Sprintf("Package-%d", number)), PackageVersion: version,
-		PackageDownloadLocation: "NOASSERTION", PackageLicenseConcluded: "NOASSERTION", PackageLicenseDeclared: "NOASSERTION", PackageCopyrightText: "NOASSERTION",
-		IsFilesAnalyzedTagPresent: true,
-		PackageExternalReferences: []*spdx.PackageExternalReference{{
-			Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: "pkg:golang/" + path + "@" + version,
+func module(number int, path, version string) object {
+	const unknown = "NOASSERTION"
+	return object{
+		"name": path, "SPDXID": fmt.Sprintf("SPDXRef-Package-%d", number), "versionInfo": version, "filesAnalyzed": false,
+		"downloadLocation": unknown, "licenseConcluded": unknown, "licenseDeclared": unknown, "copyrightText": unknown,
+		"externalRefs": []object{{
+			"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + path + "@" + version,
 		}},
 	}
 }
