@@ -2,21 +2,58 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/jaegertest"
+	"github.com/workcell-dev/workcell/e2e/jaegerapi"
+	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/porttest"
 )
+
+// jaeger is a running Jaeger.
+type jaeger struct{ otlpGRPC, otlpHTTP, api string }
+
+// startJaeger runs the Jaeger of hack/tool.sh until the end of the test.
+func startJaeger(t *testing.T) jaeger {
+	t.Helper()
+	binary, err := rig.Output(exec.Command(filepath.Join(root(t), "hack", "tool.sh"), "jaeger"))
+	rig.Must(t, err)
+	names := []string{"JAEGER_OTLP_GRPC_PORT", "JAEGER_OTLP_HTTP_PORT", "JAEGER_QUERY_PORT", "JAEGER_QUERY_GRPC_PORT", "JAEGER_HEALTH_PORT"}
+	ports, err := porttest.Loopback(len(names))
+	rig.Must(t, err)
+	cmd := exec.Command(strings.TrimSpace(binary), "--config", filepath.Join(root(t), "e2e", "jaeger", "config.yaml"))
+	cmd.Env = os.Environ()
+	for i, name := range names {
+		cmd.Env = append(cmd.Env, name+"="+ports[i])
+	}
+	p := rig.Start(t, cmd)
+	rig.Eventually(t, "Jaeger is ready", func() bool {
+		if p.Exited() {
+			t.Fatalf("Jaeger exited:\n%s", p.Text())
+		}
+		resp, err := http.Get("http://127.0.0.1:" + ports[4] + "/status")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close() // only its status counts
+		return resp.StatusCode == http.StatusOK
+	})
+	return jaeger{"127.0.0.1:" + ports[0], "127.0.0.1:" + ports[1], "http://127.0.0.1:" + ports[2]}
+}
 
 // TestJaeger runs a workflow that exports its trace to a real Jaeger, and one whose trace is handed to Jaeger afterwards. Jaeger
 // shows the same for both.
 func TestJaeger(t *testing.T) {
-	bin, jaeger := buildCLI(t), jaegertest.Start(t, root(t))
+	bin, jaeger := buildCLI(t), startJaeger(t)
 	t.Run("exported", func(t *testing.T) {
 		t.Parallel()
-		state := []string{"XDG_STATE_HOME=" + t.TempDir(), "OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}
+		state := []string{"XDG_STATE_HOME=" + t.TempDir(), "OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.otlpGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}
 		run, id := debugAndFix(t, bin, state)
 		checkInJaeger(t, jaeger, run, id)
 	})
@@ -25,7 +62,7 @@ func TestJaeger(t *testing.T) {
 		state := []string{"XDG_STATE_HOME=" + t.TempDir()}
 		run, id := debugAndFix(t, bin, state)
 		doc := runCLI(t, bin, state, "runs", "trace", run, "-o", "json").Stdout
-		resp, err := http.Post("http://"+jaeger.OTLPHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
+		resp, err := http.Post("http://"+jaeger.otlpHTTP+"/v1/traces", "application/json", strings.NewReader(doc))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,9 +95,17 @@ func debugAndFix(t *testing.T, bin string, state []string) (run, trace string) {
 	return printed.RunID, match[1]
 }
 
-func checkInJaeger(t *testing.T, jaeger *jaegertest.Jaeger, run, trace string) {
+func checkInJaeger(t *testing.T, j jaeger, run, trace string) {
 	t.Helper()
-	tree := jaeger.WaitTrace(t.Context(), t, trace, complete)
+	var tree *jaegerapi.Trace
+	rig.Eventually(t, "the whole trace "+trace, func() bool { // spans arrive in batches
+		var err error
+		if tree, err = (&jaegerapi.Client{URL: j.api}).Trace(t.Context(), trace); errors.Is(err, jaegerapi.ErrNotFound) {
+			return false
+		}
+		rig.Must(t, err)
+		return complete(tree)
+	})
 	checkTree(t, tree, run, "local")
 	checkGenAI(t, tree)
 	checkNoContents(t, tree)

@@ -6,17 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 )
-
-// maxAnswer bounds what is read of an answer; one trace of a long run with
-// whole conversations on its model spans has a few megabytes.
-const maxAnswer = 256 << 20
 
 // ErrNotFound is returned when Jaeger has no such trace (yet).
 var ErrNotFound = errors.New("jaegerapi: no such trace")
@@ -51,45 +45,30 @@ type Span struct {
 
 // Trace returns the trace with an id of 32 hexadecimal digits.
 func (c *Client) Trace(ctx context.Context, id string) (*Trace, error) {
-	var out answer
-	if err := c.get(ctx, "/api/traces/"+url.PathEscape(id), &out); err != nil {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+"/api/traces/"+id, nil)
+	if err != nil {
 		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, ErrNotFound
+	default:
+		return nil, fmt.Errorf("jaegerapi: %s: %s", req.URL, resp.Status)
+	}
+	var out struct{ Data []traceData }
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		return nil, fmt.Errorf("jaegerapi: %s: %w", req.URL, err)
 	}
 	if len(out.Data) == 0 {
 		return nil, ErrNotFound
 	}
 	return out.Data[0].trace(), nil
-}
-
-func (c *Client) get(ctx context.Context, path string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+path, nil)
-	if err != nil {
-		return fmt.Errorf("jaegerapi: %w", err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("jaegerapi: %w", err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("jaegerapi: %s: %w", path, err)
-	}
-	switch {
-	case resp.StatusCode == http.StatusNotFound:
-		return ErrNotFound
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("jaegerapi: %s: %s: %.200s", path, resp.Status, body)
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("jaegerapi: %s: %w", path, err)
-	}
-	return nil
-}
-
-// answer is the query API's form of traces.
-type answer struct {
-	Data []traceData
 }
 
 type traceData struct {
