@@ -1,5 +1,5 @@
-// Package declare writes down for code inside a sandbox what tools of the host take and return: stubs for Python,
-// the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
+// Package declare writes down for code inside a sandbox what tools of the host take and return: signatures in
+// Python, the definition as JSON, and a line of the index for each tool. Calls do not depend on them.
 //
 // Definitions come from strangers. Whatever they hold, the text is bounded and parses, and what has no place in a language
 // is any.
@@ -93,7 +93,7 @@ const (
 // Index returns the tool's line of the index: server.tool(argument, optional?) - Sentence.
 func Index(t Tool) string {
 	var args []string
-	for _, f := range newParser(t.Input).arguments() {
+	for _, f := range newReader(t.Input).fields(t.Input, 1) {
 		if len(args) == maxIndexArgs {
 			args = append(args, "...")
 			break
