@@ -170,7 +170,7 @@ const maxFaults = 20
 
 // validate holds arguments against the schema of a tool, and lists what is wrong with them by property.
 func (e *entry) validate(args map[string]any) *Error {
-	faults := e.misspelt(args)
+	faults := e.spelling.misspelt(args)
 	if err := e.resolved.Validate(args); err != nil {
 		faults = append(faults, e.faults(args)...)
 		if len(faults) == 0 {

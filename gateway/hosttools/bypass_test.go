@@ -95,7 +95,7 @@ func TestNoCapacityCostsNoQuota(t *testing.T) {
 	})
 }
 
-// Names in another spelling are refused wherever the schema knows them; where it does not, they are as they are.
+// Names in another spelling are refused, except in the value of a property that has no named properties.
 func TestMisspeltArguments(t *testing.T) {
 	t.Parallel()
 	refund := obj{"type": "object", "properties": obj{"amount": obj{"type": "number"}, "to": obj{"type": "object"}}}
@@ -105,7 +105,7 @@ func TestMisspeltArguments(t *testing.T) {
 		"properties": obj{
 			"refund": obj{"$ref": "#/$defs/refund"}, "list": obj{"type": "array", "items": refund}, "pair": obj{"prefixItems": []any{obj{}, refund}},
 			"either": obj{"anyOf": []any{obj{"type": "string"}, refund}}, "env": obj{"type": "object", "additionalProperties": obj{"type": "string"}},
-			"map": obj{"type": "object", "additionalProperties": refund}, "any": obj{},
+			"any": obj{},
 		},
 	}
 	// Without the condition's argument there is nothing to refuse: a handler in Go would see it all the same.
@@ -117,17 +117,24 @@ func TestMisspeltArguments(t *testing.T) {
 		`{"refund":{"Amount":101}}`:                   "invalid_argument",
 		`{"list":[{"amount":1},{"AMOUNT":101}]}`:      "invalid_argument",
 		`{"pair":[{"Amount":1},{"Amount":101}]}`:      "invalid_argument",
-		`{"pair":[{"Amount":1}]}`:                     "",
+		`{"pair":[{"Amount":1}]}`:                     "invalid_argument",
 		`{"either":{"Amount":101}}`:                   "invalid_argument",
-		`{"map":{"x":{"Amount":101}}}`:                "invalid_argument",
 		`{"env":{"AMOUNT":"1","Refund":"2"}}`:         "",
 		`{"any":{"Refund":{"Amount":101}}}`:           "",
 		`{"refund":{"to":{"Amount":1}}}`:              "",
 		`{"Refund":{"amount":101}}`:                   "invalid_argument",
-		`{"refund":{"amount":1,"note":{"Refund":1}}}`: "",
+		`{"refund":{"amount":1,"note":{"Refund":1}}}`: "invalid_argument",
 	} {
 		if got := call(t, a, "app_transfer", args); code(got) != want {
 			t.Errorf("%s: %v, want %q", args, got.Error, want)
+		}
+	}
+	// In a map, a caller can choose the name of a property without named properties.
+	transfer.Input = obj{"properties": obj{"env": obj{"type": "object"}, "map": obj{"additionalProperties": refund}}}
+	a = set(t, registry(t, nil, hosttools.Static("app", transfer)), hosttools.Grant{Rules: allow("app.*")}).Access(hosttools.Command{})
+	for _, args := range []string{`{"map":{"x":{"Amount":101}}}`, `{"map":{"env":{"Amount":101}}}`} {
+		if got := call(t, a, "app_transfer", args); code(got) != "invalid_argument" {
+			t.Errorf("%s: %v", args, got.Error)
 		}
 	}
 }

@@ -133,38 +133,12 @@ var errTooLong = errors.New("a request is too long")
 // bounded reports whether a request is small, but for the arguments of a call. All else the library builds, and keeps for a
 // connection what its client says of itself.
 func bounded(req *jsonrpc.Request) bool {
-	return len(req.Params) <= smallLine || req.Method == methodCall && besidesArguments(req.Params) <= smallLine
-}
-
-// besidesArguments returns how many bytes of the parameters of a call, which are valid JSON, are not its arguments.
-func besidesArguments(params []byte) int {
-	depth, from, key, arguments, size := 0, 0, true, false, 0
-	member := func(end int) {
-		if !arguments {
-			size += end - from
-		}
-		from, key, arguments = end, true, false
+	if len(req.Params) <= smallLine {
+		return true
 	}
-	for i := 0; i < len(params); i++ {
-		switch params[i] {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		case ',':
-			if depth == 1 {
-				member(i)
-			}
-		case '"':
-			end := i + stringEnd(params[i:])
-			if depth == 1 && key {
-				key, arguments = false, string(params[i:end]) == `"arguments"`
-			}
-			i = end - 1
-		}
-	}
-	member(len(params))
-	return size
+	var call struct{ Arguments json.RawMessage }
+	return req.Method == methodCall && json.Unmarshal(req.Params, &call) == nil &&
+		len(req.Params)-len(call.Arguments) <= smallLine
 }
 
 // line receives a line. A large one takes one of few places, which settle returns, and has to come within a time.

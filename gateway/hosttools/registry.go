@@ -236,6 +236,7 @@ type entry struct {
 	left     error // why it cannot be offered
 	rule     int   // index of the rule that allows it
 	resolved *jsonschema.Resolved
+	spelling *spelling
 
 	deny, mustAsk bool // by the operator
 	when, ask     *condition
@@ -275,6 +276,7 @@ func freeze(t Tool) *entry {
 	if e.resolved, err = resolve(e.tool.Input); err != nil {
 		return fail("input: %w", err)
 	}
+	e.spelling = spellingOf(e.tool.Input)
 	if t.Output != nil {
 		if e.tool.Output, err = cleanSchema(t.Output); err != nil {
 			return fail("output: %w", err)

@@ -178,88 +178,36 @@ func (p *pass) save(ctx context.Context, name string, body []byte, about Saved) 
 	return about, nil
 }
 
-// describe says what a valid JSON text holds, without building it.
+// describe returns the kind and the members of a valid JSON text. It builds only one member at a time.
 func describe(body []byte) Saved {
 	s := Saved{Head: head(body)}
-	text := bytes.Trim(body, " \t\r\n")
-	switch text[0] {
-	case '{':
-		s.Kind = "object"
-		s.Length, s.Keys = members(text, true)
-	case '[':
-		s.Kind = "array"
-		s.Length, _ = members(text, false)
-	case '"':
-		s.Kind, s.Length = "string", runes(text)
-	case 't', 'f':
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	first, _ := d.Token() // it is valid
+	switch first := first.(type) {
+	case json.Delim:
+		s.Kind = map[json.Delim]string{'{': "object", '[': "array"}[first]
+		for member := json.RawMessage(nil); d.More(); s.Length++ {
+			if first == '{' {
+				key, _ := d.Token()
+				if name, ok := key.(string); ok && len(s.Keys) < maxSavedKeys {
+					s.Keys = append(s.Keys, plain(name, 80))
+				}
+			}
+			if d.Decode(&member) != nil {
+				return s
+			}
+		}
+	case string:
+		s.Kind, s.Length = "string", utf8.RuneCountInString(first)
+	case bool:
 		s.Kind = "boolean"
-	case 'n':
+	case nil:
 		s.Kind = "null"
 	default:
 		s.Kind = "number"
 	}
 	return s
-}
-
-// members counts the members of an object or a list, and returns the first keys of an object.
-func members(text []byte, object bool) (n int, keys []string) {
-	depth, empty, key := 0, true, object
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case ' ', '\t', '\r', '\n':
-			continue
-		case '{', '[':
-			if depth++; depth == 1 {
-				continue
-			}
-		case '}', ']':
-			if depth--; depth == 0 {
-				continue
-			}
-		case ',':
-			if depth == 1 {
-				n++
-				key = object
-			}
-		case '"':
-			end := i + stringEnd(text[i:])
-			if key && depth == 1 && len(keys) < maxSavedKeys {
-				var name string
-				_ = json.Unmarshal(text[i:end], &name) // it is valid
-				keys = append(keys, plain(name, 80))
-			}
-			key = false
-			i = end - 1
-		}
-		empty = false
-	}
-	if !empty {
-		n++
-	}
-	return n, keys
-}
-
-// stringEnd returns the length of the string literal that a JSON text begins with.
-func stringEnd(text []byte) int {
-	for i := 1; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			return i + 1
-		case '\\':
-			i++
-		}
-	}
-	return len(text)
-}
-
-// runes returns the length of the string that a literal stands for, in characters.
-func runes(literal []byte) int {
-	if bytes.IndexByte(literal, '\\') < 0 {
-		return utf8.RuneCount(literal) - 2
-	}
-	var s string
-	_ = json.Unmarshal(literal, &s) // it is valid
-	return utf8.RuneCountInString(s)
 }
 
 func head(body []byte) string {
