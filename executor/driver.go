@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -35,24 +36,13 @@ type Task struct {
 // Inside is what a CLI finds in its sandbox.
 type Inside struct {
 	Home, Workdir string
-	Models        map[Dialect]Endpoint
+	Models        map[model.Dialect]Endpoint
 	MCP           []string // the command of the one MCP server, Server; nil is none
 	Root          bool     // commands run as root
 }
 
 // Server is the name of the MCP server that CLIs are given, which has the tools of the host.
 const Server = "workcell"
-
-// Dialect is the protocol of a model's API.
-type Dialect string
-
-// The dialects.
-const (
-	Anthropic       Dialect = "anthropic"        // POST /v1/messages
-	OpenAIResponses Dialect = "openai-responses" // POST /responses
-	OpenAIChat      Dialect = "openai-chat"      // POST /chat/completions
-	Gemini          Dialect = "gemini"           // POST /v1beta/models/…:streamGenerateContent
-)
 
 // Endpoint is where a model answers inside the sandbox, and the key that it is asked with, which code in the sandbox can read.
 // The URL is what the provider's own SDK takes: OpenAI's ends with "/v1", the others have no version.
@@ -184,11 +174,11 @@ func Environment(t Task, in Inside) map[string]string {
 		"HOME": in.Home, "XDG_DATA_HOME": in.Home + "/.local/share", "XDG_CONFIG_HOME": in.Home + "/.config",
 		"XDG_STATE_HOME": in.Home + "/.local/state", "XDG_CACHE_HOME": in.Home + "/.cache", "WORKCELL_MODEL": t.Model,
 	}
-	for dialect, names := range map[Dialect][2]string{
-		Anthropic:       {"ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"},
-		OpenAIResponses: {"OPENAI_BASE_URL", "OPENAI_API_KEY"},
-		OpenAIChat:      {"OPENAI_BASE_URL", "OPENAI_API_KEY"}, // the same address
-		Gemini:          {"GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"},
+	for dialect, names := range map[model.Dialect][2]string{
+		model.Anthropic:       {"ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"},
+		model.OpenAIResponses: {"OPENAI_BASE_URL", "OPENAI_API_KEY"},
+		model.OpenAIChat:      {"OPENAI_BASE_URL", "OPENAI_API_KEY"}, // the same address
+		model.Gemini:          {"GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"},
 	} {
 		if at, ok := in.Models[dialect]; ok {
 			env[names[0]], env[names[1]] = at.BaseURL, at.Key

@@ -23,6 +23,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
@@ -49,7 +50,7 @@ type Options struct {
 	// and may be resumed need names of their own.
 	Agent string
 	// Models are the addresses of the model inside the sandbox. The driver takes the one of its dialect.
-	Models map[Dialect]Endpoint
+	Models map[model.Dialect]Endpoint
 	// Grant gives the CLI's command what it may connect to, under the context of the run's span. HostTools says that the host's tools are among it: the CLI then
 	// gets their MCP server, else none.
 	Grant     func(context.Context, *session.ExecRequest)

@@ -270,7 +270,7 @@ func (b *binding) takeTurn(ctx context.Context, agent string) (leave func(), err
 // asking is how a program in a sandbox asks its model during one run. That of a program without a model has no lease.
 type asking struct {
 	lease     *model.Lease
-	endpoints map[executor.Dialect]executor.Endpoint
+	endpoints map[model.Dialect]executor.Endpoint
 }
 
 // askModel lets what runs in a sandbox ask its model. Programs of command custom need none.
@@ -295,13 +295,13 @@ func (b *binding) askModel(ctx context.Context, s *session.Session, x *execution
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	a := &asking{lease: lease, endpoints: map[executor.Dialect]executor.Endpoint{}}
+	a := &asking{lease: lease, endpoints: map[model.Dialect]executor.Endpoint{}}
 	for _, d := range models.Dialects(provider) {
 		url := at.BaseURL(provider)
 		if d == model.OpenAIChat || d == model.OpenAIResponses {
 			url += "/v1"
 		}
-		a.endpoints[executor.Dialect(d)] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
+		a.endpoints[d] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
 	}
 	return a, nil
 }

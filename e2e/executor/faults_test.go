@@ -102,13 +102,13 @@ func (d *desk) try(ctx context.Context, x trial) (executor.Result, gateway.Usage
 		d.play = lookUp
 	}
 	d.mu.Unlock()
-	d.o.Models, d.o.OverBudget = map[executor.Dialect]executor.Endpoint{}, lease.Spent()
+	d.o.Models, d.o.OverBudget = map[gateway.Dialect]executor.Endpoint{}, lease.Spent()
 	for _, dialect := range d.proxy.Dialects(provider) {
 		url := d.at.BaseURL(provider)
 		if provider == "openai" {
 			url += "/v1"
 		}
-		d.o.Models[executor.Dialect(dialect)] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
+		d.o.Models[dialect] = executor.Endpoint{BaseURL: url, Key: lease.Key()}
 	}
 	was := d.o
 	if x.o != nil {

@@ -27,10 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
 	known "github.com/workcell-dev/workcell/executor/agents"
-	"github.com/workcell-dev/workcell/executor/claude"
-	"github.com/workcell-dev/workcell/executor/codex"
-	"github.com/workcell-dev/workcell/executor/gemini"
-	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/executor/drivers"
+	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -51,10 +49,10 @@ type agent struct {
 
 func agents() []agent {
 	return []agent{
-		{claude.Driver{}, image("claude"), "claude-sonnet-4-5"},
-		{codex.Driver{}, image("codex"), "gpt-5.1-codex"},
-		{opencode.Driver{}, image("opencode"), "anthropic/claude-sonnet-4-5"},
-		{gemini.Driver{}, image("gemini"), "gemini-2.5-pro"},
+		{drivers.Named("claude"), image("claude"), "claude-sonnet-4-5"},
+		{drivers.Named("codex"), image("codex"), "gpt-5.1-codex"},
+		{drivers.Named("opencode"), image("opencode"), "anthropic/claude-sonnet-4-5"},
+		{drivers.Named("gemini"), image("gemini"), "gemini-2.5-pro"},
 	}
 }
 
@@ -151,11 +149,11 @@ func newRig(t *testing.T, a agent) *rig {
 	r := newSandbox(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
 	r.model = &model{tool: "orders_lookup", args: `{"id":"42"}`, text: "The total is 12.5."}
 	addr := r.model.serve(t, r.s)
-	r.o.Models = map[executor.Dialect]executor.Endpoint{
-		executor.Anthropic:       {BaseURL: addr + "/anthropic", Key: key},
-		executor.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: key},
-		executor.OpenAIChat:      {BaseURL: addr + "/openai/v1", Key: key},
-		executor.Gemini:          {BaseURL: addr + "/gemini", Key: key},
+	r.o.Models = map[gateway.Dialect]executor.Endpoint{
+		gateway.Anthropic:       {BaseURL: addr + "/anthropic", Key: key},
+		gateway.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: key},
+		gateway.OpenAIChat:      {BaseURL: addr + "/openai/v1", Key: key},
+		gateway.Gemini:          {BaseURL: addr + "/gemini", Key: key},
 	}
 	return r
 }
@@ -213,7 +211,7 @@ func (r *rig) run(ctx context.Context, name string, task executor.Task) (executo
 	r.mu.Unlock()
 	res, err := executor.Run(ctx, r.s, r.a.Driver, task, &r.o)
 	if *record && name != "" {
-		dir := filepath.Join("..", "..", "executor", r.a.Name(), "testdata")
+		dir := filepath.Join("..", "..", "executor", "drivers", "testdata", r.a.Name())
 		if s, ok := r.a.Driver.(speaker); ok {
 			dir, name = filepath.Join("..", "..", "executor", s.Driver.Name(), "testdata"), s.name+"-"+name
 		}

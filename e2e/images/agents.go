@@ -5,10 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/workcell-dev/workcell/executor/claude"
-	"github.com/workcell-dev/workcell/executor/codex"
-	"github.com/workcell-dev/workcell/executor/gemini"
-	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
 // geminiSettings stand over those that a repository brings along: nothing that they name is started.
@@ -37,7 +34,7 @@ func Agents(arch string) ([]Image, error) {
 	}
 	if p, ok := platformPackage("claude", arch); ok {
 		p.Files = map[string]string{"claude": "usr/local/bin/claude", "LICENSE.md": "usr/local/share/doc/claude/LICENSE.md"}
-		add("claude", claude.Version, p).Private = true // its licence permits its use, not to pass it on
+		add("claude", drivers.Named("claude").Version, p).Private = true // its licence permits its use, not to pass it on
 	}
 	if p, ok := platformPackage("codex", arch); ok {
 		triple := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-unknown-linux-musl"
@@ -47,19 +44,19 @@ func Agents(arch string) ([]Image, error) {
 			"vendor/" + triple + "/codex-path/rg":            "usr/local/lib/codex/codex-path/rg",
 			"vendor/" + triple + "/codex-package.json":       "usr/local/lib/codex/codex-package.json",
 		}
-		im := add("codex", codex.Version, p)
+		im := add("codex", drivers.Named("codex").Version, p)
 		im.Layers[len(im.Layers)-1].Links = map[string]string{"usr/local/bin/codex": "../lib/codex/bin/codex"}
 	}
 	if p, ok := platformPackage("opencode", arch); ok {
 		p.Files = map[string]string{"bin/opencode": "usr/local/bin/opencode"}
-		add("opencode", opencode.Version, p)
+		add("opencode", drivers.Named("opencode").Version, p)
 	}
 	cli := NPMPackage{
-		Name: "@google/gemini-cli", Version: gemini.Version,
+		Name: "@google/gemini-cli", Version: drivers.Named("gemini").Version,
 		Integrity: "sha512-dbQ9A0qBtFJNi6XBkHvfZ6Azpn6PNgH/P8h2MZ67RLlX8hSAVjup39CRWqdRxZv7YXIuhrFaytr8y0jKnkoxnQ==",
 		Files:     map[string]string{"./": "usr/local/lib/node_modules/@google/gemini-cli/"},
 	}
-	im := add("gemini", gemini.Version, cli, node)
+	im := add("gemini", drivers.Named("gemini").Version, cli, node)
 	im.Env = append(defaultEnv(), "NODE_VERSION="+node.NPM[0].Version)
 	top := &im.Layers[len(im.Layers)-1]
 	top.Links = map[string]string{"usr/local/bin/gemini": "../lib/node_modules/@google/gemini-cli/bundle/gemini.js"}
@@ -94,24 +91,24 @@ func Newest(ctx context.Context, im Image) (Image, error) {
 func platformPackage(agent, arch string) (NPMPackage, bool) {
 	p, ok := map[string]NPMPackage{
 		"claude/amd64": {
-			Name: "@anthropic-ai/claude-code-linux-x64", Version: claude.Version,
+			Name: "@anthropic-ai/claude-code-linux-x64", Version: drivers.Named("claude").Version,
 			Integrity: "sha512-9Gn+V7DtJ8M1nztP9CeDVl9g3RtrepI7rOFTyPRRnZe8D6zebIHKmC7OvBauucuAP0X0k85SDN/LPVZyjsGezQ==",
 		},
 		"claude/arm64": {
-			Name: "@anthropic-ai/claude-code-linux-arm64", Version: claude.Version,
+			Name: "@anthropic-ai/claude-code-linux-arm64", Version: drivers.Named("claude").Version,
 			Integrity: "sha512-V4yanAY5EA5UpwwRPtjSfqDbNqAlUJeVn3NYZw2AgmRHjdpSsLtHAzbxRXfkAnbjwTXzE0uedjQxUY02ARPcsA==",
 		},
 		"codex/amd64": {
-			Name: "@openai/codex", Version: codex.Version + "-linux-x64",
+			Name: "@openai/codex", Version: drivers.Named("codex").Version + "-linux-x64",
 			Integrity: "sha512-o05NyAOCDygSPRo1yinzxvkRSdmsZyBD9E7mbpmjRanSfM8lypqWtQgEo4XfNkwhuCR2aFu8mlGOsQGFXVbVww==",
 		},
 		"codex/arm64": {
-			Name: "@openai/codex", Version: codex.Version + "-linux-arm64",
+			Name: "@openai/codex", Version: drivers.Named("codex").Version + "-linux-arm64",
 			Integrity: "sha512-NZ/DaQUpcQmxmqee7Z9uC1rzw3GhSbooawcaTe1LN5Yk+WlinUKGdTXJgClRT/9ogQEEM9TWxYzvxPfj5G/xFg==",
 		},
 		// The baseline runs on processors without AVX2 as well.
 		"opencode/amd64": {
-			Name: "opencode-linux-x64-baseline", Version: opencode.Version,
+			Name: "opencode-linux-x64-baseline", Version: drivers.Named("opencode").Version,
 			Integrity: "sha512-1KQGBiiDDeL/VHHbHkOvvFo8Jr97WT5+C1tear+p7IcDTnXgVHXqIjU4O4jM4mHQzykTP2i884FCnW5LDa+zCA==",
 		},
 	}[agent+"/"+arch]

@@ -12,11 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
-	"github.com/workcell-dev/workcell/executor/claude"
-	"github.com/workcell-dev/workcell/executor/codex"
-	"github.com/workcell-dev/workcell/executor/gemini"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
-	"github.com/workcell-dev/workcell/executor/opencode"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -25,7 +22,7 @@ func driver() acp.Driver {
 }
 
 func TestPrepare(t *testing.T) {
-	drivertest.Prepared(t, driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
+	drivertest.Prepared(t, "testdata", driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 0, map[string]string{"permissions": "deny"}))
 }
 
 // TestSettings verifies that an agent with a driver gets the protection from the files of a repository: its environment, its
@@ -35,16 +32,16 @@ func TestSettings(t *testing.T) {
 		d    executor.Driver
 		want []string // in the command line, the environment, the files, or the request for a session
 	}{
-		{claude.Driver{}, []string{
+		{drivers.Named("claude"), []string{
 			`"settingSources":["user"],"strictMcpConfig":true`, `"systemPrompt":{"append":"terse"}`, "CLAUDE_CONFIG_DIR=/",
 		}},
-		{codex.Driver{}, []string{
+		{drivers.Named("codex"), []string{
 			"agent acp\n", "CODEX_HOME=/", `trust_level = "untrusted"`, `instructions = "terse"`, `model = "anthropic/m"`,
 		}},
-		{gemini.Driver{}, []string{
+		{drivers.Named("gemini"), []string{
 			"agent acp --skip-trust -e none --allowed-mcp-server-names workcell\n", "NODE_OPTIONS=--import=file:///", "guard.mjs=import", "GEMINI.md=terse",
 		}},
-		{opencode.Driver{}, []string{
+		{drivers.Named("opencode"), []string{
 			"agent acp\n", "OPENCODE_DISABLE_PROJECT_CONFIG=1", "BUN_INSPECT_PRELOAD=/", "guard.mjs=if", "system.md=terse",
 		}},
 	} {
@@ -96,13 +93,13 @@ func TestRefusedTasks(t *testing.T) {
 }
 
 func TestRecorded(t *testing.T) {
-	drivertest.Recorded(t, driver(), map[string]executor.Outcome{
+	drivertest.Recorded(t, "testdata", driver(), map[string]executor.Outcome{
 		"opencode-tool": executor.Completed, "opencode-refused": executor.ModelError,
 		"gemini-tool": executor.Completed, "gemini-refused": executor.AuthError,
 	}, nil)
 }
 
-func FuzzParser(f *testing.F) { drivertest.Fuzz(f, driver()) }
+func FuzzParser(f *testing.F) { drivertest.Fuzz(f, "testdata", driver()) }
 
 // conversation plays an agent: each line of it is said to the parser, and what the parser says is returned.
 func conversation(t *testing.T, task executor.Task, lines ...string) (said []map[string]any, events []executor.Event) {

@@ -11,11 +11,8 @@ import (
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
-	"github.com/workcell-dev/workcell/executor/claude"
-	"github.com/workcell-dev/workcell/executor/codex"
 	"github.com/workcell-dev/workcell/executor/custom"
-	"github.com/workcell-dev/workcell/executor/gemini"
-	"github.com/workcell-dev/workcell/executor/opencode"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -55,21 +52,13 @@ var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|
 
 // named returns a coding agent that is known by name.
 func named(name string) Agent {
-	a := Agent{Name: name}
-	switch name {
-	case "claude":
-		a.Driver, a.Version = claude.Driver{}, claude.Version
-	case "codex":
-		a.Driver, a.Version = codex.Driver{}, codex.Version
-	case "gemini":
-		a.Driver, a.Version = gemini.Driver{}, gemini.Version
-	case "opencode":
-		a.Driver, a.Version, a.WholeModel = opencode.Driver{}, opencode.Version, true
-	default:
+	d := drivers.Named(name)
+	if d == nil {
 		return Agent{}
 	}
-	a.Image = "workcell/" + name + ":" + a.Version
-	return a
+	return Agent{
+		Driver: d, Name: name, Image: "workcell/" + name + ":" + d.Version, Version: d.Version, WholeModel: name == "opencode",
+	}
 }
 
 // Versions remembers which images were asked for the version of an agent. Its zero value is ready for use, by several at once.

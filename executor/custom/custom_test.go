@@ -9,8 +9,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/codex"
 	"github.com/workcell-dev/workcell/executor/custom"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/internal/drivertest"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -20,7 +20,7 @@ func driver() custom.Driver {
 }
 
 func TestPrepare(t *testing.T) {
-	drivertest.Prepared(t, driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 40, nil))
+	drivertest.Prepared(t, "testdata", driver(), "1", drivertest.Tasks("claude-sonnet-4-5", 40, nil))
 }
 
 // TestPrompt: what the command line has no place for is in the prompt, and that is the standard input unless it is an argument.
@@ -53,10 +53,10 @@ func TestRefusedTasks(t *testing.T) {
 }
 
 func TestRecorded(t *testing.T) {
-	drivertest.Recorded(t, driver(), map[string]executor.Outcome{"tool": executor.Completed, "unfinished": executor.Completed, "hostile": executor.Unparsable}, nil)
+	drivertest.Recorded(t, "testdata", driver(), map[string]executor.Outcome{"tool": executor.Completed, "unfinished": executor.Completed, "hostile": executor.Unparsable}, nil)
 }
 
-func FuzzParser(f *testing.F) { drivertest.Fuzz(f, driver()) }
+func FuzzParser(f *testing.F) { drivertest.Fuzz(f, "testdata", driver()) }
 
 // TestText: what is printed is the answer, line by line, empty ones too.
 func TestText(t *testing.T) {
@@ -80,7 +80,7 @@ func TestText(t *testing.T) {
 
 // TestLike: a program that prints what a CLI prints is understood as that one.
 func TestLike(t *testing.T) {
-	events := (custom.Driver{Like: codex.Driver{}}).Parser().Line([]byte(`{"type":"thread.started","thread_id":"t1"}`))
+	events := (custom.Driver{Like: drivers.Named("codex")}).Parser().Line([]byte(`{"type":"thread.started","thread_id":"t1"}`))
 	if len(events) != 1 || events[0].Session != "t1" {
 		t.Errorf("%+v", events)
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares got with a file below testdata.
-func golden(t *testing.T, name string, got []byte) {
+// golden compares got with a file.
+func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
-	file := filepath.Join("testdata", name)
 	if *update {
 		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)
@@ -43,9 +43,9 @@ func Inside() executor.Inside {
 	const addr = "http://127.0.0.1:4000"
 	return executor.Inside{
 		Home: "/workspace/.workcell/home/agent", Workdir: "/workspace", MCP: []string{"/.workcell/workcell-guest", "mcp"},
-		Models: map[executor.Dialect]executor.Endpoint{
-			executor.Anthropic: {BaseURL: addr + "/anthropic", Key: "wc-key"}, executor.Gemini: {BaseURL: addr + "/gemini", Key: "wc-key"},
-			executor.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: "wc-key"}, executor.OpenAIChat: {BaseURL: addr + "/openai/v1", Key: "wc-key"},
+		Models: map[model.Dialect]executor.Endpoint{
+			model.Anthropic: {BaseURL: addr + "/anthropic", Key: "wc-key"}, model.Gemini: {BaseURL: addr + "/gemini", Key: "wc-key"},
+			model.OpenAIResponses: {BaseURL: addr + "/openai/v1", Key: "wc-key"}, model.OpenAIChat: {BaseURL: addr + "/openai/v1", Key: "wc-key"},
 		},
 	}
 }
@@ -62,8 +62,8 @@ func Tasks(model string, maxTurns int, args map[string]string) map[string]execut
 	}
 }
 
-// Prepared compares the calls of tasks with golden files.
-func Prepared(t *testing.T, d executor.Driver, version string, tasks map[string]executor.Task) {
+// Prepared compares the calls of tasks with golden files of a directory.
+func Prepared(t *testing.T, dir string, d executor.Driver, version string, tasks map[string]executor.Task) {
 	t.Helper()
 	for name, task := range tasks {
 		in := Inside()
@@ -94,16 +94,16 @@ func Prepared(t *testing.T, d executor.Driver, version string, tasks map[string]
 		if err := enc.Encode(shown); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, "prepare-"+name+".json", b.Bytes())
+		golden(t, filepath.Join(dir, "prepare-"+name+".json"), b.Bytes())
 	}
 }
 
-// Recorded parses each recording and compares its events with a golden file and its outcome with that in want; exit is the code
+// Recorded parses each recording of a directory and compares its events with a golden file and its outcome with that in want; exit is the code
 // that the CLI ended with, zero for those that are not named.
-func Recorded(t *testing.T, d executor.Driver, want map[string]executor.Outcome, exit map[string]int) {
+func Recorded(t *testing.T, dir string, d executor.Driver, want map[string]executor.Outcome, exit map[string]int) {
 	t.Helper()
 	for name, outcome := range want {
-		events, seen := parse(d, read(t, name))
+		events, seen := parse(d, read(t, filepath.Join(dir, name+".jsonl")))
 		var b bytes.Buffer
 		for _, e := range events {
 			if e.Kind == executor.KindRaw {
@@ -115,31 +115,31 @@ func Recorded(t *testing.T, d executor.Driver, want map[string]executor.Outcome,
 			}
 			b.Write(append(line, '\n'))
 		}
-		golden(t, name+".events", b.Bytes())
+		golden(t, filepath.Join(dir, name+".events"), b.Bytes())
 		status := session.ExecStatus{Status: session.ExecCompleted, ExitCode: exit[name]}
 		if got := d.Outcome(seen, status); got != outcome {
 			t.Errorf("%s: %s, want %s", name, got, outcome)
 		}
 	}
-	for _, file := range recordings(t) {
+	for _, file := range recordings(t, dir) {
 		if name := strings.TrimSuffix(filepath.Base(file), ".jsonl"); want[name] == "" {
 			t.Errorf("%s has no outcome", file)
 		}
 	}
 }
 
-func recordings(t testing.TB) []string {
+func recordings(t testing.TB, dir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("testdata", "*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}
 	return files
 }
 
-func read(t testing.TB, name string) []byte {
+func read(t testing.TB, file string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name+".jsonl"))
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,14 +164,10 @@ func parse(d executor.Driver, output []byte) (events []executor.Event, seen exec
 }
 
 // Fuzz feeds a parser lines that nobody has checked: each gives an event, and every event can be written as JSON, within its bounds.
-func Fuzz(f *testing.F, d executor.Driver) {
+func Fuzz(f *testing.F, dir string, d executor.Driver) {
 	f.Helper()
-	for _, file := range recordings(f) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
+	for _, file := range recordings(f, dir) {
+		f.Add(read(f, file))
 	}
 	f.Fuzz(func(t *testing.T, output []byte) {
 		events, _ := parse(d, output)

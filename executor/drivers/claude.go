@@ -1,0 +1,300 @@
+package drivers
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
+)
+
+// maxArgument is what Linux takes as one argument, with some room.
+const maxArgument = 120 << 10
+
+// claude calls Claude Code. Task.Args may have "effort" (low, medium, high, xhigh, max) and "bare". If "bare" is "true", the CLI
+// adds nothing itself, such as skills and CLAUDE.md.
+func claude() *Driver {
+	return &Driver{
+		Version: "2.1.330", name: "claude", dialect: model.Anthropic, args: true, prepare: prepareClaude,
+		parser: func() executor.Parser { return jsonLines[claudeLine]((&claudeParser{}).events) },
+	}
+}
+
+func prepareClaude(t task) (executor.Invocation, error) {
+	inv := executor.Invocation{
+		Stdin: []byte(t.Prompt), Keep: []string{".claude/projects"},
+		// What the flags below are to claude, to the program that speaks for it.
+		Meta: map[string]any{
+			"systemPrompt": map[string]any{"append": t.System},
+			"claudeCode": map[string]any{
+				"options": map[string]any{"settingSources": []string{"user"}, "strictMcpConfig": true},
+			},
+		},
+	}
+	mcp := path.Join(t.Home, "mcp.json")
+	argv := []string{
+		"claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--dangerously-skip-permissions",
+		"--strict-mcp-config", "--mcp-config", mcp, "--setting-sources", "user",
+	}
+	servers := map[string]any{}
+	if len(t.MCP) > 0 {
+		servers[executor.Server] = map[string]any{"command": t.MCP[0], "args": t.MCP[1:]}
+	}
+	config, _ := json.Marshal(map[string]any{"mcpServers": servers}) // plain data
+	inv.Files = append(inv.Files, executor.File{Path: mcp, Data: config})
+	if t.ResumeID != "" {
+		argv = append(argv, "--resume", t.ResumeID)
+	} else {
+		argv = append(argv, "--session-id", t.NewID)
+	}
+	if t.Model != "" {
+		argv = append(argv, "--model", t.Model)
+	}
+	if t.MaxTurns > 0 {
+		argv = append(argv, "--max-turns", strconv.Itoa(t.MaxTurns))
+	}
+	if len(t.Schema) > maxArgument {
+		return executor.Invocation{}, fmt.Errorf("%w: the schema limit of claude is %d bytes, this one has %d", backend.ErrTooLarge, maxArgument, len(t.Schema))
+	}
+	if t.Schema != nil {
+		argv = append(argv, "--json-schema", string(t.Schema))
+	}
+	if t.System != "" {
+		name := path.Join(t.Home, "system.md")
+		argv = append(argv, "--append-system-prompt-file", name)
+		inv.Files = append(inv.Files, executor.File{Path: name, Data: []byte(t.System)})
+	}
+	if !t.Web {
+		argv = append(argv, "--disallowedTools", "WebSearch,WebFetch")
+	}
+	more, err := claudeArguments(t.Args)
+	if err != nil {
+		return executor.Invocation{}, err
+	}
+	inv.Argv = append(argv, more...)
+	inv.Env = map[string]string{
+		"HOME": t.Home, "CLAUDE_CONFIG_DIR": path.Join(t.Home, ".claude"),
+		"ANTHROPIC_BASE_URL": t.model.BaseURL, "ANTHROPIC_API_KEY": t.model.Key,
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1",
+		"CLAUDE_CODE_MAX_RETRIES": "2", "ENABLE_TOOL_SEARCH": "false",
+		// A call of a host tool may wait for an approval.
+		"MCP_TOOL_TIMEOUT": "1200000",
+	}
+	if t.Root {
+		inv.Env["IS_SANDBOX"] = "1" // else it refuses to work without asking as root
+	}
+	if t.Model != "" { // also for requests that would otherwise go to a smaller model, which the lease may not allow
+		inv.Env["ANTHROPIC_DEFAULT_HAIKU_MODEL"], inv.Env["ANTHROPIC_SMALL_FAST_MODEL"] = t.Model, t.Model
+		inv.Env["ANTHROPIC_MODEL"] = t.Model
+	}
+	return inv, nil
+}
+
+// claudeArguments returns the flags of Task.Args.
+func claudeArguments(args map[string]string) ([]string, error) {
+	var argv []string
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		value := args[name]
+		switch {
+		case name == "effort" && slices.Contains([]string{"low", "medium", "high", "xhigh", "max"}, value):
+			argv = append(argv, "--effort", value)
+		case name == "bare" && value == "true":
+			argv = append(argv, "--bare")
+		case name == "bare" && value == "false":
+		default:
+			return nil, fmt.Errorf("%w: claude has no argument %s: %q; it has effort (low, medium, high, xhigh, max) and bare (true, false)", backend.ErrInvalid, name, value)
+		}
+	}
+	return argv, nil
+}
+
+// claudeTool splits the name of a tool. Tools of an MCP server have names such as "mcp__SERVER__TOOL".
+func claudeTool(name string) (server, tool string) {
+	if rest, ok := strings.CutPrefix(name, "mcp__"); ok {
+		if server, tool, ok = strings.Cut(rest, "__"); ok {
+			return server, tool
+		}
+	}
+	return "", name
+}
+
+// claudeParser reads stream-json with partial messages: deltas, then each block as a whole.
+type claudeParser struct {
+	began    bool // the last delta belongs to an unfinished block
+	streamed bool // the text of this message came as deltas
+	failed   bool // the last message was the CLI's own, about an answer that did not come
+}
+
+type claudeLine struct {
+	Type    string
+	Subtype string
+	Session string `json:"session_id"`
+	Parent  string `json:"parent_tool_use_id"` // in a message of a sub-agent
+	Event   streamEvent
+	Message struct{ Content json.RawMessage }
+	Failure bool `json:"is_api_error_message"` // the message is the CLI's own, about an answer that did not come
+
+	IsError        bool `json:"is_error"`
+	Result         string
+	Structured     json.RawMessage `json:"structured_output"`
+	Errors         []string
+	NumTurns       int                   `json:"num_turns"`
+	StopReason     string                `json:"stop_reason"`
+	APIErrorStatus int                   `json:"api_error_status"`
+	ModelUsage     map[string]modelUsage `json:"modelUsage"`
+}
+
+type streamEvent struct {
+	Type  string
+	Delta struct{ Type, Text, Thinking string }
+}
+
+type modelUsage struct {
+	InputTokens, OutputTokens, CacheReadInputTokens, CacheCreationInputTokens int64
+}
+
+type block struct {
+	Type, Text, ID, Name string
+	Input                json.RawMessage
+	ToolUseID            string `json:"tool_use_id"`
+	Content              json.RawMessage
+	IsError              bool `json:"is_error"`
+}
+
+func (p *claudeParser) events(l claudeLine) []executor.Event {
+	switch {
+	case l.Type == "system" && l.Subtype == "init":
+		return []executor.Event{{Kind: executor.KindSession, Session: l.Session}}
+	case l.Type == "stream_event" && l.Parent == "":
+		return p.delta(l.Event)
+	case l.Type == "assistant":
+		return p.message(l)
+	case l.Type == "user":
+		return claudeResults(l)
+	case l.Type == "result":
+		return []executor.Event{claudeUsage(l), claudeEnd(l, p.failed)}
+	}
+	return nil
+}
+
+// delta returns the part of a block of text.
+func (p *claudeParser) delta(e streamEvent) []executor.Event {
+	switch e.Type {
+	case "message_start":
+		p.streamed = false
+	case "content_block_start":
+		p.began = false
+	case "content_block_delta":
+		began := p.began
+		p.began = true
+		switch e.Delta.Type {
+		case "text_delta":
+			p.streamed = true
+			return []executor.Event{{Kind: executor.KindText, Text: e.Delta.Text, Delta: began}}
+		case "thinking_delta":
+			return []executor.Event{{Kind: executor.KindThinking, Text: e.Delta.Thinking, Delta: began}}
+		}
+	}
+	return nil
+}
+
+// message returns the calls of a message, and its text unless the text came as deltas. Text of a sub-agent is not an answer.
+func (p *claudeParser) message(l claudeLine) []executor.Event {
+	var events []executor.Event
+	p.failed = l.Failure
+	for _, b := range blocks(l.Message.Content) {
+		switch {
+		case b.Type == "text" && l.Failure:
+			events = append(events, text(executor.KindNotice, b.Text)...)
+		case b.Type == "text" && l.Parent == "" && !p.streamed:
+			events = append(events, text(executor.KindText, b.Text)...)
+		case b.Type == "tool_use":
+			server, name := claudeTool(b.Name)
+			events = append(events, toolStart(b.ID, server, name, b.Input))
+		}
+	}
+	return events
+}
+
+// claudeResults returns the ends of tools in a message of the user.
+func claudeResults(l claudeLine) []executor.Event {
+	var events []executor.Event
+	for _, b := range blocks(l.Message.Content) {
+		if b.Type == "tool_result" {
+			events = append(events, toolEnd(b.ToolUseID, plain(b.Content), b.IsError))
+		}
+	}
+	return events
+}
+
+// blocks returns the blocks of a message; a message may also be text.
+func blocks(raw json.RawMessage) []block {
+	var list []block
+	if json.Unmarshal(raw, &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// plain returns the text of a result, which is text or blocks.
+func plain(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	for _, b := range blocks(raw) {
+		if b.Type == "text" && len(s) <= executor.MaxToolText {
+			s += b.Text
+		}
+	}
+	return s
+}
+
+// claudeUsage returns the usage of all models in the session, including earlier calls.
+func claudeUsage(l claudeLine) executor.Event {
+	u := executor.Usage{Whole: true}
+	for _, m := range l.ModelUsage {
+		u.Input += m.InputTokens
+		u.Output += m.OutputTokens
+		u.CacheRead += m.CacheReadInputTokens
+		u.CacheWrite += m.CacheCreationInputTokens
+	}
+	return executor.Event{Kind: executor.KindUsage, Usage: &u}
+}
+
+// claudeEnd returns how the CLI says it ended; failed says that the model's last answer did not come.
+func claudeEnd(l claudeLine, failed bool) executor.Event {
+	e := executor.End{Outcome: executor.Completed, Data: l.Structured, Turns: l.NumTurns}
+	switch {
+	case l.Subtype == "error_max_turns":
+		e.Outcome = executor.MaxTurns
+	case l.Subtype == "error_max_budget_usd":
+		e.Outcome = executor.Budget
+	case l.StopReason == "refusal":
+		e.Outcome = executor.Refused
+	case l.APIErrorStatus == 401 || l.APIErrorStatus == 403:
+		e.Outcome = executor.AuthError
+	case l.IsError && (l.APIErrorStatus != 0 || failed):
+		e.Outcome = executor.ModelError
+	case l.IsError || l.Subtype != "success":
+		e.Outcome = executor.Crashed
+	}
+	if e.Outcome == executor.Completed {
+		e.Text = l.Result
+		return ended(e)
+	}
+	e.Detail = l.Result
+	for _, text := range l.Errors {
+		if len(e.Detail) > executor.MaxToolText { // a list without end, which no CLI writes
+			break
+		}
+		e.Detail += "\n" + text
+	}
+	return ended(e)
+}

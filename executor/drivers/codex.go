@@ -1,0 +1,233 @@
+package drivers
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
+)
+
+// codexKey is where the CLI finds the key of its model.
+const codexKey = "WORKCELL_MODEL_KEY"
+
+// codex calls OpenAI's Codex CLI. Task.Args may have "effort" (minimal, low, medium, high, xhigh).
+func codex() *Driver {
+	return &Driver{
+		Version: "0.169.0", name: "codex", dialect: model.OpenAIResponses, args: true, prepare: prepareCodex,
+		parser: func() executor.Parser { return jsonLines[codexLine](codexEvents) },
+	}
+}
+
+func prepareCodex(t task) (executor.Invocation, error) {
+	if t.MaxTurns > 0 {
+		return executor.Invocation{}, fmt.Errorf("%w: codex cannot limit turns; use a budget or a timeout", backend.ErrUnsupported)
+	}
+	home := path.Join(t.Home, ".codex")
+	config, err := codexConfig(t)
+	if err != nil {
+		return executor.Invocation{}, err
+	}
+	inv := executor.Invocation{
+		Env:   map[string]string{"HOME": t.Home, "CODEX_HOME": home, codexKey: t.model.Key},
+		Stdin: []byte(t.Prompt),
+		Files: []executor.File{{Path: path.Join(home, "config.toml"), Data: config}},
+		Keep:  []string{".codex/sessions"},
+	}
+	argv := []string{"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", t.Workdir}
+	if t.Model != "" {
+		argv = append(argv, "-m", t.Model)
+	}
+	if t.Schema != nil {
+		name := path.Join(t.Home, "schema.json")
+		argv = append(argv, "--output-schema", name)
+		inv.Files = append(inv.Files, executor.File{Path: name, Data: t.Schema})
+	}
+	if t.ResumeID != "" {
+		argv = append(argv, "resume", t.ResumeID)
+	}
+	inv.Argv = append(argv, "-")
+	return inv, nil
+}
+
+// codexConfig returns the CLI's config.toml.
+func codexConfig(t task) ([]byte, error) {
+	var b bytes.Buffer
+	set := func(key string, value any) { fmt.Fprintf(&b, "%s = %s\n", key, toml(value)) }
+	set("model_provider", "workcell")
+	if t.Model != "" {
+		set("model", t.Model)
+	}
+	set("check_for_update_on_startup", false)
+	if !t.Web {
+		set("web_search", "disabled")
+	}
+	if t.System != "" {
+		set("developer_instructions", t.System)
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Args)) {
+		if name != "effort" || !slices.Contains([]string{"minimal", "low", "medium", "high", "xhigh"}, t.Args[name]) {
+			return nil, fmt.Errorf("%w: codex has no argument %s: %q; it has effort (minimal, low, medium, high, xhigh)", backend.ErrInvalid, name, t.Args[name])
+		}
+		set("model_reasoning_effort", t.Args[name])
+	}
+	b.WriteString("\n[analytics]\n")
+	set("enabled", false)
+	b.WriteString("\n[feedback]\n")
+	set("enabled", false)
+	// What a repository configures in .codex is read where it is trusted.
+	fmt.Fprintf(&b, "\n[projects.%s]\n", toml(t.Workdir))
+	set("trust_level", "untrusted")
+	b.WriteString("\n[model_providers.workcell]\n")
+	set("name", "workcell")
+	set("base_url", t.model.BaseURL)
+	set("env_key", codexKey)
+	set("wire_api", "responses")
+	set("supports_websockets", false)
+	set("request_max_retries", 1)
+	set("stream_max_retries", 1)
+	if len(t.MCP) > 0 {
+		b.WriteString("\n[mcp_servers." + executor.Server + "]\n")
+		set("command", t.MCP[0])
+		set("args", t.MCP[1:])
+		set("required", true)
+		set("default_tools_approval_mode", "approve")
+		set("tool_timeout_sec", 1200) // a call of a host tool may wait for an approval
+	}
+	return b.Bytes(), nil
+}
+
+// toml returns a value as TOML. Plain values of TOML are JSON, except for one character.
+func toml(v any) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // plain data
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
+}
+
+// codexLine is an event of codex exec --json.
+type codexLine struct {
+	Type   string
+	Thread string `json:"thread_id"`
+	Item   json.RawMessage
+	Usage  struct {
+		Input      int64 `json:"input_tokens"`
+		Cached     int64 `json:"cached_input_tokens"`
+		CacheWrite int64 `json:"cache_write_input_tokens"`
+		Output     int64 `json:"output_tokens"`
+	}
+	Message string
+	Error   struct{ Message string }
+}
+
+type item struct {
+	ID, Type, Text, Message, Status string
+
+	// Of mcp_tool_call.
+	Server, Tool string
+	Arguments    json.RawMessage
+	Result       *struct {
+		Content []struct{ Type, Text string }
+	}
+	Error *struct{ Message string }
+
+	// Of command_execution.
+	Command string
+	Output  string `json:"aggregated_output"`
+
+	// Of file_change and web_search.
+	Changes json.RawMessage
+	Query   string
+}
+
+func codexEvents(l codexLine) []executor.Event {
+	switch l.Type {
+	case "thread.started":
+		return []executor.Event{{Kind: executor.KindSession, Session: l.Thread}}
+	case "item.started", "item.completed":
+		return codexItem(l)
+	case "turn.completed":
+		// The input includes the cached tokens.
+		u := executor.Usage{
+			Input: max(0, l.Usage.Input-l.Usage.Cached), Output: l.Usage.Output,
+			CacheRead: l.Usage.Cached, CacheWrite: l.Usage.CacheWrite, Whole: true,
+		}
+		return []executor.Event{{Kind: executor.KindUsage, Usage: &u}, ended(executor.End{Outcome: executor.Completed})}
+	case "turn.failed":
+		return []executor.Event{ended(executor.End{Outcome: codexFailure(l.Error.Message), Detail: l.Error.Message})}
+	case "error":
+		return text(executor.KindNotice, l.Message)
+	}
+	return nil
+}
+
+// codexFailure returns the outcome of a failed turn. The message contains the HTTP status of the response.
+func codexFailure(message string) executor.Outcome {
+	for _, status := range []string{"401 Unauthorized", "403 Forbidden"} {
+		if strings.Contains(message, status) {
+			return executor.AuthError
+		}
+	}
+	return executor.ModelError
+}
+
+// codexItem returns the events of an item; nil when it is of a kind that has none.
+func codexItem(l codexLine) []executor.Event {
+	var it item
+	if json.Unmarshal(l.Item, &it) != nil {
+		return nil
+	}
+	done := l.Type == "item.completed"
+	switch {
+	case it.Type == "agent_message" && done:
+		return text(executor.KindText, it.Text)
+	case it.Type == "reasoning" && done:
+		return text(executor.KindThinking, it.Text)
+	case it.Type == "error":
+		return text(executor.KindNotice, it.Message)
+	case it.Type == "mcp_tool_call", it.Type == "command_execution", it.Type == "file_change", it.Type == "web_search":
+		return []executor.Event{codexTool(it, done)}
+	}
+	return nil
+}
+
+// codexTool returns the start or the end of a tool.
+func codexTool(it item, done bool) executor.Event {
+	if done {
+		output := it.Output
+		if it.Result != nil {
+			for _, c := range it.Result.Content {
+				if len(output) <= executor.MaxToolText { // what is above is cut
+					output += c.Text
+				}
+			}
+		}
+		if it.Error != nil {
+			output += it.Error.Message
+		}
+		e := toolEnd(it.ID, output, it.Status == "failed" || it.Error != nil)
+		e.Tool.Server, e.Tool.Name = it.Server, cmp.Or(it.Tool, it.Type)
+		return e
+	}
+	var input any
+	switch it.Type {
+	case "mcp_tool_call":
+		input = it.Arguments
+	case "command_execution":
+		input = map[string]string{"command": it.Command}
+	case "file_change":
+		input = map[string]json.RawMessage{"changes": it.Changes}
+	case "web_search":
+		input = map[string]string{"query": it.Query}
+	}
+	raw, _ := json.Marshal(input) // what is no JSON has no place in an event
+	return toolStart(it.ID, it.Server, cmp.Or(it.Tool, it.Type), raw)
+}

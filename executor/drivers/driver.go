@@ -1,0 +1,104 @@
+// Package drivers calls Claude Code, Codex, Gemini CLI and OpenCode. Each file has the command line of one CLI and the format of its
+// output.
+package drivers
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Driver calls a CLI.
+type Driver struct {
+	Version string // of the CLI that the driver is written for
+
+	name    string
+	dialect model.Dialect            // of the model that the CLI requires; empty if prepare finds the model
+	args    bool                     // the CLI has Task.Args
+	codes   map[int]executor.Outcome // by exit code
+	prepare func(task) (executor.Invocation, error)
+	parser  func() executor.Parser
+}
+
+// task is a task that passed the checks of all drivers.
+type task struct {
+	executor.Task
+	executor.Inside
+	model executor.Endpoint
+}
+
+// Named returns the driver of "claude", "codex", "gemini" or "opencode"; nil for any other name.
+func Named(name string) *Driver {
+	switch name {
+	case "claude":
+		return claude()
+	case "codex":
+		return codex()
+	case "gemini":
+		return gemini()
+	case "opencode":
+		return openCode()
+	}
+	return nil
+}
+
+// Name returns the name of the CLI.
+func (d *Driver) Name() string { return d.name }
+
+// Prepare implements executor.Driver.
+func (d *Driver) Prepare(t executor.Task, in executor.Inside) (inv executor.Invocation, err error) {
+	endpoint, ok := in.Models[d.dialect]
+	if d.dialect != "" && !ok {
+		return inv, fmt.Errorf("%w: %s requires a model with the %s API", backend.ErrUnsupported, d.name, d.dialect)
+	}
+	for name := range t.Args {
+		if !d.args {
+			return inv, fmt.Errorf("%w: %s has no argument %s", backend.ErrInvalid, d.name, name)
+		}
+	}
+	return d.prepare(task{t, in, endpoint})
+}
+
+// Outcome implements executor.Driver.
+func (d *Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+	return executor.Judge(seen, exit, d.codes)
+}
+
+// Parser implements executor.Driver.
+func (d *Driver) Parser() executor.Parser { return d.parser() }
+
+// jsonLines parses lines of JSON. A line without events is raw.
+type jsonLines[T any] func(T) []executor.Event
+
+// Line implements executor.Parser.
+func (read jsonLines[T]) Line(b []byte) []executor.Event {
+	var line T
+	if json.Unmarshal(b, &line) == nil {
+		if events := read(line); events != nil {
+			return events
+		}
+	}
+	return []executor.Event{executor.Raw(b)}
+}
+
+func text(kind executor.Kind, s string) []executor.Event {
+	return []executor.Event{{Kind: kind, Text: s}}
+}
+
+func toolStart(id, server, name string, input json.RawMessage) executor.Event {
+	return executor.Event{Kind: executor.KindToolStart, Tool: &executor.ToolUse{
+		ID: id, Name: name, Server: server, Input: executor.CutInput(input),
+	}}
+}
+
+func toolEnd(id, output string, failed bool) executor.Event {
+	return executor.Event{Kind: executor.KindToolEnd, Tool: &executor.ToolUse{
+		ID: id, Output: executor.CutText(output), Failed: failed,
+	}}
+}
+
+func ended(e executor.End) executor.Event { return executor.Event{Kind: executor.KindEnd, End: &e} }

@@ -1,0 +1,167 @@
+package drivers
+
+import (
+	"cmp"
+	"encoding/json"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// maxAttempts limits the requests to a model that does not answer. The default of the CLI takes minutes.
+const maxAttempts = 3
+
+// geminiGuard is a module that Node loads first. It hides the files of a trusted folder that can configure the CLI, for which there is no
+// switch. Programs that start the CLI, and those that the CLI starts, see the files.
+const geminiGuard = `import fs from "node:fs"
+import {syncBuiltinESMExports} from "node:module"
+import path from "node:path"
+if (/gemini/.test(process.argv[1])) {
+	delete process.env.NODE_OPTIONS
+	const exists = fs.existsSync, hidden = [".env", ".gemini/.env", ".gemini/settings.json"].map((name) => path.resolve(name))
+	fs.existsSync = (name) => !hidden.includes(path.resolve(String(name))) && exists(name)
+	syncBuiltinESMExports()
+}
+`
+
+// gemini calls Google's Gemini CLI.
+func gemini() *Driver {
+	return &Driver{
+		Version: "0.61.0", name: "gemini", dialect: model.Gemini, prepare: prepareGemini,
+		codes:  map[int]executor.Outcome{41: executor.AuthError, 53: executor.MaxTurns, 130: executor.Cancelled},
+		parser: func() executor.Parser { return jsonLines[geminiLine]((&geminiParser{}).events) },
+	}
+}
+
+func prepareGemini(t task) (executor.Invocation, error) {
+	guardFile := path.Join(t.Home, "guard.mjs")
+	inv := executor.Invocation{
+		Argv: []string{"gemini", "-o", "stream-json", "--approval-mode", "yolo"},
+		// The CLI starts MCP servers in a trusted folder only. It loads no extension and only our server.
+		Safe:  []string{"--skip-trust", "-e", "none", "--allowed-mcp-server-names", executor.Server},
+		Stdin: []byte(sanitize.Prompt(executor.WithSchema(t.Prompt, t.Schema))),
+		Files: []executor.File{
+			{Path: path.Join(t.Home, ".gemini/settings.json"), Data: geminiSettings(t)}, {Path: guardFile, Data: []byte(geminiGuard)},
+		},
+		Keep: []string{".gemini/tmp", ".gemini/projects.json"},
+		Env: map[string]string{
+			"HOME": t.Home, "GEMINI_CLI_HOME": t.Home, "GEMINI_API_KEY": t.model.Key, "GOOGLE_GEMINI_BASE_URL": t.model.BaseURL,
+			"GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_CLI_NO_RELAUNCH": "true",
+			"NODE_OPTIONS": "--import=file://" + guardFile,
+		},
+	}
+	inv.Argv = append(inv.Argv, inv.Safe...)
+	if t.Model != "" {
+		inv.Argv = append(inv.Argv, "-m", t.Model)
+	}
+	if t.ResumeID != "" {
+		inv.Argv = append(inv.Argv, "--resume", t.ResumeID)
+	} else {
+		inv.Argv = append(inv.Argv, "--session-id", t.NewID)
+	}
+	if t.System != "" {
+		inv.Files = append(inv.Files, executor.File{Path: path.Join(t.Home, ".gemini/GEMINI.md"), Data: []byte(t.System)})
+	}
+	return inv, nil
+}
+
+func geminiSettings(t task) []byte {
+	servers, allowed, excluded := map[string]any{}, []string{}, []string{}
+	if !t.Web {
+		excluded = []string{"google_web_search", "web_fetch"}
+	}
+	if len(t.MCP) > 0 {
+		allowed = append(allowed, executor.Server)
+		// A call of a host tool may wait for an approval.
+		servers[executor.Server] = map[string]any{"command": t.MCP[0], "args": t.MCP[1:], "trust": true, "timeout": 1_200_000}
+	}
+	all := map[string]any{
+		"security":    map[string]any{"auth": map[string]any{"selectedType": "gemini-api-key"}},
+		"mcpServers":  servers,
+		"mcp":         map[string]any{"allowed": allowed},
+		"general":     map[string]any{"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "maxAttempts": maxAttempts},
+		"privacy":     map[string]any{"usageStatisticsEnabled": false},
+		"telemetry":   map[string]any{"enabled": false},
+		"hooksConfig": map[string]any{"enabled": false},
+		"tools":       map[string]any{"exclude": excluded},
+	}
+	if t.MaxTurns > 0 {
+		all["model"] = map[string]any{"maxSessionTurns": t.MaxTurns}
+	}
+	b, _ := json.Marshal(all) // plain data
+	return b
+}
+
+// geminiParser reads the events of --output-format stream-json.
+type geminiParser struct {
+	began   bool   // the last text continues
+	problem string // the last one reported
+}
+
+type geminiLine struct {
+	Type       string
+	Session    string `json:"session_id"`
+	Role       string
+	Content    string
+	ToolName   string `json:"tool_name"`
+	ToolID     string `json:"tool_id"`
+	Parameters json.RawMessage
+	Status     string
+	Output     string
+	Message    string
+	Error      struct{ Type, Message string }
+	Stats      struct {
+		Output int64 `json:"output_tokens"`
+		Cached int64
+		Input  int64 // without the cached
+	}
+}
+
+func (p *geminiParser) events(l geminiLine) []executor.Event {
+	began := p.began
+	p.began = l.Type == "message" && l.Role == "assistant"
+	switch {
+	case l.Type == "init":
+		return []executor.Event{{Kind: executor.KindSession, Session: l.Session}}
+	case p.began:
+		return []executor.Event{{Kind: executor.KindText, Text: l.Content, Delta: began}}
+	case l.Type == "tool_use":
+		server, name := "", l.ToolName
+		if rest, ok := strings.CutPrefix(l.ToolName, "mcp_"+executor.Server+"_"); ok {
+			server, name = executor.Server, rest
+		}
+		return []executor.Event{toolStart(l.ToolID, server, name, l.Parameters)}
+	case l.Type == "tool_result":
+		return []executor.Event{toolEnd(l.ToolID, l.Output, l.Status == "error")}
+	case l.Type == "error":
+		p.problem = l.Message
+		return text(executor.KindNotice, l.Message)
+	case l.Type == "result":
+		u := executor.Usage{Input: l.Stats.Input, Output: l.Stats.Output, CacheRead: l.Stats.Cached}
+		return []executor.Event{{Kind: executor.KindUsage, Usage: &u}, ended(p.end(l))}
+	}
+	return nil
+}
+
+// geminiRefused matches the API's answer to a wrong key, which the CLI tells as text.
+var geminiRefused = regexp.MustCompile(`"code": ?40[13]\b`)
+
+func (p *geminiParser) end(l geminiLine) executor.End {
+	if l.Status == "success" {
+		return executor.End{Outcome: executor.Completed}
+	}
+	e := executor.End{Outcome: executor.ModelError, Detail: cmp.Or(l.Error.Message, p.problem)}
+	switch {
+	case l.Error.Type == "FatalTurnLimitedError":
+		e.Outcome = executor.MaxTurns
+	case strings.Contains(e.Detail, "response was blocked"): // by the provider's filters
+		e.Outcome = executor.Refused
+	case l.Error.Type == "FatalAuthenticationError", geminiRefused.MatchString(l.Error.Message):
+		e.Outcome = executor.AuthError
+	}
+	return e
+}

@@ -1,0 +1,195 @@
+package drivers
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/model"
+)
+
+// openCodeGuard is a module that Bun, the CLI's runtime, loads first. It refuses code that is not part of the CLI: OpenCode imports the
+// plugins of a repository even if OPENCODE_DISABLE_PROJECT_CONFIG and OPENCODE_PURE are set. Programs that the CLI starts do
+// not load it.
+const openCodeGuard = `if (process.argv[1].startsWith("/$bunfs/")) {
+	delete process.env.BUN_INSPECT_PRELOAD
+	Bun.plugin({name: "workcell", setup(build) {
+		build.onLoad({filter: /^(?!\/\$bunfs\/)/}, ({path}) => { throw new Error(path + ": not loaded from a workspace") })
+	}})
+}
+`
+
+// openCode calls OpenCode. Task.Model is "PROVIDER/MODEL": "anthropic" speaks Anthropic's dialect, every other provider OpenAI's
+// chat completions.
+func openCode() *Driver {
+	return &Driver{
+		Version: "1.18.33", name: "opencode", prepare: prepareOpenCode,
+		parser: func() executor.Parser { return jsonLines[openCodeLine]((&openCodeParser{}).events) },
+	}
+}
+
+func prepareOpenCode(t task) (executor.Invocation, error) {
+	ref, provider, err := openCodeModel(t)
+	if err != nil {
+		return executor.Invocation{}, err
+	}
+	web, build, servers := "deny", map[string]any{}, map[string]any{}
+	if t.Web {
+		web = "allow"
+	}
+	if t.MaxTurns > 0 {
+		build["steps"] = t.MaxTurns
+	}
+	if len(t.MCP) > 0 { // a call of a host tool may wait for an approval
+		servers[executor.Server] = map[string]any{"type": "local", "command": t.MCP, "enabled": true, "timeout": 1_200_000}
+	}
+	config := map[string]any{
+		"autoupdate": false, "share": "disabled", "model": ref, "small_model": ref, "provider": provider,
+		"enabled_providers": []string{strings.SplitN(ref, "/", 2)[0]},
+		"permission":        map[string]any{"*": "allow", "webfetch": web, "websearch": web},
+		"mcp":               servers,
+		// Creating a title for the session costs a request that the CLI does not report.
+		"agent": map[string]any{"title": map[string]any{"disable": true}, "build": build},
+	}
+	guardFile := path.Join(t.Home, "guard.mjs")
+	inv := executor.Invocation{
+		Files: []executor.File{{Path: guardFile, Data: []byte(openCodeGuard)}},
+		Argv:  []string{"opencode", "run", "--format", "json", "--thinking", "--auto", "-m", ref},
+		Stdin: []byte(executor.WithSchema(t.Prompt, t.Schema)),
+		Keep:  []string{".local/share/opencode"},
+		Late:  true,
+		// The CLI itself only tells the model that the turns are over.
+		CountTurns: true,
+	}
+	if t.System != "" {
+		name := path.Join(t.Home, "system.md")
+		config["instructions"] = []string{name}
+		inv.Files = append(inv.Files, executor.File{Path: name, Data: []byte(t.System)})
+	}
+	if t.ResumeID != "" {
+		inv.Argv = append(inv.Argv, "-s", t.ResumeID)
+	}
+	text, _ := json.Marshal(config) // plain data
+	inv.Env = map[string]string{
+		"HOME": t.Home, "XDG_DATA_HOME": path.Join(t.Home, ".local/share"), "XDG_CONFIG_HOME": path.Join(t.Home, ".config"),
+		"XDG_STATE_HOME": path.Join(t.Home, ".local/state"), "XDG_CACHE_HOME": path.Join(t.Home, ".cache"),
+		"OPENCODE_CONFIG_CONTENT": string(text), "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+		"BUN_INSPECT_PRELOAD": guardFile,
+	}
+	return inv, nil
+}
+
+// openCodeModel returns the model as the CLI names it, and the providers that it knows.
+func openCodeModel(t task) (string, map[string]any, error) {
+	provider, name, ok := strings.Cut(t.Model, "/")
+	if !ok || provider == "" || name == "" {
+		return "", nil, fmt.Errorf("%w: opencode: model %q must be PROVIDER/MODEL", backend.ErrInvalid, t.Model)
+	}
+	dialect, npm, id := model.OpenAIChat, "@ai-sdk/openai-compatible", "workcell"
+	if provider == "anthropic" {
+		dialect, npm, id = model.Anthropic, "@ai-sdk/anthropic", "anthropic"
+	}
+	endpoint, ok := t.Models[dialect]
+	if !ok {
+		return "", nil, fmt.Errorf("%w: opencode requires a model with the %s API for %s", backend.ErrUnsupported, dialect, t.Model)
+	}
+	if dialect == model.Anthropic {
+		endpoint.BaseURL += "/v1" // as this SDK takes it
+	}
+	return id + "/" + name, map[string]any{id: map[string]any{
+		"npm": npm, "name": id, "options": map[string]any{"baseURL": endpoint.BaseURL, "apiKey": endpoint.Key},
+		"models": map[string]any{name: map[string]any{}},
+	}}, nil
+}
+
+// openCodeParser reads the events of opencode run --format json.
+type openCodeParser struct {
+	session bool // was reported
+	turns   int
+}
+
+type openCodeLine struct {
+	Type    string
+	Session string `json:"sessionID"`
+	Part    part
+	Error   struct {
+		Name string
+		Data struct {
+			Message    string
+			StatusCode int `json:"statusCode"`
+		}
+	}
+}
+
+type part struct {
+	Text, Tool, CallID, Reason string
+	State                      struct {
+		Status, Output, Error string
+		Input                 json.RawMessage
+		Metadata              struct{ Exit int } // of a command
+	}
+	Tokens struct {
+		Input, Output, Reasoning int64
+		Cache                    struct{ Read, Write int64 }
+	}
+}
+
+func (p *openCodeParser) events(l openCodeLine) []executor.Event {
+	var events []executor.Event
+	if l.Session != "" && !p.session {
+		p.session = true
+		events = append(events, executor.Event{Kind: executor.KindSession, Session: l.Session})
+	}
+	switch l.Type {
+	case "text":
+		events = append(events, text(executor.KindText, l.Part.Text)...)
+	case "reasoning":
+		events = append(events, text(executor.KindThinking, l.Part.Text)...)
+	case "tool_use": // the CLI tells of a tool when it ended
+		server, name := "", l.Part.Tool
+		if rest, ok := strings.CutPrefix(name, executor.Server+"_"); ok {
+			server, name = executor.Server, rest
+		}
+		state := l.Part.State
+		failed := state.Status == "error" || state.Metadata.Exit != 0
+		events = append(events, toolStart(l.Part.CallID, server, name, state.Input),
+			toolEnd(l.Part.CallID, state.Output+state.Error, failed))
+	case "step_finish":
+		events = append(events, p.step(l.Part)...)
+	case "error":
+		events = append(events, ended(openCodeFailure(l)))
+	}
+	return events
+}
+
+// step returns the use of a step, and that it is the last one: only then the model stops for another reason than tools.
+func (p *openCodeParser) step(s part) []executor.Event {
+	p.turns++
+	u := executor.Usage{Input: s.Tokens.Input, Output: s.Tokens.Output + s.Tokens.Reasoning, CacheRead: s.Tokens.Cache.Read, CacheWrite: s.Tokens.Cache.Write}
+	events := []executor.Event{{Kind: executor.KindUsage, Usage: &u}}
+	end := executor.End{Outcome: executor.Completed, Turns: p.turns}
+	switch s.Reason {
+	case "tool-calls":
+		return events
+	case "content-filter":
+		end.Outcome = executor.Refused
+	case "error", "unknown":
+		end.Outcome = executor.ModelError
+	}
+	return append(events, ended(end))
+}
+
+func openCodeFailure(l openCodeLine) executor.End {
+	end := executor.End{Outcome: executor.ModelError, Detail: strings.TrimSpace(l.Error.Name + " " + l.Error.Data.Message)}
+	if l.Error.Name == "ContentFilterError" {
+		end.Outcome = executor.Refused
+	}
+	if l.Error.Name == "ProviderAuthError" || l.Error.Data.StatusCode == 401 || l.Error.Data.StatusCode == 403 {
+		end.Outcome = executor.AuthError
+	}
+	return end
+}
