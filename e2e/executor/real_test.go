@@ -74,80 +74,39 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestShell: a tool of the CLI's own runs a command, whose failure is told.
-func TestShell(t *testing.T) {
+// TestTold: the CLI runs a command by a tool of its own, and tells of failures of its model, apart from thoughts and answers.
+func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
-		r := newRig(t, a)
-		r.model.tool, r.model.args = shells[a.Name()][0], shells[a.Name()][1]
-		res, err := r.run(t.Context(), "shell", executor.Task{Prompt: "Run it."})
-		must(t, err)
-		if res.Outcome != executor.Completed || res.ToolCalls != 1 {
-			t.Errorf("%+v: %v\n%s", res, r.model.offered, r.output.Bytes())
-		}
-	})
-}
-
-// TestRefused: a model that refuses the key is told as that, and soon.
-func TestRefused(t *testing.T) {
-	each(t, func(t *testing.T, a agent) {
-		r := newRig(t, a)
-		r.model.status = http.StatusForbidden
-		res, err := r.run(t.Context(), "refused", executor.Task{Prompt: "What is the total of order 42?"})
-		must(t, err)
-		if res.Outcome != executor.AuthError || !errors.Is(res.Err(), executor.ErrFailed) {
-			t.Errorf("%+v\n%s", res, r.output.Bytes())
-		}
-	})
-}
-
-// TestBroken: a model that fails is told as that.
-func TestBroken(t *testing.T) {
-	each(t, func(t *testing.T, a agent) {
-		r := newRig(t, a)
-		r.model.status = http.StatusBadRequest
-		res, err := r.run(t.Context(), "broken", executor.Task{Prompt: "What is the total of order 42?"})
-		must(t, err)
-		if res.Outcome != executor.ModelError {
-			t.Errorf("%+v\n%s", res, r.output.Bytes())
-		}
-	})
-}
-
-// TestThinking: what a model thinks is told apart from its answer. Gemini CLI does not tell it.
-func TestThinking(t *testing.T) {
-	each(t, func(t *testing.T, a agent) {
-		r := newRig(t, a)
-		r.model.tool, r.model.thinks = "", true
-		res, err := r.run(t.Context(), "thinking", executor.Task{Prompt: "What is the total of order 42?"})
-		must(t, err)
-		thought := ""
-		for _, e := range r.events {
-			if e.Kind == executor.KindThinking {
-				thought += e.Text
+		for name, tt := range map[string]struct {
+			play func(*model)
+			want executor.Outcome
+		}{
+			"shell":   {func(m *model) { m.tool, m.args = shells[a.Name()][0], shells[a.Name()][1] }, executor.Completed},
+			"refused": {func(m *model) { m.status = http.StatusForbidden }, executor.AuthError},
+			"broken":  {func(m *model) { m.status = http.StatusBadRequest }, executor.ModelError},
+			// Gemini CLI does not tell thoughts.
+			"thinking": {func(m *model) { m.tool, m.thinks = "", true }, executor.Completed},
+			"safety":   {func(m *model) { m.tool, m.refuses = "", true }, executor.Refused},
+		} {
+			if name == "safety" && a.Name() == "codex" { // in its dialect a refusal is an answer
+				continue
 			}
-		}
-		want := "Hm."
-		if a.Name() == "gemini" {
-			want = ""
-		}
-		if res.Text != r.model.text || thought != want {
-			t.Errorf("%+v: %q\n%s", res, thought, r.output.Bytes())
-		}
-	})
-}
-
-// TestSafety: a model that refuses to answer is told as that. In the dialect that Codex speaks a refusal is an answer.
-func TestSafety(t *testing.T) {
-	each(t, func(t *testing.T, a agent) {
-		if a.Name() == "codex" {
-			return
-		}
-		r := newRig(t, a)
-		r.model.tool, r.model.refuses = "", true
-		res, err := r.run(t.Context(), "safety", executor.Task{Prompt: "What is the total of order 42?"})
-		must(t, err)
-		if res.Outcome != executor.Refused {
-			t.Errorf("%+v\n%s", res, r.output.Bytes())
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, a)
+				tt.play(r.model)
+				res, err := r.run(t.Context(), name, executor.Task{Prompt: "What is the total of order 42?"})
+				must(t, err)
+				thought := ""
+				for _, e := range r.events {
+					if e.Kind == executor.KindThinking {
+						thought += e.Text
+					}
+				}
+				if res.Outcome != tt.want || name == "shell" && res.ToolCalls != 1 ||
+					name == "thinking" && (res.Text != r.model.text || thought != "Hm." && a.Name() != "gemini") {
+					t.Errorf("%+v, thought %q: %v\n%s", res, thought, r.model.offered, r.output.Bytes())
+				}
+			})
 		}
 	})
 }
