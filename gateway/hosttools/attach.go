@@ -68,52 +68,36 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *session.ExecReque
 // dir returns the directory of the set's declarations inside.
 func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChars] }
 
-// Declare writes the declarations of set into the sandbox, unless they are there. Calls do not depend on them.
+// Declare writes the declarations of set into the sandbox, the index last, unless the index is there. Calls do not depend on
+// them.
 func (a *Attachment) Declare(ctx context.Context, set *Set) error {
-	if len(set.declared) == 0 || a.declared(ctx, set) {
+	index := path.Join(set.dir(), indexName)
+	if text, _, err := a.s.ReadFileBytes(ctx, index, session.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {
 		return nil
 	}
 	if _, err := a.s.RemoveFile(ctx, set.dir(), true); err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	write := func(ctx context.Context, name, text string) error {
+		_, err := a.s.WriteFile(ctx, name, strings.NewReader(text), session.WriteFileOptions{
+			Mode: declarationMode, Overwrite: true, Size: int64(len(text)),
+		})
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writersAtOnce)
 	for name, text := range set.declared {
-		g.Go(func() error {
-			_, err := a.s.WriteFile(ctx, path.Join(set.dir(), name), strings.NewReader(text), session.WriteFileOptions{
-				Mode: declarationMode, Overwrite: true, Size: int64(len(text)),
-			})
-			return err
-		})
+		if name != indexName {
+			g.Go(func() error { return write(gctx, path.Join(set.dir(), name), text) })
+		}
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return write(ctx, index, set.declared[indexName])
 }
 
 const declarationMode fs.FileMode = 0o444
-
-// declared reports whether the declarations of set are in the sandbox: every file with its length, and the index as it is.
-func (a *Attachment) declared(ctx context.Context, set *Set) bool {
-	list, err := a.s.ListFiles(ctx, set.dir(), session.ListFilesOptions{Recursive: true, Limit: session.MaxListEntries})
-	if err != nil || list.Truncated {
-		return false
-	}
-	found := 0
-	for _, e := range list.Entries {
-		if e.Type == session.TypeDir {
-			continue
-		}
-		text, ok := set.declared[strings.TrimPrefix(path.Join(workspace, e.Path), set.dir()+"/")]
-		if !ok || e.Type != session.TypeFile || e.Size != int64(len(text)) || e.Mode != declarationMode {
-			return false
-		}
-		found++
-	}
-	if found != len(set.declared) {
-		return false
-	}
-	index, _, err := a.s.ReadFileBytes(ctx, path.Join(set.dir(), indexName), session.ReadFileOptions{})
-	return err == nil && string(index) == set.declared[indexName]
-}
 
 // sweepTimeout bounds the removal of results.
 const sweepTimeout = 30 * time.Second

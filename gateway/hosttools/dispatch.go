@@ -96,11 +96,10 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 	if p.entry = a.set.byName[req.Tool]; p.entry == nil {
 		fail := toolspec.Failf(toolspec.CodeNotFound, "unknown tool %q", plain(req.Tool, 80)).
 			WithRemediation("Use the tools that `tools ls` lists.")
-		return p.finish(ctx, nil, time.Now(), Reply{Error: fail})
+		return p.finish(ctx, nil, Reply{Error: fail})
 	}
 	ctx, s := p.start(ctx, span)
-	began := time.Now()
-	return p.finish(ctx, s, began, p.perform(ctx))
+	return p.finish(ctx, s, p.perform(ctx))
 }
 
 // runContext is the context of a call, which ends with its connection, with the values of the run: the audit file, the run

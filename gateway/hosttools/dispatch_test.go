@@ -121,9 +121,6 @@ func TestQuotas(t *testing.T) {
 	if diff := cmp.Diff(want, a.Counts()); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
-	if n := len(s.Records()); n != 6 {
-		t.Errorf("%d records", n)
-	}
 }
 
 // In a run of a workflow the sets of an agent count together, even in a workflow that it runs. Another agent counts
@@ -343,9 +340,6 @@ func TestApprovals(t *testing.T) {
 		if len(ap.asked) != want {
 			t.Errorf("for %q: asked %d times, want %d", about, len(ap.asked), want)
 		}
-		if d := s.Records()[3].Decision; d != hosttools.Approved {
-			t.Errorf("decision %q", d)
-		}
 	}
 }
 
@@ -474,7 +468,6 @@ func TestCallsWhileTheSetIsClosed(t *testing.T) {
 					t.Errorf("code %q", c)
 				}
 				a.Counts()
-				s.Records()
 			}
 		})
 	}
@@ -517,9 +510,6 @@ func TestRefusalsAreBounded(t *testing.T) {
 		if got := call(t, a, "app_lookup", `{"id":"1"}`); code(got) != "quota_exceeded" {
 			t.Fatalf("%v", got.Error)
 		}
-	}
-	if n := len(s.Records()); n != 10_000 {
-		t.Errorf("%d records", n)
 	}
 	if err := record.Close(); err != nil {
 		t.Fatal(err)

@@ -29,10 +29,7 @@ type Registry struct {
 type Options struct {
 	Policy Policy
 	// Wrap are applied to the handler of every tool, the first outermost.
-	Wrap []func(Tool, Handler) Handler
-	// Declare makes the files that tell code inside about the tools, by path; "INDEX.md" is one of them. Nil makes those
-	// of package declare.
-	Declare        func(tools []Tool) map[string]string
+	Wrap           []func(Tool, Handler) Handler
 	Log            *slog.Logger         // slog.Default when nil
 	TracerProvider trace.TracerProvider // the global one when nil
 }
@@ -51,9 +48,6 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 		r.o = *o
 	}
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
-	if r.o.Declare == nil {
-		r.o.Declare = declarations
-	}
 	if r.o.TracerProvider == nil {
 		r.o.TracerProvider = otel.GetTracerProvider()
 	}

@@ -14,14 +14,12 @@
 package hosttools
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
@@ -37,23 +35,8 @@ type Grant struct {
 	Approver Approver // nil: what needs an approval is refused
 }
 
-// maxRecords is how many calls of a run are kept.
-const maxRecords = 10_000
-
 // maxDepth is how deep runs may lie in each other through tools of the host.
 const maxDepth = 3
-
-// CallRecord is what is kept of a call.
-type CallRecord struct {
-	Seq         int64 // from 1
-	Tool        string
-	ArgsSHA256  string // of the tool and its arguments; empty when they could not be read
-	ArgBytes    int
-	ResultBytes int
-	Duration    time.Duration
-	Decision    string
-	Code        toolspec.Code // of the failure
-}
 
 // Decisions about calls.
 const (
@@ -93,9 +76,7 @@ type Set struct {
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
-	seq     int64
 	refused int64
-	records []CallRecord // a ring once it is full
 }
 
 // RulesError is what is wrong with the rules of a grant.
@@ -153,9 +134,7 @@ func (r *Registry) Set(ctx context.Context, g Grant) (*Set, error) {
 	if s.digest, err = Digest(s.Tools()); err != nil {
 		return nil, err
 	}
-	if r.o.Declare != nil {
-		s.declared = maps.Clone(r.o.Declare(s.Tools()))
-	}
+	s.declared = declarations(s.Tools())
 	s.server = s.newServer()
 	return s, nil
 }
@@ -174,15 +153,6 @@ func (s *Set) Digest() string { return s.digest }
 
 // Declarations returns the files that tell code inside about the tools, by path.
 func (s *Set) Declarations() map[string]string { return maps.Clone(s.declared) }
-
-// Records returns the calls of the run, the newest 10,000.
-func (s *Set) Records() []CallRecord {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := slices.Clone(s.records)
-	slices.SortFunc(list, func(a, b CallRecord) int { return cmp.Compare(a.Seq, b.Seq) })
-	return list
-}
 
 // Close refuses further calls, ends those that are under way and the connections, and waits for the handlers until ctx ends.
 func (s *Set) Close(ctx context.Context) error {
@@ -263,18 +233,9 @@ func (s *Set) overrun() bool {
 	return s.refused >= maxRefused
 }
 
-// record keeps a call.
-func (s *Set) record(r CallRecord) {
+// refuse counts a refused call.
+func (s *Set) refuse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seq++
-	if r.Decision == Denied || r.Decision == Rejected {
-		s.refused++
-	}
-	r.Seq = s.seq
-	if len(s.records) < maxRecords {
-		s.records = append(s.records, r)
-		return
-	}
-	s.records[(r.Seq-1)%maxRecords] = r
+	s.refused++
 }

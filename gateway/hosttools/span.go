@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"sync"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -58,32 +57,33 @@ func (p *pass) note(ctx context.Context, decision, rule string) error {
 }
 
 // finish counts and records a call. Without a span the tool is none of the set's.
-func (p *pass) finish(ctx context.Context, span trace.Span, began time.Time, reply Reply) Reply {
-	r := CallRecord{
-		ArgsSHA256: p.sum, ArgBytes: len(p.req.Args), ResultBytes: len(reply.Data) + len(reply.Text), Duration: time.Since(began), Decision: p.decision,
-	}
+func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
+	var code toolspec.Code
+	tool := ""
 	if reply.Error != nil {
-		r.Code = reply.Error.Code
+		code = reply.Error.Code
+	}
+	refused := p.decision == Denied || p.decision == Rejected
+	if refused {
+		p.set.refuse()
 	}
 	if span != nil {
-		r.Tool = p.entry.tool.FullName()
-		span.SetAttributes(telemetry.KeyDecision.String(p.decision), telemetry.KeyResultBytes.Int(r.ResultBytes))
-		if r.Code != "" {
-			telemetry.Fail(span, string(r.Code))
+		tool = p.entry.tool.FullName()
+		span.SetAttributes(telemetry.KeyDecision.String(p.decision), telemetry.KeyResultBytes.Int(len(reply.Data)+len(reply.Text)))
+		if code != "" {
+			telemetry.Fail(span, string(code))
 		}
-		refused := reply.Error != nil && (p.decision == Denied || p.decision == Rejected)
-		if refused && reply.Error.Rule != "" {
-			span.AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(reply.Error.Rule)))
-		}
-		if refused {
+		if refused && reply.Error != nil {
+			if rule := reply.Error.Rule; rule != "" {
+				span.AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
+			}
 			if err := p.note(ctx, audit.Refused, reply.Error.Rule); err != nil {
 				p.set.r.o.Log.ErrorContext(ctx, "cannot record a refusal", "error", err)
 			}
 		}
 		span.End()
 	}
-	p.set.record(r)
-	p.counts.add(r)
+	p.counts.add(tool, code, p.decision)
 	return reply
 }
 
@@ -93,23 +93,23 @@ type counter struct {
 	Counts
 }
 
-func (c *counter) add(r CallRecord) {
+func (c *counter) add(tool string, code toolspec.Code, decision string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Total++
 	switch {
-	case r.Code == toolspec.CodePermission || r.Decision == Rejected:
+	case code == toolspec.CodePermission || decision == Rejected:
 		c.Denied++
-	case r.Code != "":
+	case code != "":
 		c.Failed++
 	}
-	if r.Tool == "" { // a name that the caller made up
+	if tool == "" { // a name that the caller made up
 		return
 	}
 	if c.ByTool == nil {
 		c.ByTool = map[string]int64{}
 	}
-	c.ByTool[r.Tool]++
+	c.ByTool[tool]++
 }
 
 // Counts returns the calls of the command so far.
