@@ -591,27 +591,3 @@ func TestPolicyIsChecked(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkCall is what the checks, the span and the record of a call cost.
-func BenchmarkCall(b *testing.B) {
-	rules := hosttools.Rules{
-		Allow:  []hosttools.Rule{{Tool: "app.lookup", When: "args.amount < 10.0", Ask: "args.amount > 5.0"}},
-		Limits: hosttools.Limits{Calls: 1_000_000, PerSecond: 10_000},
-	}
-	r, err := hosttools.New(&hosttools.Options{Policy: hosttools.Policy{Deny: []string{"*.delete_*"}}}, hosttools.Static("app", lookup()))
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := r.Set(b.Context(), hosttools.Grant{Rules: rules})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close(context.Background()) // its handlers have returned
-	a := s.Access(hosttools.Command{})
-	req := hosttools.Request{Tool: "app_lookup", Args: json.RawMessage(`{"id":"42","amount":3}`)}
-	for b.Loop() {
-		if got := a.Call(b.Context(), "ex1", trace.SpanContext{}, req); got.Error != nil {
-			b.Fatal(got.Error)
-		}
-	}
-}

@@ -3,13 +3,23 @@ package hosttools_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/session"
 )
+
+// nowhere takes files.
+type nowhere struct{}
+
+func (nowhere) WriteFile(_ context.Context, _ string, r io.Reader, _ session.WriteFileOptions) (session.FileInfo, error) {
+	_, err := io.Copy(io.Discard, r)
+	return session.FileInfo{}, err
+}
 
 // describe calls a tool that returns data, and returns what is said of the file that it is saved in.
 func describe(t testing.TB, data string) (saved hosttools.Saved) {
