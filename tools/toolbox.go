@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,7 @@ type toolbox struct {
 	rounds interrupt.Rounds[*interrupt.Job[any]] // what waits for the restart of an interrupted call
 
 	mu     sync.Mutex // guards the fields below; never held while a tool works
-	cached map[string][2]map[string]any
+	cached map[string][]byte
 	texts  map[string]string // partials that were registered, by name
 
 	turns map[turn]chan struct{} // that coding agents have, closed at their ends
@@ -39,29 +40,7 @@ func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &toolbox{manager: m, log: log, cached: map[string][2]map[string]any{}, texts: map[string]string{}, turns: map[turn]chan struct{}{}}
-}
-
-func copySchema(m map[string]any) map[string]any {
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		out[k] = copyValue(v)
-	}
-	return out
-}
-
-func copyValue(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		return copySchema(v)
-	case []any:
-		out := make([]any, len(v))
-		for i, item := range v {
-			out[i] = copyValue(item)
-		}
-		return out
-	}
-	return v
+	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, texts: map[string]string{}, turns: map[turn]chan struct{}{}}
 }
 
 // schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else in
@@ -69,12 +48,12 @@ func copyValue(v any) any {
 func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) (in, out map[string]any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	pair, ok := t.cached[name]
-	if !ok {
-		pair[0], pair[1] = infer()
-		t.cached[name] = pair
+	if _, ok := t.cached[name]; !ok {
+		in, out := infer()
+		t.cached[name], _ = json.Marshal([]any{in, out}) // plain data
 	}
-	return copySchema(pair[0]), copySchema(pair[1])
+	_ = json.Unmarshal(t.cached[name], &[]any{&in, &out}) // as it was encoded
+	return in, out
 }
 
 // partial notes a partial; fresh is false when there is one with that name, whose text is known.

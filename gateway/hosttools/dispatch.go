@@ -246,42 +246,22 @@ func (p *pass) vars(before calls) map[string]any {
 
 // turn waits for the rate and for a slot, which release returns.
 func (p *pass) turn(ctx context.Context) (release func(), fail *Error) {
-	full := func(after time.Duration) (func(), *Error) {
-		reply := busy(after)
-		p.retry = reply.RetryAfter
-		return nil, reply.Error
-	}
-	left := time.NewTimer(maxWait)
-	defer left.Stop()
-	turn := p.set.rate.Reserve()
-	if delay := turn.Delay(); delay > maxWait {
-		turn.Cancel()
-		return full(delay)
-	} else if delay > 0 {
-		wait := time.NewTimer(delay)
-		defer wait.Stop()
+	wait, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	p.retry = maxWait
+	if p.set.rate.Wait(wait) == nil {
+		p.retry = time.Second
 		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			turn.Cancel()
-			return nil, ended(ctx)
+		case p.set.slots <- struct{}{}:
+			return func() { <-p.set.slots }, nil
+		case <-wait.Done():
 		}
 	}
-	select {
-	case p.set.slots <- struct{}{}:
-		return func() { <-p.set.slots }, nil
-	case <-left.C:
-		return full(time.Second)
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		return nil, ended(ctx)
 	}
-}
-
-// busy returns the answer to a call that found no capacity.
-func busy(after time.Duration) Reply {
-	fail := toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
+	return nil, toolspec.Failf(toolspec.CodeCapacity, "too many concurrent host tool calls").
 		WithRemediation("Wait, then call again with fewer concurrent calls.")
-	return Reply{Error: fail, RetryAfter: max(after, time.Second)}
 }
 
 // outcome is what a handler returned.

@@ -52,8 +52,8 @@ func Send(ctx context.Context, q *worker.Queue, runID string, f Files, workspace
 	return q.Put(ctx, runID, worker.Needed, packed)
 }
 
-// Fetch brings the files of a run into a directory: what it needs, the workspace to where its engine looks for it, and what an
-// earlier process brought home before it died.
+// Fetch brings the files of a run into a directory of kept.Needs, the workspace to where its engine looks for it, and the results
+// that an earlier process collected before it died.
 func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir, dir string) (f Files, err error) {
 	packed := filepath.Join(dir, "parcel.zip")
 	if err := fetch(ctx, q, runID, worker.Needed, packed); err != nil {
@@ -62,7 +62,13 @@ func Fetch(ctx context.Context, q *worker.Queue, runID string, kept runfiles.Dir
 	if f, err = Extract(packed, filepath.Join(dir, "files")); err != nil {
 		return f, err
 	}
-	if err := placeBase(kept, runID, f.Base); err != nil {
+	base := kept.Base(runID)
+	if f.Base != "" {
+		err = os.Rename(f.Base, base)
+	} else if err = os.Remove(base); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
 		return f, err
 	}
 	if err := FetchMade(ctx, q, runID, kept); !errors.Is(err, backend.ErrNotFound) {
@@ -94,46 +100,7 @@ func FetchMade(ctx context.Context, q *worker.Queue, runID string, kept runfiles
 	return err
 }
 
-// placeBase puts the workspace of a run where its engine looks for it.
-func placeBase(kept runfiles.Dir, runID, base string) error {
-	to := kept.Base(runID)
-	if base == "" {
-		if err := os.Remove(to); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	src, err := os.Open(base)
-	if err != nil {
-		return err
-	}
-	defer src.Close() // only read from
-	return writeWhole(to, func(w io.Writer) error {
-		_, err := io.Copy(w, src)
-		return err
-	})
-}
-
 // fetch brings a file of a run here.
 func fetch(ctx context.Context, q *worker.Queue, runID, name, to string) error {
-	return writeWhole(to, func(w io.Writer) error { return q.Get(ctx, runID, name, w) })
-}
-
-// writeWhole writes a file, which appears whole or not at all.
-func writeWhole(to string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+"-*")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(f), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), to)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return runfiles.WriteWhole(to, func(w io.Writer) error { return q.Get(ctx, runID, name, w) })
 }

@@ -114,21 +114,29 @@ func (d Dir) Save(run string, m Made) error {
 	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(d.of(run), madeFile+unnamed)
-	if err != nil {
+	if err := WriteWhole(d.Made(run), m.write); err != nil {
 		return err
-	}
-	err = errors.Join(m.write(f), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), d.of(run, madeFile))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
 	}
 	if err := os.Remove(d.of(run, fetchedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return errors.Join(syncDir(d.of(run)), syncDir(string(d)))
+}
+
+// WriteWhole writes a file, which appears whole or not at all.
+func WriteWhole(to string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+unnamed)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(f), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), to)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // syncDir puts the names in a directory on the disk. Windows has no such call.
