@@ -73,30 +73,20 @@ func (g *Ignorer) Add(dir, text string) {
 	}
 }
 
-// Ignores reports whether a path that is no directory is left out.
-func (g *Ignorer) Ignores(name string) bool { return g.ignores(name, false) }
-
-// IgnoresDir reports whether a directory, with all that is in it, is left out.
-func (g *Ignorer) IgnoresDir(name string) bool { return g.ignores(name, true) }
-
-func (g *Ignorer) ignores(name string, isDir bool) bool {
-	if isDir {
-		return g.ignoresDir(name)
-	}
+// Ignores reports whether a path that is no directory is left out. Nothing below a directory that is left out can be taken
+// in again.
+func (g *Ignorer) Ignores(name string) bool {
 	dir, base := path.Split(name)
-	if base == ".git" || dir != "" && g.ignoresDir(path.Clean(dir)) {
-		return true // what lies in a directory that is left out cannot be taken in again
-	}
-	return g.ignored(name, false)
+	return base == ".git" || dir != "" && g.IgnoresDir(path.Clean(dir)) || g.ignored(name, false)
 }
 
-// ignoresDir remembers its answers: much may lie in a directory.
-func (g *Ignorer) ignoresDir(name string) bool {
+// IgnoresDir reports whether a directory, with all that is in it, is left out. It remembers its answers.
+func (g *Ignorer) IgnoresDir(name string) bool {
 	if out, known := g.dirs[name]; known {
 		return out
 	}
 	above := path.Dir(name)
-	out := path.Base(name) == ".git" || above != "." && g.ignoresDir(above) || g.ignored(name, true)
+	out := path.Base(name) == ".git" || above != "." && g.IgnoresDir(above) || g.ignored(name, true)
 	if g.dirs == nil {
 		g.dirs = map[string]bool{}
 	}

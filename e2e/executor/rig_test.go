@@ -28,8 +28,8 @@ import (
 	"github.com/workcell-dev/workcell/executor/acp"
 	known "github.com/workcell-dev/workcell/executor/agents"
 	"github.com/workcell-dev/workcell/executor/drivers"
-	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
 )
 

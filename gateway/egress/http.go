@@ -1,7 +1,6 @@
 package egress
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -83,16 +81,13 @@ func bracketed(host string) string {
 
 // write answers a CONNECT that is refused.
 func (r *refusal) write(w io.Writer) error {
-	var b bytes.Buffer
-	body, h := r.body(), http.Header{}
-	r.header(h)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set("Connection", "close")
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", r.status, http.StatusText(r.status))
-	_ = h.Write(&b) // cannot fail
-	b.WriteString("\r\n" + body)
-	_, err := b.WriteTo(w)
-	return err
+	body := r.body()
+	res := &http.Response{
+		StatusCode: r.status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Close: true,
+		Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	r.header(res.Header)
+	return res.Write(w)
 }
 
 // header describes a refusal to programs.

@@ -305,11 +305,7 @@ func (p *pass) handle(ctx context.Context) (o outcome) {
 			o = outcome{err: errPanic}
 		}
 	}()
-	handle := p.entry.tool.Handle
-	for i := len(p.set.r.o.Wrap) - 1; i >= 0; i-- {
-		handle = p.set.r.o.Wrap[i](p.entry.tool, handle)
-	}
-	res, err := handle(context.WithValue(ctx, callerKey{}, p.caller), Call{Args: p.canonical, Caller: p.caller})
+	res, err := p.entry.tool.Handle(context.WithValue(ctx, callerKey{}, p.caller), Call{Args: p.canonical, Caller: p.caller})
 	return outcome{res, err}
 }
 

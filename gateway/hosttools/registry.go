@@ -27,9 +27,7 @@ type Registry struct {
 
 // Options refine New. The zero value of a field means what its comment says.
 type Options struct {
-	Policy Policy
-	// Wrap are applied to the handler of every tool, the first outermost.
-	Wrap           []func(Tool, Handler) Handler
+	Policy         Policy
 	Log            *slog.Logger         // slog.Default when nil
 	TracerProvider trace.TracerProvider // the global one when nil
 }
