@@ -3,9 +3,7 @@
 package pgjournal
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -86,7 +84,7 @@ func (j *Journal) For(owner, note string) workflow.Journal { return &Journal{j.d
 // backend.ErrExists for an entry whose number is taken or leaves a gap, and when the run is another owner's by now: a run has
 // one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
-	data, part, err := split(e)
+	data, part, err := runstore.Encode(e)
 	if err != nil {
 		return err
 	}
@@ -109,7 +107,7 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 // Begin adds the first entry of a run that nobody has yet, and does in the same transaction what with does, which may be called
 // again: whoever finds the run there finds the other, too. Until somebody takes it, its owner is empty.
 func (j *Journal) Begin(ctx context.Context, e workflow.Entry, note string, with func(ctx context.Context, tx pgx.Tx) error) error {
-	data, _, err := split(e)
+	data, _, err := runstore.Encode(e)
 	if err != nil {
 		return err
 	}
@@ -201,21 +199,9 @@ func (j *Journal) guard(ctx context.Context, tx pgx.Tx) error {
 func lockRun(ctx context.Context, tx pgx.Tx, runID string) (last int64, owner string, err error) {
 	err = tx.QueryRow(ctx, `SELECT entries, owner FROM workcell.run WHERE id = $1 FOR UPDATE`, runID).Scan(&last, &owner)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = noRun(runID)
+		err = fmt.Errorf("run %s: %w", runID, backend.ErrNotFound)
 	}
 	return last, owner, err
-}
-
-func noRun(id string) error { return fmt.Errorf("run %s: %w", id, backend.ErrNotFound) }
-
-// split returns an entry as JSON, and its conversation, which lies apart.
-func split(e workflow.Entry) (data, part string, err error) {
-	part, e.Conversation = string(e.Conversation), nil
-	raw, err := json.Marshal(e)
-	if err != nil {
-		return "", "", fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
-	}
-	return string(raw), part, nil
 }
 
 // insert adds an entry to a run that is locked; the last one ends it. The conversation of an agent's attempt goes when the
@@ -249,18 +235,7 @@ WHERE e.run = $1 ORDER BY e.seq`, runID)
 		list, err = pgx.CollectRows(rows, scanEntry)
 		return err
 	})
-	if errors.Is(err, runstore.ErrDamaged) {
-		return nil, fmt.Errorf("run %s: %w", runID, err)
-	}
-	if err == nil && len(list) == 0 {
-		if _, err = j.Run(ctx, runID); err == nil {
-			err = fmt.Errorf("run %s has no entries: %w", runID, runstore.ErrDamaged)
-		}
-	}
-	if err = cmp.Or(err, runstore.CheckOwn(runID, list)); err != nil {
-		return nil, err
-	}
-	return list, nil
+	return runstore.Check(ctx, j, runID, list, err)
 }
 
 func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
@@ -269,15 +244,7 @@ func scanEntry(row pgx.CollectableRow) (e workflow.Entry, err error) {
 	if err := row.Scan(&data, &part); err != nil {
 		return e, err
 	}
-	if err := json.Unmarshal([]byte(data), &e); err != nil {
-		return e, fmt.Errorf("an entry: %v: %w", err, runstore.ErrDamaged)
-	}
-	if part != nil {
-		if e.Conversation = json.RawMessage(*part); !json.Valid(e.Conversation) {
-			return e, fmt.Errorf("entry %d: its part of a conversation is not JSON: %w", e.Seq, runstore.ErrDamaged)
-		}
-	}
-	return e, nil
+	return runstore.Decode(data, part)
 }
 
 // Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run that
@@ -293,7 +260,7 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 			return err
 		}
 		e := workflow.Entry{RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EventRunFinished, Outcome: outcome, Error: why}
-		data, _, err := split(e)
+		data, _, err := runstore.Encode(e)
 		if err != nil {
 			return err
 		}
@@ -331,15 +298,11 @@ SELECT pg_notify('`+channel+`', id) FROM taken`, runID, from, to, asked)
 	if err != nil || n > 0 {
 		return err
 	}
-	switch r, err := j.Run(ctx, runID); {
-	case err != nil:
+	r, err := j.Run(ctx, runID)
+	if err != nil || retried && r.Owner == to && r.Finished.IsZero() {
 		return err
-	case !r.Finished.IsZero():
-		return fmt.Errorf("run %s is running: %w", runID, backend.ErrNotFound)
-	case retried && r.Owner == to:
-		return nil
 	}
-	return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
+	return runstore.NotTaken(r)
 }
 
 // AskCancel asks the owner of a run to cancel it, who sees it in the run.
@@ -369,13 +332,7 @@ func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
 // Run returns a run; backend.ErrNotFound for one that is not known.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 	list, err := j.runs(ctx, `WHERE id = $1`, id)
-	if err != nil {
-		return runstore.Run{}, err
-	}
-	if len(list) == 0 {
-		return runstore.Run{}, noRun(id)
-	}
-	return list[0], nil
+	return runstore.One(id, list, err)
 }
 
 func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {

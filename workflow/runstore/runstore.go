@@ -4,25 +4,14 @@ package runstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/workflow"
 )
-
-// ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
-var ErrDamaged = errors.New("the journal of the run is damaged")
-
-// CheckOwn returns ErrDamaged if an entry has the id of another run.
-func CheckOwn(runID string, entries []workflow.Entry) error {
-	for i, e := range entries {
-		if e.RunID != runID {
-			return fmt.Errorf("entry %d of run %s is one of run %q: %w", i+1, runID, e.RunID, ErrDamaged)
-		}
-	}
-	return nil
-}
 
 // Run is a run that the journal knows.
 type Run struct {
@@ -76,4 +65,72 @@ type Watcher interface {
 	// Watch must call changed once it hears of changes, and soon after somebody asked for the run's end, took it, or it ended,
 	// until ctx ends or it does not hear any more, which is an error. It may be called too often.
 	Watch(ctx context.Context, runID string, changed func()) error
+}
+
+// ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
+var ErrDamaged = errors.New("the journal of the run is damaged")
+
+// Encode returns an entry as JSON and, apart from it, its part of a conversation.
+func Encode(e workflow.Entry) (data, part string, err error) {
+	part, e.Conversation = string(e.Conversation), nil
+	raw, err := json.Marshal(e)
+	if err != nil {
+		return "", "", fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
+	}
+	return string(raw), part, nil
+}
+
+// Decode returns an entry that Encode has encoded. part is nil if the entry has no part of a conversation.
+func Decode(data string, part *string) (e workflow.Entry, err error) {
+	if err := json.Unmarshal([]byte(data), &e); err != nil {
+		return e, fmt.Errorf("an entry: %v: %w", err, ErrDamaged)
+	}
+	if part != nil {
+		if e.Conversation = json.RawMessage(*part); !json.Valid(e.Conversation) {
+			return e, fmt.Errorf("entry %d: its part of a conversation is not JSON: %w", e.Seq, ErrDamaged)
+		}
+	}
+	return e, nil
+}
+
+// Check returns the entries that s has read for a run, or err. It returns backend.ErrNotFound for an unknown run, and
+// ErrDamaged if there are no entries or one has the id of another run.
+func Check(ctx context.Context, s Store, runID string, list []workflow.Entry, err error) ([]workflow.Entry, error) {
+	if err == nil && len(list) == 0 {
+		if _, err := s.Run(ctx, runID); err != nil {
+			return nil, err
+		}
+		err = fmt.Errorf("no entries: %w", ErrDamaged)
+	}
+	for i, e := range list {
+		if err == nil && e.RunID != runID {
+			err = fmt.Errorf("entry %d is one of run %q: %w", i+1, e.RunID, ErrDamaged)
+		}
+	}
+	if errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("run %s: %w", runID, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// One returns the first run of a list, or err. For an empty list it returns backend.ErrNotFound.
+func One(id string, list []Run, err error) (Run, error) {
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
+	}
+	if err != nil {
+		return Run{}, err
+	}
+	return list[0], nil
+}
+
+// NotTaken returns the error of Take for a run that it did not move.
+func NotTaken(r Run) error {
+	if !r.Finished.IsZero() {
+		return fmt.Errorf("run %s has finished: %w", r.ID, backend.ErrNotFound)
+	}
+	return fmt.Errorf("run %s has another owner: %w", r.ID, backend.ErrExists)
 }

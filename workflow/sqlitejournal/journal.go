@@ -3,10 +3,8 @@
 package sqlitejournal
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -108,18 +106,16 @@ func next(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) 
 // insert adds an entry; the last one ends its run. The conversation of an agent's attempt lies apart, and goes when the
 // attempt has finished: nobody continues it then, and it may be large.
 func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
-	part := e.Conversation
-	e.Conversation = nil
-	data, err := json.Marshal(e)
+	data, part, err := runstore.Encode(e)
 	if err != nil {
-		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
+		return err
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, data); err != nil {
 		return err
 	}
 	switch e.Kind {
 	case workflow.EventStepProgress:
-		_, err = tx.ExecContext(ctx, `INSERT INTO conversation VALUES (?, ?, ?, ?)`, e.RunID, e.Seq, e.Path, string(part))
+		_, err = tx.ExecContext(ctx, `INSERT INTO conversation VALUES (?, ?, ?, ?)`, e.RunID, e.Seq, e.Path, part)
 	case workflow.EventStepFinished:
 		_, err = tx.ExecContext(ctx, `DELETE FROM conversation WHERE run = ? AND path = ?`, e.RunID, e.Path)
 	case workflow.EventRunFinished:
@@ -135,37 +131,21 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	return err
 }
 
-// Entries returns the entries of a run so far, without the conversations of attempts that have finished; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
-// entries cannot be read.
+// Entries returns the entries of a run so far, without the conversations of attempts that have finished;
+// backend.ErrNotFound for an unknown run, runstore.ErrDamaged for entries that cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	var list []workflow.Entry
 	err := j.each(ctx, func(row scanner) error {
 		var data string
-		var part sql.NullString
+		var part *string
 		if err := row.Scan(&data, &part); err != nil {
 			return err
 		}
-		var e workflow.Entry
-		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, runstore.ErrDamaged)
-		}
-		if part.Valid {
-			if e.Conversation = json.RawMessage(part.String); !json.Valid(e.Conversation) {
-				return fmt.Errorf("entry %d of run %s: its part of a conversation is not JSON: %w", len(list)+1, runID, runstore.ErrDamaged)
-			}
-		}
+		e, err := runstore.Decode(data, part)
 		list = append(list, e)
-		return nil
+		return err
 	}, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = ? ORDER BY e.seq`, runID)
-	if err == nil && list == nil {
-		if _, err = j.Run(ctx, runID); err == nil {
-			err = fmt.Errorf("run %s has no entries: %w", runID, runstore.ErrDamaged)
-		}
-	}
-	if err = cmp.Or(err, runstore.CheckOwn(runID, list)); err != nil {
-		return nil, err
-	}
-	return list, nil
+	return runstore.Check(ctx, j, runID, list, err)
 }
 
 type scanner interface{ Scan(into ...any) error }
@@ -222,13 +202,11 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	if err != nil || n > 0 {
 		return err
 	}
-	switch r, err := j.Run(ctx, runID); {
-	case err != nil:
+	r, err := j.Run(ctx, runID)
+	if err != nil {
 		return err
-	case !r.Finished.IsZero():
-		return fmt.Errorf("run %s is running: %w", runID, backend.ErrNotFound)
 	}
-	return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
+	return runstore.NotTaken(r)
 }
 
 // AskCancel asks the owner of a run to cancel it, who sees it in the run.
@@ -258,13 +236,7 @@ func (j *Journal) Runs(ctx context.Context, limit int) ([]runstore.Run, error) {
 // Run returns a run; backend.ErrNotFound for one that is not known.
 func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 	list, err := j.runs(ctx, `WHERE id = ?`, id)
-	if err != nil {
-		return runstore.Run{}, err
-	}
-	if len(list) == 0 {
-		return runstore.Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
-	}
-	return list[0], nil
+	return runstore.One(id, list, err)
 }
 
 func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {
