@@ -179,7 +179,9 @@ func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workf
 			})
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				h.keepTrace(ev.RunID)
-				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
+				go runstore.AwaitCancel(ctx, j, ev.RunID, func() { // ends with ctx
+					cancel(errors.New("cancelled by `workcell runs cancel`"))
+				})
 			}
 		},
 	}))

@@ -27,12 +27,6 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// cancelEvery is how often a run looks whether somebody asked for its end.
-const cancelEvery = time.Second
-
-// lookWhenTold is how much longer the pauses between looks are at a store that tells of changes: it cannot tell of a death.
-const lookWhenTold = 10
-
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "runs",
@@ -71,72 +65,27 @@ func (h *host) note(path string) (string, error) {
 	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engine}
 	n.Backend = h.m.Backend().Name()
 	script, isScript := scriptOf(n.Model)
-	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script} {
-		if *path != "" {
-			abs, err := filepath.Abs(*path)
-			*path, errs = abs, append(errs, err)
-		}
+	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
+	if err != nil {
+		return "", err
 	}
 	if isScript {
 		n.Model = scripted.Provider + "/" + script
 	}
 	raw, err := json.Marshal(n)
-	return string(raw), errors.Join(append(errs, err)...)
+	return string(raw), err
 }
 
-// awaitCancel ends a run when its cancellation is asked for.
-func awaitCancel(ctx context.Context, j runstore.Store, runID string, cancel context.CancelCauseFunc) {
-	news := runNews(ctx, j, runID, cancelEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-news:
-		}
-		if r, err := j.Run(ctx, runID); err == nil && r.Cancel {
-			cancel(errors.New("cancelled by `workcell runs cancel`"))
-			return
+// absolute makes paths absolute that are not empty.
+func absolute(paths ...*string) error {
+	var errs []error
+	for _, path := range paths {
+		if *path != "" {
+			abs, err := filepath.Abs(*path)
+			*path, errs = abs, append(errs, err)
 		}
 	}
-}
-
-// runNews returns a channel that holds one when a run is to be looked at: as soon as a store which tells of changes has one, and
-// every so often besides, which is longer where the store tells. It works until ctx ends.
-func runNews(ctx context.Context, j runstore.Store, runID string, every time.Duration) <-chan struct{} {
-	news := make(chan struct{}, 1)
-	look := func() {
-		select {
-		case news <- struct{}{}:
-		default: // a look is due already
-		}
-	}
-	w, tells := j.(runstore.Watcher)
-	if tells {
-		every *= lookWhenTold
-	}
-	go func() {
-		for tick := time.Tick(every); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick:
-				look()
-			}
-		}
-	}()
-	if tells {
-		go func() {
-			for ctx.Err() == nil {
-				_ = w.Watch(ctx, runID, look) // the looks go on without it
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Second):
-				}
-			}
-		}()
-	}
-	return news
+	return errors.Join(errs...)
 }
 
 // States of runs, besides the outcomes of finished ones.
@@ -454,32 +403,26 @@ func (a *app) cancelRun(ctx context.Context, j runstore.Store, id string, wait t
 // askCancel asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
 // interrupted.
 func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
-	if err := j.AskCancel(ctx, id); err != nil {
+	err := j.AskCancel(ctx, id)
+	if err != nil {
 		return err
 	}
 	late, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	news := runNews(late, j, id, cancelEvery/4)
-	for {
-		select {
-		case <-news:
-		case <-late.Done():
-			return fail(exitFailed, fmt.Errorf("run %s has not stopped yet: %w", id, late.Err()),
-				"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
+	var state string
+	if !runstore.Await(late, j, id, time.Second/4, func(r runstore.Run, got error) bool {
+		if err = got; err == nil {
+			state, err = runState(ctx, j, r)
 		}
-		r, err := j.Run(ctx, id)
-		if err != nil {
-			return err
-		}
-		switch state, err := runState(ctx, j, r); {
-		case err != nil:
-			return err
-		case state == runInterrupted:
-			return fail(exitFailed, fmt.Errorf("the process of run %s exited before the run ended", id), "try again: workcell runs cancel "+id)
-		case state != runRunning:
-			return nil
-		}
+		return err != nil || state != runRunning
+	}) {
+		return fail(exitFailed, fmt.Errorf("run %s has not stopped yet: %w", id, late.Err()),
+			"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
 	}
+	if err == nil && state == runInterrupted {
+		return fail(exitFailed, fmt.Errorf("the process of run %s exited before the run ended", id), "try again: workcell runs cancel "+id)
+	}
+	return err
 }
 
 // cancelDead ends a run that was interrupted.

@@ -94,15 +94,11 @@ func (a *app) detachedNote(wf *workflow.Workflow) (string, error) {
 	n := runNote{Detached: true, Workflow: wf.Path, runFlags: runFlags{
 		Backend: a.Backend, Model: a.Model, Prices: a.Prices, Keep: a.Keep, User: a.User, Workspace: a.place(wf).Dir,
 	}}
-	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Prices, &n.Workspace} {
-		if *path != "" {
-			abs, err := filepath.Abs(*path)
-			*path, errs = abs, append(errs, err)
-		}
+	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
+		return "", err
 	}
 	raw, err := json.Marshal(n)
-	return string(raw), errors.Join(append(errs, err)...)
+	return string(raw), err
 }
 
 // sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that begins now.
@@ -363,17 +359,14 @@ func (a *app) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 	}
 	late, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	for news := runNews(late, j, runID, cancelEvery); ; {
-		select {
-		case <-news:
-		case <-late.Done():
-			return fail(exitFailed, fmt.Errorf("no worker ended run %s within %s: %w", runID, wait, why),
-				"start `workcell worker` on the host of that engine; it will end the run")
-		}
-		if r, err := j.Run(ctx, runID); err != nil || !r.Finished.IsZero() {
-			return err
-		}
+	if !runstore.Await(late, j, runID, time.Second, func(r runstore.Run, got error) bool {
+		err = got
+		return err != nil || !r.Finished.IsZero()
+	}) {
+		return fail(exitFailed, fmt.Errorf("no worker ended run %s within %s: %w", runID, wait, why),
+			"start `workcell worker` on the host of that engine; it will end the run")
 	}
+	return err
 }
 
 // hostname returns what a log calls this machine.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -60,11 +61,79 @@ type Store interface {
 	Close() error
 }
 
-// Watcher is a Store that hears of what other processes do to a run.
+// Watcher is a Store that learns from the database what other processes do to a run. Watch must call changed when it
+// begins to listen, and soon after a process cancels, takes or ends the run. Extra calls of changed do no harm. Watch
+// returns if ctx ends, and with an error if it cannot listen.
 type Watcher interface {
-	// Watch must call changed once it hears of changes, and soon after somebody asked for the run's end, took it, or it ended,
-	// until ctx ends or it does not hear any more, which is an error. It may be called too often.
 	Watch(ctx context.Context, runID string, changed func()) error
+}
+
+// News returns a channel that holds an element after a watch has called changed, and every so often. The time varies,
+// so that no process is always the first to look. News restarts a watch that fails. It works until ctx ends.
+func News(ctx context.Context, every time.Duration,
+	watches ...func(ctx context.Context, changed func()) error) <-chan struct{} {
+	news := make(chan struct{}, 1)
+	look := func() {
+		select {
+		case news <- struct{}{}:
+		default: // a look is due already
+		}
+	}
+	pause := func(d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	for _, watch := range watches {
+		go func() {
+			for ctx.Err() == nil {
+				_ = watch(ctx, look)
+				pause(time.Second)
+				look() // also while it cannot listen
+			}
+		}()
+	}
+	go func() {
+		for ctx.Err() == nil {
+			pause(every/2 + rand.N(every))
+			look()
+		}
+	}()
+	return news
+}
+
+// lookWhenTold is how much longer the pauses between looks are at a Watcher: it cannot hear of a death.
+const lookWhenTold = 10
+
+// Await calls done with a run after each change of it, and every so often, until done returns true. It returns false if ctx
+// ends before.
+func Await(ctx context.Context, s Store, runID string, every time.Duration, done func(Run, error) bool) bool {
+	var news <-chan struct{}
+	if w, tells := s.(Watcher); tells {
+		news = News(ctx, lookWhenTold*every, func(ctx context.Context, changed func()) error {
+			return w.Watch(ctx, runID, changed)
+		})
+	} else {
+		news = News(ctx, every)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-news:
+		}
+		if r, err := s.Run(ctx, runID); ctx.Err() == nil && done(r, err) {
+			return true
+		}
+	}
+}
+
+// AwaitCancel calls cancel if a process asks for the end of a run. It returns then, or if ctx ends.
+func AwaitCancel(ctx context.Context, s Store, runID string, cancel func()) {
+	if Await(ctx, s, runID, time.Second, func(r Run, err error) bool { return err == nil && r.Cancel }) {
+		cancel()
+	}
 }
 
 // ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -138,8 +137,8 @@ func (q *Queue) ReadLog(ctx context.Context, runID string, after int64) (text st
 func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r runstore.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	looks := news(ctx, logLookEvery,
-		func(ctx context.Context, changed func()) error { return q.WatchLog(ctx, runID, changed) },
+	looks := runstore.News(ctx, logLookEvery,
+		func(ctx context.Context, changed func()) error { return q.watchLog(ctx, runID, changed) },
 		func(ctx context.Context, changed func()) error { return q.journal.Watch(ctx, runID, changed) })
 	var since time.Time // that the run has ended
 	for place, ended := int64(0), false; ; {
@@ -170,46 +169,9 @@ func (q *Queue) FollowLog(ctx context.Context, runID string, w io.Writer) (r run
 	}
 }
 
-// watch calls changed for every change until ctx ends or its connection is lost, as [postgres.DB.Listen] does.
-type watch func(ctx context.Context, changed func()) error
-
-// news returns a channel that holds an element after a watch has called changed, and every so often. The time varies,
-// so that no worker is always the first to try a run that only others can execute. It works until ctx ends.
-func news(ctx context.Context, every time.Duration, watches ...watch) <-chan struct{} {
-	news := make(chan struct{}, 1)
-	look := func() {
-		select {
-		case news <- struct{}{}:
-		default: // a look is due already
-		}
-	}
-	for _, w := range watches {
-		go func() {
-			for ctx.Err() == nil {
-				_ = w(ctx, look) // the ticks continue without it
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Second):
-				}
-			}
-		}()
-	}
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(every/2 + rand.N(every)):
-				look()
-			}
-		}
-	}()
-	return news
-}
-
-// WatchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does not hear
+// watchLog calls changed once it hears of a run's log, and whenever that has become longer, until ctx ends or it does not hear
 // any more, which is an error.
-func (q *Queue) WatchLog(ctx context.Context, runID string, changed func()) error {
+func (q *Queue) watchLog(ctx context.Context, runID string, changed func()) error {
 	return q.db.Listen(ctx, logChannel, func(id string) {
 		if id == "" || id == runID {
 			changed()

@@ -92,7 +92,7 @@ type runWorker struct {
 func (w *runWorker) attend(ctx context.Context, lost <-chan struct{}) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	due := news(ctx, pollEvery, func(ctx context.Context, changed func()) error {
+	due := runstore.News(ctx, pollEvery, func(ctx context.Context, changed func()) error {
 		return w.q.db.Listen(ctx, queueChannel, func(string) { changed() })
 	})
 	busy, done := map[string]bool{}, make(chan string, w.o.MaxRuns)
@@ -269,7 +269,7 @@ func (q *Queue) Carry(ctx context.Context, r runstore.Run, owner string, lost <-
 	if r.Cancel {
 		cancel(errCancelled)
 	}
-	go q.awaitCancel(carried, r.ID, cancel) // ends with carried
+	go runstore.AwaitCancel(carried, q.journal, r.ID, func() { cancel(errCancelled) }) // ends with carried
 	go func() {
 		select {
 		case <-lost:
@@ -307,24 +307,3 @@ func (q *Queue) release(ctx context.Context, runID, owner string, lost <-chan st
 }
 
 var errCancelled = errors.New("the run was cancelled on request")
-
-// lookEvery is how often a run is looked at beside what is told of it.
-const lookEvery = 10 * time.Second
-
-// awaitCancel cancels a run when somebody asks for it.
-func (q *Queue) awaitCancel(ctx context.Context, runID string, cancel context.CancelCauseFunc) {
-	look := func() {
-		if r, err := q.journal.Run(ctx, runID); err == nil && r.Cancel {
-			cancel(errCancelled)
-		}
-	}
-	for ctx.Err() == nil {
-		if q.journal.Watch(ctx, runID, look) != nil { // by looking until it hears again
-			look()
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookEvery / 10):
-		}
-	}
-}
