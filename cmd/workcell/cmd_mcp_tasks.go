@@ -223,20 +223,12 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 
 // input returns the input of a run of the task.
 func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
-	doc := t.wf.Agent()
-	if doc == nil {
-		pairs, err := withText(inputFields(t.wf.InputSchema()), req.Fields, req.Text)
-		if err != nil {
-			return nil, err
-		}
-		return t.wf.ParseInput(pairs)
-	}
-	schema, err := tools.InputSchema(doc)
+	schema, err := schemaOf(t.wf)
 	if err != nil {
 		return nil, err
 	}
-	input, err := agentInput(inputFields(schema), req.Fields, req.Text)
-	if err == nil {
+	input, err := parseInput(t.wf, inputFields(schema), req.Fields, req.Text)
+	if doc := t.wf.Agent(); doc != nil && err == nil {
 		err = errors.Unwrap(tools.CheckInput(doc, input)) // without the path of the agent's file
 	}
 	return input, err

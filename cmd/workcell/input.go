@@ -25,33 +25,78 @@ import (
 // maxInputBytes bounds an input file and a value that is read from one.
 const maxInputBytes = 4 << 20
 
-// input returns the input of a run from a file, which may be empty, and from the arguments of a command over it.
+// input returns the input of a run: the values of a file, if one is named, and those of arguments over them.
 func (a *app) input(wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
-	if doc := wf.Agent(); doc != nil {
-		return agentArgs(a.stdin, doc, file, args)
-	}
-	input, err := workflowInput(a.stdin, wf, file, args)
-	if err == nil {
-		a.reportStrange(input, wf.InputSchema())
-	}
-	return input, err
-}
-
-// workflowInput returns a workflow's input from a file, may be empty, and what NAME=VALUE says over it.
-func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
-	input, err := readInputFile(stdin, file)
+	input, err := readInputFile(a.stdin, file)
 	if err != nil {
 		return nil, err
+	}
+	schema, err := schemaOf(wf)
+	if err != nil {
+		return nil, err
+	}
+	doc, fields, text := wf.Agent(), inputFields(schema), ""
+	if doc != nil {
+		args, text = splitArgs(args, fields)
 	}
 	pairs, err := parsePairs(args)
 	if err != nil {
 		return nil, err
 	}
-	values, err := wf.ParseInput(pairs)
+	if doc != nil {
+		for _, name := range slices.Sorted(maps.Keys(pairs)) {
+			if err := knownInput(name, fields); err != nil {
+				known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+				hint := fmt.Sprintf("the inputs are %s; for text that starts with %q, use FIELD=%[2]s…", known, name+"=")
+				return nil, fail(exitInvalid, err, hint)
+			}
+		}
+	}
+	values, err := parseInput(wf, fields, pairs, text)
+	if err != nil && doc == nil {
+		err = fail(exitInvalid, err, "check input: in the workflow")
+	}
 	if err != nil {
-		return nil, fail(exitInvalid, err, "check input: in the workflow")
+		return nil, err
 	}
 	maps.Copy(input, values)
+	if doc == nil {
+		a.reportStrange(input, schema)
+		return input, nil
+	}
+	if err := tools.CheckInput(doc, input); err != nil {
+		return nil, fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
+	}
+	return input, nil
+}
+
+// schemaOf returns the JSON Schema of the input of a workflow or an agent.
+func schemaOf(wf *workflow.Workflow) (map[string]any, error) {
+	if doc := wf.Agent(); doc != nil {
+		return tools.InputSchema(doc)
+	}
+	return wf.InputSchema(), nil
+}
+
+// parseInput returns the values of named inputs and of a bare text, by the types of a schema's fields.
+func parseInput(wf *workflow.Workflow, fields, pairs map[string]string, text string) (map[string]any, error) {
+	pairs, err := withText(fields, pairs, text)
+	if err != nil {
+		return nil, err
+	}
+	if wf.Agent() == nil {
+		return wf.ParseInput(pairs)
+	}
+	input := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		err := knownInput(name, fields)
+		if err == nil {
+			input[name], err = typedValue(name, fields[name], pairs[name])
+		}
+		if err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+	}
 	return input, nil
 }
 
@@ -154,39 +199,6 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 	return raw, err
 }
 
-// agentArgs returns an agent's input from a file, may be empty, and the arguments of a command over it.
-func agentArgs(stdin io.Reader, doc *frontmatter.Document, file string, args []string) (map[string]any, error) {
-	input, err := readInputFile(stdin, file)
-	if err != nil {
-		return nil, err
-	}
-	schema, err := tools.InputSchema(doc)
-	if err != nil {
-		return nil, err
-	}
-	fields := inputFields(schema)
-	args, text := splitArgs(args, fields)
-	pairs, err := parsePairs(args)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		if err := knownInput(name, fields); err != nil {
-			known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
-			return nil, fail(exitInvalid, err, fmt.Sprintf("the inputs are %s; for text that starts with %q, use FIELD=%[2]s…", known, name+"="))
-		}
-	}
-	values, err := agentInput(fields, pairs, text)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(input, values)
-	if err := tools.CheckInput(doc, input); err != nil {
-		return nil, fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
-	}
-	return input, nil
-}
-
 // withText adds a bare text to named inputs, under the field that is for it.
 func withText(fields, pairs map[string]string, text string) (map[string]string, error) {
 	if text == "" {
@@ -202,25 +214,6 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 	out := map[string]string{field: text}
 	maps.Copy(out, pairs)
 	return out, nil
-}
-
-// agentInput returns the values of named inputs and of a bare text, by the types of an agent's fields.
-func agentInput(fields, pairs map[string]string, text string) (map[string]any, error) {
-	pairs, err := withText(fields, pairs, text)
-	if err != nil {
-		return nil, err
-	}
-	input := map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		err := knownInput(name, fields)
-		if err == nil {
-			input[name], err = typedValue(name, fields[name], pairs[name])
-		}
-		if err != nil {
-			return nil, fail(exitInvalid, err, "")
-		}
-	}
-	return input, nil
 }
 
 // inputFields returns the properties of an input schema with their types.
