@@ -48,27 +48,10 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	if err != nil {
 		return result{cost: out.CostUSD}, err
 	}
-	return result{output: answer(out), has: true, last: true, cost: out.CostUSD}, nil
-}
-
-// answer is what later steps read: the parsed object of an agent that has an output schema or answers with a JSON
-// object, also one in a code fence, else the text.
-func answer(out AgentOutput) any {
-	if out.Output != nil {
-		return out.Output
+	if out.Output == nil {
+		out.Output = out.Text
 	}
-	text := strings.TrimSpace(out.Text)
-	if rest, ok := strings.CutPrefix(text, "```"); ok {
-		if body, ok := strings.CutSuffix(rest, "```"); ok {
-			text = strings.TrimSpace(strings.TrimPrefix(body, "json"))
-		}
-	}
-	if strings.HasPrefix(text, "{") {
-		if v, err := expr.DecodeJSON([]byte(text)); err == nil {
-			return v
-		}
-	}
-	return out.Text
+	return result{output: out.Output, has: true, last: true, cost: out.CostUSD}, nil
 }
 
 // ForAgent returns a workflow with one step that runs an agent. Its ID is the agent's name, by which the AgentRunner must

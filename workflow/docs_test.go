@@ -37,7 +37,7 @@ func TestDocumentation(t *testing.T) {
 		"each":   []any{map[string]any{"file": "a", "bytes": int64(1)}, map[string]any{"file": "bcd", "bytes": int64(3)}},
 	}
 	agent := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
-		return workflow.AgentOutput{Text: `{"all_passed": true}`}, nil
+		return workflow.AgentOutput{Output: map[string]any{"all_passed": true}}, nil
 	})
 	found := 0
 	for _, block := range strings.Split(string(src), "```yaml\n")[1:] {

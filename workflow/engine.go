@@ -39,7 +39,7 @@ type AgentRunner interface {
 // AgentOutput is what an agent answered.
 type AgentOutput struct {
 	Text string
-	// Output is the parsed answer of an agent that has an output schema; nil otherwise.
+	// Output is the parsed answer of an agent that has an output schema or answers with a JSON object; nil otherwise.
 	Output any
 	// CostUSD is what the agent's model cost, also when the agent failed; nil when that is not known.
 	CostUSD *float64

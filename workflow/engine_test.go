@@ -37,7 +37,7 @@ steps:
     transitions: [{condition: "true", next: done}, {condition: "false", next: fix}]
   - {id: done, type: end, output: {fixes: "${ steps.fix.visits }", last: "${ steps.fix.output }"}}`,
 			answers: map[string][]any{
-				"fixer": {"one", "two"}, "tester": {map[string]any{"all_passed": false}, "```json\n{\"all_passed\": true}\n```"}},
+				"fixer": {"one", "two"}, "tester": {map[string]any{"all_passed": false}, map[string]any{"all_passed": true}}},
 			trail:  []string{"fix:succeeded", "test:succeeded", "check:succeeded", "fix:succeeded", "test:succeeded", "check:succeeded", "done:succeeded"},
 			output: map[string]any{"fixes": int64(2), "last": "two"},
 		},
