@@ -13,10 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// noQuestionsSince is the revision of the protocol from which on a server cannot ask while it works on a request: a question ends the
-// request, which the client makes again with the answer.
-const noQuestionsSince = "2026-07-28"
-
 // canAsk reports whether the client of a request can ask its user, and whether it does so for an answer to the request alone.
 func canAsk(req *mcp.CallToolRequest) (can, byAnswer bool) {
 	caps := req.ClientCapabilities()
@@ -24,7 +20,7 @@ func canAsk(req *mcp.CallToolRequest) (can, byAnswer bool) {
 		return false, false // one that names no kind knows forms
 	}
 	p := req.Session.InitializeParams() // by which the library decides; none is there of the newest
-	return true, p == nil || p.ProtocolVersion >= noQuestionsSince
+	return true, p == nil || p.ProtocolVersion >= firstStateless
 }
 
 // approver returns a function that adds who approves calls of host tools to the context of the job. It is the user of a

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
@@ -30,7 +31,8 @@ const (
 
 func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFilesOutput, error) {
 	if !slices.Contains([]string{"", formatFiles, formatArchive, formatPatch}, in.Format) {
-		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files, zip or patch", clip(in.Format)), "")
+		text := fmt.Sprintf("format %q must be files, zip or patch", sanitize.Clip(in.Format))
+		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, text, "")
 	}
 	if len(in.Paths) > maxGotFiles {
 		return getFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
@@ -183,7 +185,7 @@ func named(p string, err error) error {
 		return err
 	}
 	e := toolspec.ErrorOf(err)
-	e.Message = fmt.Sprintf("%q: %s", clip(p), e.Message)
+	e.Message = fmt.Sprintf("%q: %s", sanitize.Clip(p), e.Message)
 	return e
 }
 

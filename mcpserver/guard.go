@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -95,7 +96,8 @@ func (s *Server) checkFile(name string, size int64) *toolspec.Error {
 
 func (s *Server) checkSize(name string, size int64) *toolspec.Error {
 	if bound := s.policy.Limits.FileMB << 20; bound > 0 && size > bound {
-		e := refusedBy("limits.file_mb", "%q has %d bytes, the limit is %d MB", clip(name), size, s.policy.Limits.FileMB)
+		e := refusedBy("limits.file_mb", "%q has %d bytes, the limit is %d MB",
+			sanitize.Clip(name), size, s.policy.Limits.FileMB)
 		e.Code = toolspec.CodeTooLarge
 		return e
 	}
@@ -129,7 +131,7 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 				if r.Reason != "" {
 					return refusedBy(r.Name, "%s", r.Reason)
 				}
-				return refusedBy(r.Name, "the command %q is not allowed", clip(cmd[0].text))
+				return refusedBy(r.Name, "the command %q is not allowed", sanitize.Clip(cmd[0].text))
 			}
 		}
 	}
@@ -138,7 +140,8 @@ func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 	}
 	for _, cmd := range found.list {
 		if !rules.allows(cmd) {
-			return refusedBy("commands.allow", "the command %q is not in the list of allowed commands", clip(cmd[0].text))
+			return refusedBy("commands.allow", "the command %q is not in the list of allowed commands",
+				sanitize.Clip(cmd[0].text))
 		}
 	}
 	return nil
@@ -150,13 +153,4 @@ func (r *CommandRules) allows(cmd []word) bool {
 		return true
 	}
 	return slices.ContainsFunc(r.Allow, func(rule CommandRule) bool { return rule.matches(cmd) })
-}
-
-// clip bounds what an answer repeats of a caller's words.
-func clip(s string) string {
-	const most = 80
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
 }

@@ -18,7 +18,9 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
 
-	firstStateless = "2026-07-28" // the first revision without sessions
+	// firstStateless is the first revision without sessions. From it on a server cannot ask while it works on a request: a
+	// question ends the request, which the client makes again with the answer.
+	firstStateless = "2026-07-28"
 )
 
 // placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of the

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of one message beside its size: decoding costs many times the bytes when there is no bound on the parts.
@@ -123,11 +125,11 @@ func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 		name, _ := dec.Token()
 		key := fmt.Sprint(name)
 		if _, twice := fields[key]; twice {
-			return nil, invalid("duplicate field %q", clip(key))
+			return nil, invalid("duplicate field %q", sanitize.Clip(key))
 		}
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return nil, invalid("cannot read field %q", clip(key))
+			return nil, invalid("cannot read field %q", sanitize.Clip(key))
 		}
 		fields[key] = value
 	}
@@ -182,7 +184,7 @@ func messageOf(id jsonrpc.ID, fields map[string]json.RawMessage, data []byte) (j
 	case json.Unmarshal(raw, &method) != nil || method == "":
 		return nil, invalid("method must be a string")
 	case fields["id"] != nil && !slices.Contains(methods, method):
-		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("unknown method %q", clip(method))}
+		return nil, &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("unknown method %q", sanitize.Clip(method))}
 	case params != nil && params[0] != '{':
 		return nil, &fault{code: jsonrpc.CodeInvalidParams, text: "params must be an object"}
 	}

@@ -24,10 +24,7 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 	s.room.Lock()
 	defer s.room.Unlock()
 	for _, idle := range s.spare(time.Now()) {
-		if stats, err := idle.Stats(ctx); err == nil && stats.Running > 0 {
-			continue
-		}
-		if s.opts.Shared && idle.UsedElsewhere(ctx) {
+		if stats, err := idle.Stats(ctx); err == nil && stats.Running > 0 || s.opts.Shared && idle.UsedElsewhere(ctx) {
 			continue
 		}
 		if err := s.manager.CloseSession(ctx, idle.Key(), session.CloseOptions{}); err != nil {

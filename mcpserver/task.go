@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -92,7 +93,7 @@ func taskDescription(tasks []Task) string {
 		}
 		b.WriteString(")")
 		if t.Description != "" {
-			b.WriteString(": " + clip(strings.Join(strings.Fields(t.Description), " ")))
+			b.WriteString(": " + sanitize.Clip(strings.Join(strings.Fields(t.Description), " ")))
 		}
 	}
 	return b.String()
@@ -100,7 +101,8 @@ func taskDescription(tasks []Task) string {
 
 func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (executeTaskOutput, error) {
 	if names := taskNames(s.opts.Tasks); !slices.Contains(names, in.Task) {
-		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("unknown task %q; available: %s", clip(in.Task), strings.Join(names, ", ")),
+		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("unknown task %q; available: %s",
+			sanitize.Clip(in.Task), strings.Join(names, ", ")),
 			"Pass one of these names as task, and its work as input or inputs.")
 	}
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Token is a client's bearer token. Clients with the same name are one owner.
@@ -29,7 +31,7 @@ func verifier(tokens []Token) (auth.TokenVerifier, error) {
 		other, taken := known[digest]
 		switch {
 		case !validSessionID(t.Name) || t.Name == localOwner:
-			return nil, fmt.Errorf("token %d: invalid owner name %q", i+1, clip(t.Name))
+			return nil, fmt.Errorf("token %d: invalid owner name %q", i+1, sanitize.Clip(t.Name))
 		case len(t.Secret) < minSecretBytes:
 			return nil, fmt.Errorf("token %d (%s): a token must have at least %d characters", i+1, t.Name, minSecretBytes)
 		case taken:
