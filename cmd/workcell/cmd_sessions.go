@@ -167,12 +167,15 @@ gap line means that events may be missing because the engine was not reachable.`
 			case watch:
 				return a.watchSandboxes(ctx, m, user)
 			}
-			rows, err := a.sandboxRows(ctx, m, all)
+			list, err := a.sandboxInfos(ctx, m, all)
 			if err != nil {
 				return err
 			}
-			if user != "" {
-				rows = slices.DeleteFunc(rows, func(s sandboxOutput) bool { return s.UserName != user })
+			rows := []sandboxOutput{}
+			for _, info := range list {
+				if user == "" || info.Key.User() == user {
+					rows = append(rows, sandboxRow(info))
+				}
 			}
 			now := time.Now()
 			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE", "ENDS"}
@@ -228,31 +231,24 @@ func (a *app) watchSandboxes(ctx context.Context, m *session.Manager, user strin
 	return nil
 }
 
-// sandboxRows returns the sandboxes of m's engine, with all also those that are remembered, in the order of their creation.
-func (a *app) sandboxRows(ctx context.Context, m *session.Manager, all bool) ([]sandboxOutput, error) {
+// sandboxInfos returns the sandboxes of m's engine by their creation. all adds those that only the records have.
+func (a *app) sandboxInfos(ctx context.Context, m *session.Manager, all bool) ([]session.Info, error) {
 	list, err := m.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows := make([]sandboxOutput, len(list))
-	for i, info := range list {
-		rows[i] = sandboxRow(info)
-	}
-	if !all || a.records == nil {
-		return rows, nil
+	if err != nil || !all || a.records == nil {
+		return list, err
 	}
 	recs, err := a.records.List(ctx, session.RecordClosed)
 	for _, rec := range recs {
-		if rec.Engine == a.engine && !slices.ContainsFunc(rows, func(s sandboxOutput) bool { return s.ID == rec.ID }) {
+		if rec.Engine == a.engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
 			info := session.Info{
 				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
 				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: stateRemoved,
 			}
-			rows = append(rows, sandboxRow(info))
+			list = append(list, info)
 		}
 	}
-	slices.SortStableFunc(rows, func(x, y sandboxOutput) int { return x.Created.Compare(y.Created) })
-	return rows, err
+	slices.SortStableFunc(list, func(x, y session.Info) int { return x.Created.Compare(y.Created) })
+	return list, err
 }
 
 func newSessionsShowCmd(a *app) *cobra.Command {
@@ -275,18 +271,13 @@ last hour.`,
 
 // showSandbox shows the sandbox that is there, else the latest of that name that was.
 func (a *app) showSandbox(ctx context.Context, m *session.Manager, name string) error {
-	rows, err := a.sandboxRows(ctx, m, true)
+	list, err := a.sandboxInfos(ctx, m, true)
 	if err != nil {
 		return err
 	}
-	there, gone := []session.Info{}, []session.Info{}
-	for _, row := range rows {
-		key, err := session.ParseKey(row.Key)
-		if err != nil {
-			return err
-		}
-		info := session.Info{ID: row.ID, Key: key, Run: row.Run}
-		if row.State == string(stateRemoved) || row.State == string(session.StateLost) {
+	var there, gone []session.Info
+	for _, info := range list {
+		if info.State == stateRemoved || info.State == session.StateLost {
 			gone = append(gone, info)
 		} else {
 			there = append(there, info)
@@ -299,7 +290,7 @@ func (a *app) showSandbox(ctx context.Context, m *session.Manager, name string) 
 	if err != nil {
 		return err
 	}
-	row := rows[slices.IndexFunc(rows, func(s sandboxOutput) bool { return s.ID == found.ID })]
+	row := sandboxRow(found)
 	return a.print(row, func(w io.Writer) error {
 		writeFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
