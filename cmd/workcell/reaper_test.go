@@ -45,7 +45,7 @@ func TestReaperGivesUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := state.Dir(dir).Instance(t.Context(), store); err != nil {
+			if _, err := (state.Place{Dir: state.Dir(dir)}).Instance(t.Context(), store); err != nil {
 				t.Fatal(err)
 			}
 			rec := session.Record{

@@ -89,7 +89,7 @@ func (p Place) There() bool {
 // Instance returns the id of the installation: all who share a database are one. records may be nil.
 func (p Place) Instance(ctx context.Context, records Records) (string, error) {
 	if p.URL == "" {
-		return p.Dir.Instance(ctx, records)
+		return p.Dir.instanceWith(ctx, records)
 	}
 	if records == nil {
 		return session.NewID(), nil // what is made with it is removed by the same command
@@ -106,7 +106,7 @@ func (p Place) Instance(ctx context.Context, records Records) (string, error) {
 // ReadInstance returns that id for a process that makes none.
 func (p Place) ReadInstance(ctx context.Context, records Records) (string, error) {
 	if p.URL == "" {
-		return p.Dir.ReadInstance()
+		return p.Dir.readInstance()
 	}
 	return records.Instance(ctx)
 }

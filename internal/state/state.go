@@ -66,9 +66,9 @@ func Hint(err error) string {
 	return sharedHint(err)
 }
 
-// Instance returns this installation's id. The first command makes it, and the state file, where a command has that, knows
+// instanceWith returns this installation's id. The first command makes it, and the state file, where a command has that, knows
 // it too: when one of the two is lost, the sandboxes are not. store may be nil.
-func (d Dir) Instance(ctx context.Context, store Records) (string, error) {
+func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if store == nil {
 		return d.instanceAlone()
 	}
@@ -101,7 +101,7 @@ func (d Dir) instanceAlone() (string, error) {
 	if _, err := os.Lstat(d.File()); err != nil {
 		return d.instance(session.NewID())
 	}
-	id, err := d.ReadInstance()
+	id, err := d.readInstance()
 	if errors.Is(err, fs.ErrNotExist) {
 		return session.NewID(), nil
 	}
@@ -110,18 +110,18 @@ func (d Dir) instanceAlone() (string, error) {
 
 // instance returns the id that the instance file holds. Where there is none, it is made with fresh.
 func (d Dir) instance(fresh string) (string, error) {
-	id, err := d.ReadInstance()
+	id, err := d.readInstance()
 	if !errors.Is(err, fs.ErrNotExist) {
 		return id, err
 	}
 	if err := d.createInstance(fresh); err != nil {
 		return "", err
 	}
-	return d.ReadInstance()
+	return d.readInstance()
 }
 
-// ReadInstance returns the id that the instance file holds.
-func (d Dir) ReadInstance() (string, error) {
+// readInstance returns the id that the instance file holds.
+func (d Dir) readInstance() (string, error) {
 	path := d.path(instanceFile)
 	raw, err := os.ReadFile(path)
 	if err != nil {

@@ -86,19 +86,19 @@ func TestInstanceIsKept(t *testing.T) {
 	store, err := sqlitestore.Open(t.Context(), d.File())
 	must(t, err)
 	defer store.Close()
-	id, err := d.Instance(t.Context(), store)
+	id, err := d.instanceWith(t.Context(), store)
 	if err != nil || !isInstanceID(id) {
 		t.Fatalf("id = %q, %v", id, err)
 	}
 	must(t, os.Remove(path))
-	if other, err := d.Instance(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
+	if other, err := d.instanceWith(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
 		t.Errorf("without the records: %q, %v", other, err)
 	}
-	if again, err := d.Instance(t.Context(), store); err != nil || again != id {
+	if again, err := d.instanceWith(t.Context(), store); err != nil || again != id {
 		t.Errorf("without the file: %q, %v, want %q", again, err, id)
 	}
 	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
-	_, err = d.Instance(t.Context(), store)
+	_, err = d.instanceWith(t.Context(), store)
 	wantFailure(t, err, hint.Failed, "instance "+id)
 }
 
