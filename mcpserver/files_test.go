@@ -12,8 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestImageContent: an image that is read comes as image content behind the JSON; an edit is the one of package tools, under the
-// guard's rules.
+// TestImageContent: an image that is read comes as image content behind the JSON. The guard's rules hold for edits.
 func TestImageContent(t *testing.T) {
 	t.Parallel()
 	policy := mcpserver.DefaultPolicy()
@@ -35,18 +34,7 @@ func TestImageContent(t *testing.T) {
 	if r := must(t, cs, "sandbox_exec", map[string]any{"command": "cat p"}); len(r.Content) != 1 {
 		t.Errorf("output of a command is %d contents", len(r.Content))
 	}
-	must(t, cs, "sandbox_fs_write", map[string]any{"path": "f", "contents": "one\r\ntwo\r\n"})
-	edit := map[string]any{"path": "f", "old_string": "one\n", "new_string": "1\n"}
-	if r := must(t, cs, "sandbox_fs_edit", edit); r.fields["matches"] != 1.0 {
-		t.Errorf("edit: %v", r.fields)
-	}
-	if got := must(t, cs, "sandbox_fs_read", map[string]any{"path": "f"}).text("contents"); got != "1\r\ntwo\r\n" {
-		t.Errorf("edited: %q", got)
-	}
-	if r := do(t, cs, "sandbox_fs_edit", edit); !r.IsError || r.fields["matches"] != 0.0 {
-		t.Errorf("once more: %v", r.fields)
-	}
-	edit["path"] = "go.lock"
+	edit := map[string]any{"path": "go.lock", "old_string": "one\n", "new_string": "1\n"}
 	if code, _ := do(t, cs, "sandbox_fs_edit", edit).failure(); code != "permission_denied" {
 		t.Errorf("a refused file: %s", code)
 	}
@@ -54,31 +42,5 @@ func TestImageContent(t *testing.T) {
 	edit = map[string]any{"path": "big", "old_string": "one", "new_string": "one and more than the policy allows"}
 	if code, message := do(t, cs, "sandbox_fs_edit", edit).failure(); code != "too_large" {
 		t.Errorf("a file that gets too large: %s %s", code, message)
-	}
-}
-
-// TestInputsAreDescribed: a model has nothing but the schema to go by.
-func TestInputsAreDescribed(t *testing.T) {
-	t.Parallel()
-	m := newManager(t)
-	s := newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)})
-	list, err := connect(t, s, nil).ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(list.Tools) != 20 {
-		t.Errorf("%d tools", len(list.Tools))
-	}
-	for _, tool := range list.Tools {
-		schema, _ := tool.InputSchema.(map[string]any)
-		properties, _ := schema["properties"].(map[string]any)
-		for name, property := range properties {
-			if p, _ := property.(map[string]any); p["description"] == nil || p["description"] == "" {
-				t.Errorf("%s.%s has no description", tool.Name, name)
-			}
-		}
-		if len(properties) == 0 {
-			t.Errorf("%s has no input", tool.Name)
-		}
 	}
 }
