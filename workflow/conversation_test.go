@@ -3,7 +3,6 @@ package workflow_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -276,18 +275,4 @@ func renumber(entries []workflow.Entry) []workflow.Entry {
 		entries[i].Seq--
 	}
 	return entries
-}
-
-// TestConversationEntry: what was recorded of a conversation is read as it was written.
-func TestConversationEntry(t *testing.T) {
-	t.Parallel()
-	in := workflow.Entry{Kind: workflow.EventStepProgress, Conversation: json.RawMessage(`{"lost":"1.0"}`)}
-	raw, err := json.Marshal(in)
-	var out workflow.Entry
-	if err == nil {
-		err = json.Unmarshal(raw, &out)
-	}
-	if err != nil || !bytes.Equal(out.Conversation, in.Conversation) {
-		t.Errorf("%s, %v", raw, err)
-	}
 }

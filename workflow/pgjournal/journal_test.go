@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/pgstore"
@@ -49,36 +48,6 @@ func closing[C interface{ Close() error }](t *testing.T, c C, err error) C {
 		}
 	})
 	return c
-}
-
-// TestTakenRun: who had a run until another process took it cannot add to it, whatever it knows of its end.
-func TestTakenRun(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	j, s := journal(t, url), records(t, url)
-	owners := make([]string, 2)
-	for i := range owners {
-		id, leave, err := s.Join(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer leave() //nolint:errcheck // the database goes with the test
-		owners[i] = id
-	}
-	first, second := j.For(owners[0], ""), j.For(owners[1], "")
-	entry := func(seq int64, kind workflow.EventKind) workflow.Entry {
-		return workflow.Entry{RunID: "run_1", Seq: seq, Time: time.Now(), Kind: kind}
-	}
-	err := errors.Join(first.Append(t.Context(), entry(1, workflow.EventRunStarted)), j.Take(t.Context(), "run_1", owners[0], owners[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Append(t.Context(), entry(2, workflow.EventStepStarted)); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("of the first owner: %v, want ErrExists", err)
-	}
-	if err := second.Append(t.Context(), entry(2, workflow.EventStepStarted)); err != nil {
-		t.Errorf("of the second owner: %v", err)
-	}
 }
 
 // TestWatch: what is asked of a run, and its end, are heard at once by another process.

@@ -498,28 +498,6 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 	}
 }
 
-// TestOpenTogether: processes that open a new database at once make its tables once.
-func TestOpenTogether(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	var all sync.WaitGroup
-	for range 5 {
-		all.Go(func() {
-			q, err := worker.Open(t.Context(), url)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			q.Close()
-		})
-	}
-	all.Wait()
-	pgtest.Exec(t, url, `UPDATE workcell.component SET version = 99 WHERE name = 'queue'`)
-	if _, err := worker.Open(t.Context(), url); err == nil || !strings.Contains(err.Error(), "newer version") {
-		t.Errorf("tables of a newer version: %v", err)
-	}
-}
-
 // TestUpgrade verifies that a worker executes the runs of a database of version 1 and deletes what ended runs left, and
 // that the old queue is gone.
 func TestUpgrade(t *testing.T) {
