@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -160,27 +159,6 @@ func TestCollectorThatIsNotThere(t *testing.T) {
 				t.Errorf("%d notices:\n%s", n, stderr)
 			}
 		})
-	}
-}
-
-func TestTracesOnTheConsole(t *testing.T) {
-	t.Parallel()
-	stderr := runTraced(t, append(testEnviron(t), "OTEL_TRACES_EXPORTER=console"), canaryRun(t))
-	m := regexp.MustCompile(`(?m)^workcell: trace: ([0-9a-f]{32})$`).FindStringSubmatch(stderr)
-	if m == nil {
-		t.Fatalf("no trace is named:\n%s", stderr)
-	}
-	spans := 0
-	for line := range strings.Lines(stderr) {
-		if strings.HasPrefix(line, `{"Name":`) {
-			spans++
-			if !strings.Contains(line, m[1]) || strings.Contains(line, canary) {
-				t.Errorf("a span of another trace than %s, or with the canary: %s", m[1], line)
-			}
-		}
-	}
-	if spans < 10 {
-		t.Errorf("%d spans:\n%s", spans, stderr)
 	}
 }
 

@@ -157,31 +157,6 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoProcessesShareASandbox lets a command of another process work in the sandbox of a run that is under way.
-func TestTwoProcessesShareASandbox(t *testing.T) {
-	t.Parallel()
-	r := startWaiting(t)
-	cmd := r.command("sessions", "exec", "workflow:"+r.runID()+":default", "--", "sh", "-c", "cat > go.part && mv go.part go")
-	cmd.Stdin = strings.NewReader("from another")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	r.ends(0)
-	var result struct {
-		Outcome string
-		Output  struct{ Stdout string }
-	}
-	if err := json.Unmarshal(r.stdout.Bytes(), &result); err != nil {
-		t.Fatal(err)
-	}
-	if result.Outcome != "succeeded" || result.Output.Stdout != "from another" {
-		t.Errorf("result = %+v", result)
-	}
-	if n := len(r.sandboxes()); n != 0 {
-		t.Errorf("%d sandboxes are left", n)
-	}
-}
-
 // TestKeepLeavesTheSandbox keeps it also when the run was interrupted.
 func TestKeepLeavesTheSandbox(t *testing.T) {
 	t.Parallel()

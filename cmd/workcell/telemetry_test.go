@@ -312,7 +312,8 @@ func TestKeptTrace(t *testing.T) {
 // TestTraceOfAKilledRun: what had ended a second before a process is killed is in the trace of its run.
 func TestTraceOfAKilledRun(t *testing.T) {
 	t.Parallel()
-	environ := append(testEnviron(t), "WORKCELL_BACKEND=local")
+	u, dir := newUser(t, "local"), t.TempDir()
+	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir)
 	flow := filepath.Join(t.TempDir(), "killed.yaml")
 	if err := os.WriteFile(flow, []byte(`
 id: killed
@@ -323,24 +324,16 @@ steps:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := workcell(t, "run", flow)
-	cmd.Env = environ
+	cmd := u.command("run", flow)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var state string
-	for _, v := range environ {
-		if dir, ok := strings.CutPrefix(v, "WORKCELL_STATE_DIR="); ok {
-			state = dir
-		}
-	}
 	var kept []string
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		kept, _ = filepath.Glob(filepath.Join(state, "runs", "run_*", runtrace.FileName))
-		if len(kept) == 1 {
-			if raw, _ := os.ReadFile(kept[0]); bytes.Contains(raw, []byte(`"workflow.step`)) { // which ends behind all that is in it
-				break
-			}
+	var raw []byte
+	for deadline := time.Now().Add(3 * time.Minute); !bytes.Contains(raw, []byte(`"workflow.step`)); {
+		time.Sleep(50 * time.Millisecond)
+		if kept, _ = filepath.Glob(filepath.Join(dir, "runs", "run_*", runtrace.FileName)); len(kept) == 1 {
+			raw, _ = os.ReadFile(kept[0])
 		}
 		if time.Now().After(deadline) {
 			_ = cmd.Process.Kill()
@@ -352,14 +345,9 @@ steps:
 		t.Error("the run ended")
 	}
 	id := filepath.Base(filepath.Dir(kept[0]))
-	show := workcell(t, "runs", "trace", id)
-	show.Env = environ
-	if out, err := show.CombinedOutput(); err != nil || !strings.Contains(string(out), "workflow.step quick") || strings.Contains(string(out), "invoke_workflow") {
-		t.Errorf("%v\n%s", err, out)
+	out, _ := u.run(0, "runs", "trace", id)
+	if !strings.Contains(out, "workflow.step quick") || strings.Contains(out, "invoke_workflow") {
+		t.Error(out)
 	}
-	end := workcell(t, "runs", "cancel", id)
-	end.Env = environ
-	if out, err := end.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	u.run(0, "runs", "cancel", id)
 }
