@@ -53,14 +53,6 @@ type Cluster struct {
 	RuntimeClasses                                              []string
 }
 
-// Variables of the command's environment for what another process must find again.
-const (
-	VariableKubeContext      = "WORKCELL_KUBE_CONTEXT"
-	VariableKubeNamespace    = "WORKCELL_KUBE_NAMESPACE"
-	VariableKubeGuestImage   = "WORKCELL_KUBE_GUEST_IMAGE"
-	VariableKubeStorageClass = "WORKCELL_KUBE_STORAGE_CLASS"
-)
-
 // Engine is a kind of engine that this build knows. It is opened only when it is asked for.
 type Engine struct {
 	Name   string
@@ -182,9 +174,9 @@ func (s Set) Environ() ([]string, error) {
 			vars = append(vars, name+"="+v)
 		}
 	}
-	for name, v := range map[string]string{
-		VariableKubeContext: s.Cluster.Context, VariableKubeNamespace: s.Cluster.Namespace,
-		VariableKubeGuestImage: s.Cluster.GuestImage, VariableKubeStorageClass: s.Cluster.StorageClass,
+	for name, v := range map[string]string{ // what package config reads
+		"WORKCELL_KUBE_CONTEXT": s.Cluster.Context, "WORKCELL_KUBE_NAMESPACE": s.Cluster.Namespace,
+		"WORKCELL_KUBE_GUEST_IMAGE": s.Cluster.GuestImage, "WORKCELL_KUBE_STORAGE_CLASS": s.Cluster.StorageClass,
 	} {
 		if v != "" {
 			vars = append(vars, name+"="+v)
