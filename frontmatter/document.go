@@ -71,13 +71,13 @@ func Check(name string, src []byte) (*Document, error) {
 	}
 	r := &reporter{file: name, line: p.line}
 	if !r.wellFormed(d.root) { // nobody else must read it: Genkit's parser would expand what aliases stand for
-		slices.SortStableFunc(r.errs, InOrder(name))
+		r.errs.Sort(name)
 		return nil, r.errs
 	}
 	r.document(d)
 	r.movable(d)
 	if len(r.errs) > 0 {
-		slices.SortStableFunc(r.errs, InOrder(name))
+		r.errs.Sort(name)
 		return d, r.errs
 	}
 	return d, nil
@@ -154,11 +154,7 @@ func (doc *Document) outputs(d *decoder, n *yaml.Node) {
 	d.at["outputs"], doc.named = n, []string{}
 	d.list(&doc.named)(n, "outputs")
 	for _, p := range outputs.Globs(doc.named).Problems() {
-		at := n
-		if p.Index >= 0 {
-			at = d.at[fmt.Sprintf("outputs[%d]", p.Index)]
-		}
-		d.fail(at, p.Hint, "%s", p.Message)
+		d.fail(d.at[p.Field], p.Hint, "%s", p.Message)
 	}
 }
 

@@ -121,16 +121,16 @@ func (c *checker) executor(s Sandbox) {
 	x := s.Executor
 	switch {
 	case x == nil && s.Mode == ModeExecutor:
-		c.add("mode", "add one, for example executor: {command: claude}", "mode executor requires an executor")
+		c.Add("mode", "add one, for example executor: {command: claude}", "mode executor requires an executor")
 		return
 	case x == nil:
 		return
 	case s.Mode != ModeExecutor:
-		c.add("executor", "add mode: executor, or remove it", "executor requires mode executor")
+		c.Add("executor", "add mode: executor, or remove it", "executor requires mode executor")
 	}
 	known := ExecutorCommands()
 	if x.Command == "" {
-		c.add("executor.command", "use one of "+strings.Join(known, ", "), "executor has no command")
+		c.Add("executor.command", "use one of "+strings.Join(known, ", "), "executor has no command")
 	}
 	c.oneOf("executor.command", x.Command, known...)
 	c.commandLine(x)
@@ -140,11 +140,11 @@ func (c *checker) executor(s Sandbox) {
 	c.within("executor.timeout_seconds", x.TimeoutSeconds, 1, int64(bound.ExecTimeout.Seconds()))
 	c.within("executor.stall_seconds", x.StallSeconds, 1, int64(bound.ExecTimeout.Seconds()))
 	if usd := x.Budget.USD; !(usd >= 0 && usd <= maxExecutorUSD) {
-		c.add("executor.budget.usd", "", "executor.budget.usd must be above 0 and at most %d, not %v", maxExecutorUSD, usd)
+		c.Add("executor.budget.usd", "", "executor.budget.usd must be above 0 and at most %d, not %v", maxExecutorUSD, usd)
 	}
 	for name, list := range map[string][]string{"before": x.Before, "after": x.After, "skills": x.Skills} {
 		if len(list) > maxExecutorLines {
-			c.add("executor."+name, "", "executor.%s has %d entries, the limit is %d", name, len(list), maxExecutorLines)
+			c.Add("executor."+name, "", "executor.%s has %d entries, the limit is %d", name, len(list), maxExecutorLines)
 		}
 	}
 }
@@ -154,16 +154,16 @@ func (c *checker) commandLine(x *Executor) {
 	generic := x.Command == commandACP || x.Command == commandCustom
 	switch {
 	case !generic && x.Argv != nil:
-		c.add("executor.argv", "remove it, or write command: custom", "executor.argv requires command acp or custom")
+		c.Add("executor.argv", "remove it, or write command: custom", "executor.argv requires command acp or custom")
 	case generic && len(x.Argv) == 0:
-		c.add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s requires argv", x.Command)
+		c.Add("executor.command", "add argv: [PROGRAM, ARGUMENT, …]", "command %s requires argv", x.Command)
 	case generic:
 		if err := argv.Check(x.Argv); err != nil {
-			c.add("executor.argv", "", "executor.argv: %v", err)
+			c.Add("executor.argv", "", "executor.argv: %v", err)
 		}
 	}
 	if x.Events != "" && x.Command != commandCustom {
-		c.add("executor.events", "remove it", "executor.events requires command custom")
+		c.Add("executor.events", "remove it", "executor.events requires command custom")
 	}
 	c.oneOf("executor.events", x.Events, append([]string{"text", "json"}, ExecutorAgents()...)...)
 }

@@ -26,7 +26,7 @@ func tree(name, text string, line int) (*yaml.Node, error) {
 	root, problem := format(line).Parse(text)
 	if problem != nil {
 		problem.File = name
-		return nil, (*Error)(problem)
+		return nil, problem
 	}
 	return root, nil
 }

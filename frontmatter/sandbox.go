@@ -303,21 +303,6 @@ func (s Sandbox) AsRoot() bool {
 	return isZero(uid) || both && isZero(gid)
 }
 
-// Problem is something a Sandbox may not say.
-type Problem struct {
-	Field   string // dotted path below `sandbox`, "limits.memory_mb"
-	Message string // names what is wrong, without the field's help
-	Hint    string
-}
-
-// String returns "message; hint".
-func (p Problem) String() string {
-	if p.Hint == "" {
-		return p.Message
-	}
-	return p.Message + "; " + p.Hint
-}
-
 var (
 	userPattern    = regexp.MustCompile(`^[0-9]{1,10}(:[0-9]{1,10})?$`)
 	sessionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$`)
@@ -327,7 +312,7 @@ var (
 )
 
 // Problems lists everything that is wrong with s, nothing when it is valid.
-func (s Sandbox) Problems() []Problem {
+func (s Sandbox) Problems() Errors {
 	var c checker
 	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode), string(ModeScript), string(ModeExecutor))
 	c.oneOf("runtime", string(s.Runtime), string(RuntimePython), string(RuntimeNode), string(RuntimeBash))
@@ -339,70 +324,66 @@ func (s Sandbox) Problems() []Problem {
 	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
 	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
-	c.environment(s)
+	c.AddBelow("", s.Environment().Problems())
 	c.caches(s)
 	c.outputs(s)
 	c.ports(s)
 	if s.Snapshots && s.Mode != ModeCode {
-		c.add("snapshots", "add mode: code, or remove it", "snapshots require code mode, whose sandbox keeps its files")
+		c.Add("snapshots", "add mode: code, or remove it", "snapshots require code mode, whose sandbox keeps its files")
 	}
 	c.hostTools(s)
 	c.executor(s)
 	c.modes(s)
-	return c.found
+	return c.Errors
 }
 
-type checker struct{ found []Problem }
-
-func (c *checker) add(field, hint, format string, args ...any) {
-	c.found = append(c.found, Problem{Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
-}
+type checker struct{ Errors }
 
 func (c *checker) oneOf(field, value string, known ...string) {
 	if value == "" || slices.Contains(known, value) {
 		return
 	}
-	c.add(field, suggest.Hint(value, known), "unknown %s %q", field, clip(value))
+	c.Add(field, suggest.Hint(value, known), "unknown %s %q", field, clip(value))
 }
 
 func (c *checker) within(field string, value, low, high int64) {
 	if value == 0 || (value >= low && value <= high) {
 		return
 	}
-	c.add(field, "", "%s must be %d to %d, not %d", field, low, high, value)
+	c.Add(field, "", "%s must be %d to %d, not %d", field, low, high, value)
 }
 
 func (c *checker) names(s Sandbox) {
 	if strings.ContainsFunc(s.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) || len(s.Image) > 512 {
-		c.add("image", "", "%q is not an image reference", clip(s.Image))
+		c.Add("image", "", "%q is not an image reference", clip(s.Image))
 	} else if s.Image != "" {
 		if _, err := backend.NormalizeImage(s.Image); err != nil {
-			c.add("image", "", "%v", err)
+			c.Add("image", "", "%v", err)
 		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
-		c.add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", clip(s.User))
+		c.Add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", clip(s.User))
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
 		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits
-			c.add("user", "", "%s is not a user ID, the largest is %d", clip(id), math.MaxInt32)
+			c.Add("user", "", "%s is not a user ID, the largest is %d", clip(id), math.MaxInt32)
 		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
-		c.add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", clip(s.Session))
+		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", clip(s.Session))
 	}
 	if isolated.Is(s.Session) {
-		c.add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", clip(s.Session))
+		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", clip(s.Session))
 	}
 }
 
 func (c *checker) env(env map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if !envPattern.MatchString(name) {
-			c.add("env."+name, "", "%q is not the name of an environment variable", clip(name))
+			c.Add("env."+name, "", "%q is not the name of an environment variable", clip(name))
 		}
 		if strings.ContainsRune(env[name], 0) {
-			c.add("env."+name, "", "the value of %q contains a NUL byte", clip(name))
+			c.Add("env."+name, "", "the value of %q contains a NUL byte", clip(name))
 		}
 	}
 }
@@ -413,64 +394,50 @@ func (c *checker) limits(l Limits) {
 	}
 	for _, t := range l.timeouts() {
 		if d := *t.value; d != 0 && (d < minTimeout || d > t.most) {
-			c.add("limits."+t.name, "", "limits.%s must be %s to %s, not %s", t.name, minTimeout, t.most, d)
+			c.Add("limits."+t.name, "", "limits.%s must be %s to %s, not %s", t.name, minTimeout, t.most, d)
 		}
 	}
 }
 
 func (c *checker) network(s Sandbox) {
-	for _, p := range s.Network.Hosts().Problems() {
-		c.add("network."+p.Field, p.Hint, "%s", p.Message)
-	}
+	c.AddBelow("network.", s.Network.Hosts().Problems())
 	if s.Network.Allow != nil && s.WithDefaults().Network.Enabled != nil {
-		c.add("network.allow", "remove one of the two", "network.allow requires a sandbox without a network and cannot be used with network.enabled")
-	}
-}
-
-func (c *checker) environment(s Sandbox) {
-	for _, p := range s.Environment().Problems() {
-		c.add(p.Field, p.Hint, "%s", p.Message)
+		c.Add("network.allow", "remove one of the two", "network.allow requires a sandbox without a network and cannot be used with network.enabled")
 	}
 }
 
 func (c *checker) caches(s Sandbox) {
 	for i, name := range s.Cache {
 		if !cachePattern.MatchString(name) {
-			c.add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", clip(name))
+			c.Add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", clip(name))
 		}
 	}
 	if len(s.Cache) > maxCaches {
-		c.add("cache", "", "%d caches, the limit is %d", len(s.Cache), maxCaches)
+		c.Add("cache", "", "%d caches, the limit is %d", len(s.Cache), maxCaches)
 	}
 }
 
 func (c *checker) outputs(s Sandbox) {
-	for _, p := range outputs.Globs(s.Outputs).Problems() {
-		field := "outputs"
-		if p.Index >= 0 {
-			field = fmt.Sprintf("outputs[%d]", p.Index)
-		}
-		c.add(field, p.Hint, "%s", p.Message)
-	}
+	c.AddBelow("", outputs.Globs(s.Outputs).Problems())
 	if s.Outputs != nil && !s.Mode.Lasting() {
-		c.add("outputs", "add mode: code, or remove it", "outputs require code mode; in compute mode every call has a fresh sandbox")
+		c.Add("outputs", "add mode: code, or remove it", "outputs require code mode; in compute mode every call has a fresh sandbox")
 	}
 }
 
 func (c *checker) ports(s Sandbox) {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		if !portPattern.MatchString(name) {
-			c.add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", clip(name))
+			c.Add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", clip(name))
 		}
 		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
-			c.add("ports."+name, "", "ports.%s must be 1 to %d, not %d", clip(name), math.MaxUint16, n)
+			c.Add("ports."+name, "", "ports.%s must be 1 to %d, not %d", clip(name), math.MaxUint16, n)
 		}
 	}
 	if len(s.Ports) > maxPorts {
-		c.add("ports", "", "%d ports, the limit is %d", len(s.Ports), maxPorts)
+		c.Add("ports", "", "%d ports, the limit is %d", len(s.Ports), maxPorts)
 	}
 	if s.Ports != nil && s.Mode != ModeCode {
-		c.add("ports", "add mode: code, or remove it", "ports require code mode, whose sandbox_open returns them")
+		c.Add("ports", "add mode: code, or remove it", "ports require code mode, whose sandbox_open returns them")
 	}
 }
 
@@ -479,18 +446,16 @@ func (c *checker) hostTools(s Sandbox) {
 		return
 	}
 	if s.Mode == ModeCompute || s.Mode == "" {
-		c.add("host_tools", "add mode: script, or remove it", "host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
+		c.Add("host_tools", "add mode: script, or remove it", "host_tools require mode code, script, or executor; in compute mode every call has a fresh sandbox")
 	}
-	for _, p := range s.HostTools.Problems() {
-		c.add("host_tools."+p.Field, p.Hint, "%s", p.Message)
-	}
+	c.AddBelow("host_tools.", s.HostTools.Problems())
 }
 
 // modes refuses what the mode would ignore.
 func (c *checker) modes(s Sandbox) {
 	c.oneOf("keep", s.Keep, KeepWorkspace)
 	if s.Keep != "" && s.Session != SessionUser {
-		c.add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes end with their run")
+		c.Add("keep", "add session: user, or remove it", "keep requires session: user; other sandboxes end with their run")
 	}
 	if s.Mode.Lasting() {
 		for _, f := range []struct {
@@ -503,21 +468,21 @@ func (c *checker) modes(s Sandbox) {
 			{"allow_network", s.AllowNetwork != nil, "use network.enabled"},
 		} {
 			if f.set {
-				c.add(f.name, f.use, "%s requires compute mode", f.name)
+				c.Add(f.name, f.use, "%s requires compute mode", f.name)
 			}
 		}
 		if s.Mode != ModeCode && s.YieldMS != 0 {
-			c.add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
+			c.Add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in mode %s every call waits for the command", s.Mode)
 		}
 		if s.Mode == ModeExecutor && s.Runtime != "" {
-			c.add("runtime", "remove it, or set image", "runtime cannot be used in mode executor, which uses the coding agent's image")
+			c.Add("runtime", "remove it, or set image", "runtime cannot be used in mode executor, which uses the coding agent's image")
 		}
 		return
 	}
 	if s.YieldMS != 0 && (s.Mode == ModeCompute || s.Mode == "") {
-		c.add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in compute mode every call waits for the command")
+		c.Add("yield_ms", "add mode: code, or remove it", "yield_ms requires code mode; in compute mode every call waits for the command")
 	}
 	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
-		c.add("session", "add mode: code, or remove it", "session requires code mode; in compute mode every call has a fresh sandbox")
+		c.Add("session", "add mode: code, or remove it", "session requires code mode; in compute mode every call has a fresh sandbox")
 	}
 }

@@ -1,7 +1,6 @@
 package frontmatter
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"regexp"
@@ -30,11 +29,7 @@ func ReadFS(fsys fs.FS, name, shown string) ([]byte, error) {
 }
 
 func checkRead(src []byte, err error, name string) ([]byte, error) {
-	var problem *yamlnode.Problem
-	switch {
-	case errors.As(err, &problem):
-		return nil, (*Error)(problem)
-	case err == nil && len(src) > MaxFileBytes:
+	if err == nil && len(src) > MaxFileBytes {
 		return nil, &Error{File: name, Message: fmt.Sprintf("the file is larger than %d KiB", MaxFileBytes>>10)}
 	}
 	return src, err
@@ -142,7 +137,7 @@ func decodeText(name string, src []byte) (string, error) {
 	text, problem := yamlnode.Text(src, MaxFileBytes)
 	if problem != nil {
 		problem.File = name
-		return "", (*Error)(problem)
+		return "", problem
 	}
 	return text, nil
 }

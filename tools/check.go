@@ -48,7 +48,7 @@ func CheckAgent(file string) (*frontmatter.Document, error) {
 		return nil, err
 	}
 	if len(c.errs) > 0 {
-		slices.SortStableFunc(c.errs, frontmatter.InOrder(file))
+		c.errs.Sort(file)
 		return doc, c.errs
 	}
 	return doc, nil

@@ -65,7 +65,7 @@ func (t *toolbox) bind(ctx context.Context, cfg Sandbox) (*binding, error) {
 	if problems := cfg.Problems(); len(problems) > 0 {
 		texts := make([]string, len(problems))
 		for i, p := range problems {
-			texts[i] = p.String()
+			texts[i] = p.Error()
 		}
 		return nil, fmt.Errorf("tools: %s", strings.Join(texts, "; "))
 	}

@@ -3,7 +3,6 @@ package workflow
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -68,11 +67,11 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		root, problem = fileFormat().Parse(txt)
 	}
 	if problem == nil && root == nil {
-		problem = &yamlnode.Problem{Line: 1, Message: "the file is empty", Hint: "a workflow requires id and steps"}
+		problem = &frontmatter.Error{Line: 1, Message: "the file is empty", Hint: "a workflow requires id and steps"}
 	}
 	if problem != nil {
 		problem.File = name
-		return nil, frontmatter.Errors{(*frontmatter.Error)(problem)}
+		return nil, frontmatter.Errors{problem}
 	}
 	l := &loader{
 		Source: yamlnode.NewSource(name, txt),
@@ -93,7 +92,7 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
 	}
 	if len(l.errs) > 0 {
-		slices.SortStableFunc(l.errs, frontmatter.InOrder(name))
+		l.errs.Sort(name)
 		return wf, l.errs
 	}
 	return wf, nil

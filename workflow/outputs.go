@@ -29,9 +29,9 @@ func (o *object) outputs(wf *Workflow) {
 		wf.outputs, wf.outputsAt = append(wf.outputs, n.Value), append(wf.outputsAt, n)
 	}
 	for _, p := range wf.outputs.Problems() {
-		at := o.at["outputs"]
-		if p.Index >= 0 {
-			at = wf.outputsAt[p.Index]
+		at, i := o.at["outputs"], 0
+		if _, err := fmt.Sscanf(p.Field, "outputs[%d]", &i); err == nil {
+			at = wf.outputsAt[i]
 		}
 		o.fail(at, p.Hint, "%s", p.Message)
 	}

@@ -239,7 +239,7 @@ func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Docu
 func (c *checker) add(f checkedFile, wrong, warned []error) {
 	warnings := problemsOf(f.Path, warned...)
 	all := append(problemsOf(f.Path, wrong...), warnings...)
-	slices.SortStableFunc(all, frontmatter.InOrder(f.Path))
+	all.Sort(f.Path)
 	for _, e := range all {
 		p, count := problem{e.File, e.Line, e.Column, severityError, e.Message, e.Hint}, &c.errors
 		if slices.Contains(warnings, e) {
@@ -314,13 +314,10 @@ var (
 )
 
 // problemsOf takes the errors of parsers apart.
-func problemsOf(path string, errs ...error) (out []*frontmatter.Error) {
+func problemsOf(path string, errs ...error) (out frontmatter.Errors) {
 	for _, err := range errs {
 		var list frontmatter.Errors
 		var one *frontmatter.Error
-		var fromScript scripted.Problems
-		var plain *yamlnode.Problem
-		var inSkill *skill.Problem
 		joined, several := err.(interface{ Unwrap() []error })
 		switch {
 		case err == nil:
@@ -328,16 +325,11 @@ func problemsOf(path string, errs ...error) (out []*frontmatter.Error) {
 			out = append(out, problemsOf(path, joined.Unwrap()...)...)
 		case errors.As(err, &list):
 			out = append(out, list...)
-		case errors.As(err, &fromScript):
-			for _, p := range fromScript {
-				out = append(out, (*frontmatter.Error)(p))
-			}
 		case errors.As(err, &one):
+			if errors.Is(one, skill.ErrInvalid) {
+				one.File = path
+			}
 			out = append(out, one)
-		case errors.As(err, &plain):
-			out = append(out, (*frontmatter.Error)(plain))
-		case errors.As(err, &inSkill):
-			out = append(out, &frontmatter.Error{File: path, Line: inSkill.Line, Message: inSkill.Message})
 		default:
 			if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
 				err = notThere.Err // it is reported with its file

@@ -17,6 +17,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -52,28 +53,17 @@ type Skill struct {
 }
 
 // Problem is something wrong with a SKILL.md. It wraps ErrInvalid.
-type Problem struct {
-	Line    int // from 1; 0 when it is the whole file
-	Message string
-}
+type Problem = hint.Problem
 
-// Error returns "SKILL.md:line: message".
-func (p *Problem) Error() string {
-	at := fileName
-	if p.Line > 0 {
-		at = fmt.Sprintf("%s:%d", fileName, p.Line)
-	}
-	return fmt.Sprintf("%s: %s: %v", at, p.Message, ErrInvalid)
+func problemAt(line int, format string, args ...any) *Problem {
+	return &Problem{File: fileName, Line: line, Message: fmt.Sprintf(format, args...), Err: ErrInvalid}
 }
-
-// Unwrap returns ErrInvalid.
-func (p *Problem) Unwrap() error { return ErrInvalid }
 
 // Parse reads a SKILL.md. It takes what it can make sense of; Validate says what the standard does not allow. An error is a *Problem.
 func Parse(b []byte) (Skill, error) {
 	content, problem := yamlnode.Text(b, maxFile)
 	if problem != nil {
-		return Skill{}, &Problem{problem.Line, problem.Message}
+		return Skill{}, problemAt(problem.Line, "%s", problem.Message)
 	}
 	front, body, err := split(content)
 	if err != nil {
@@ -87,7 +77,7 @@ func Parse(b []byte) (Skill, error) {
 	for key, value := range yamlnode.Pairs(root) {
 		var v any
 		if err := value.Decode(&v); err != nil {
-			return Skill{}, &Problem{firstLine + value.Line - 1, key.Value + ": cannot read the value"}
+			return Skill{}, problemAt(firstLine+value.Line-1, "%s: cannot read the value", key.Value)
 		}
 		values[key.Value], lines[key.Value] = v, firstLine+key.Line-1
 	}
@@ -113,11 +103,11 @@ func split(content string) (front, body string, err error) {
 	content = strings.ReplaceAll(content, "\r\n", "\n")
 	rest, ok := strings.CutPrefix(content, "---\n")
 	if !ok {
-		return "", "", &Problem{1, "it must start with front matter, a line ---"}
+		return "", "", problemAt(1, "it must start with front matter, a line ---")
 	}
 	at := regexp.MustCompile(`(?m)^---[ \t]*$`).FindStringIndex(rest)
 	if at == nil || at[0] > maxFrontMatter {
-		return "", "", &Problem{1, fmt.Sprintf("the front matter must end with a line --- within %d bytes", maxFrontMatter)}
+		return "", "", problemAt(1, "the front matter must end with a line --- within %d bytes", maxFrontMatter)
 	}
 	return rest[:at[0]], rest[at[1]:], nil
 }
@@ -133,18 +123,18 @@ func decode(front string) (*yaml.Node, error) {
 			m := unquoted.FindStringSubmatch(line)
 			return m[1] + ": '" + strings.ReplaceAll(m[2], "'", "''") + "'"
 		})
-		var again *yamlnode.Problem
+		var again *hint.Problem
 		if root, again = format.Parse(quoted); again != nil {
-			return nil, &Problem{problem.Line, problem.Message}
+			return nil, problemAt(problem.Line, "%s", problem.Message)
 		}
 	}
 	if root == nil || root.Kind != yaml.MappingNode {
-		return nil, &Problem{firstLine, "the front matter is not a mapping"}
+		return nil, problemAt(firstLine, "the front matter is not a mapping")
 	}
 	var wrong *Problem
 	format.Check(root, func(n *yaml.Node, _, message string, args ...any) {
 		if wrong == nil {
-			wrong = &Problem{firstLine + n.Line - 1, fmt.Sprintf(message, args...)}
+			wrong = problemAt(firstLine+n.Line-1, message, args...)
 		}
 	})
 	if wrong != nil {
@@ -184,7 +174,7 @@ var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)
 func Validate(s Skill) error {
 	var errs []error
 	problem := func(key, format string, args ...any) {
-		errs = append(errs, &Problem{max(s.lines[key], 1), fmt.Sprintf(format, args...)})
+		errs = append(errs, problemAt(max(s.lines[key], 1), format, args...))
 	}
 	known := []string{"allowed-tools", "compatibility", "description", "license", "metadata", "name"}
 	for _, key := range slices.Sorted(maps.Keys(s.front)) {
@@ -274,7 +264,7 @@ func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 		s, err = Parse(b)
 	}
 	if err == nil && s.Description == "" {
-		err = &Problem{max(s.lines["description"], 1), "description is missing"}
+		err = problemAt(max(s.lines["description"], 1), "description is missing")
 	}
 	if err != nil {
 		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
@@ -299,9 +289,9 @@ func readSkill(dir fs.FS) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, &Problem{0, "it is not a regular file"}
+		return nil, problemAt(0, "it is not a regular file")
 	case info.Size() > maxFile:
-		return nil, &Problem{0, fmt.Sprintf("it has %d bytes, the limit is %d", info.Size(), maxFile)}
+		return nil, problemAt(0, "it has %d bytes, the limit is %d", info.Size(), maxFile)
 	}
 	return fs.ReadFile(dir, fileName)
 }

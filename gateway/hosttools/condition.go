@@ -53,16 +53,15 @@ func (c *condition) holds(ctx context.Context, vars map[string]any, otherwise bo
 }
 
 // ConditionProblems returns the conditions of rules that do not compile. Rules.Problems returns all other problems.
-func ConditionProblems(r Rules) []Problem {
+func ConditionProblems(r Rules) (found Problems) {
 	if len(r.Allow) > toolrule.MaxRules {
 		return nil // one problem is enough
 	}
-	var found []Problem
 	env := conditionEnv()
 	for i, rule := range r.Allow {
 		for _, c := range []struct{ name, text string }{{"when", rule.When}, {"ask", rule.Ask}} {
 			if _, err := compile(env, c.text); err != nil {
-				found = append(found, Problem{Field: fmt.Sprintf("allow[%d].%s", i, c.name), Message: c.name + ": " + err.Error()})
+				found.Add(fmt.Sprintf("allow[%d].%s", i, c.name), "", "%s: %v", c.name, err)
 			}
 		}
 	}

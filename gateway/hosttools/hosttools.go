@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
@@ -17,7 +18,7 @@ type (
 	Rules      = toolrule.Rules
 	Rule       = toolrule.Rule
 	Limits     = toolrule.Limits
-	Problem    = toolrule.Problem
+	Problems   = hint.Problems
 )
 
 // Tool is a tool of the host.

@@ -92,13 +92,13 @@ func (r *Registry) Servers() []string {
 
 // Check returns what is wrong with rules that are valid by themselves: servers and tools that are not there, two tools with
 // one name. It starts the servers that the rules name. The error is that of a server that cannot be asked.
-func (r *Registry) Check(ctx context.Context, rules Rules) ([]Problem, error) {
+func (r *Registry) Check(ctx context.Context, rules Rules) (Problems, error) {
 	_, problems, err := r.granted(ctx, rules)
 	return problems, err
 }
 
 // granted returns the tools that rules allow, sorted by their names inside, and what is wrong with the rules.
-func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Problem, error) {
+func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, Problems, error) {
 	known, err := r.known(ctx, rules)
 	if err != nil {
 		return nil, nil, err
@@ -111,15 +111,15 @@ func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Proble
 			continue
 		}
 		if other := byName[e.tool.MCPName()]; other != nil {
-			problems = append(problems, Problem{Field: fmt.Sprintf("allow[%d].tool", e.rule),
-				Message: fmt.Sprintf("%s and %s have the same name in the sandbox, %s", other.tool.FullName(), e.tool.FullName(), e.tool.MCPName()), Hint: "allow one of the two"})
+			problems.Add(fmt.Sprintf("allow[%d].tool", e.rule), "allow one of the two",
+				"%s and %s have the same name in the sandbox, %s", other.tool.FullName(), e.tool.FullName(), e.tool.MCPName())
 			continue
 		}
 		byName[e.tool.MCPName()] = e
 		granted = append(granted, e)
 	}
 	if len(granted) > maxTools {
-		problems = append(problems, Problem{Field: "allow", Message: fmt.Sprintf("the rules allow %d tools, the limit is %d", len(granted), maxTools)})
+		problems.Add("allow", "", "the rules allow %d tools, the limit is %d", len(granted), maxTools)
 	}
 	size := 0
 	for _, e := range granted {
@@ -130,8 +130,7 @@ func (r *Registry) granted(ctx context.Context, rules Rules) ([]*entry, []Proble
 		size += len(data)
 	}
 	if size > maxDefinitions {
-		message := fmt.Sprintf("the definitions of the allowed tools have %d bytes, the limit is %d", size, maxDefinitions)
-		problems = append(problems, Problem{Field: "allow", Message: message, Hint: "allow fewer tools"})
+		problems.Add("allow", "allow fewer tools", "the definitions of the allowed tools have %d bytes, the limit is %d", size, maxDefinitions)
 	}
 	slices.SortFunc(granted, func(a, b *entry) int { return strings.Compare(a.tool.MCPName(), b.tool.MCPName()) })
 	return granted, problems, nil
@@ -167,36 +166,36 @@ func (r *Registry) known(ctx context.Context, rules Rules) ([]*entry, error) {
 }
 
 // unmatched finds the rules that match nothing, and those that name what was left out.
-func (r *Registry) unmatched(known []*entry, rules Rules) []Problem {
-	var problems []Problem
+func (r *Registry) unmatched(known []*entry, rules Rules) Problems {
+	var problems Problems
 	for i, rule := range rules.Allow {
 		field, p := fmt.Sprintf("allow[%d].tool", i), toolrule.Pattern(rule.Tool)
 		if !slices.ContainsFunc(r.sources, func(s Source) bool { return p.OfServer(s.Name()) }) {
-			problems = append(problems, Problem{Field: field, Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: hint(p.Server(), r.Servers())})
+			problems.Add(field, serverHint(p.Server(), r.Servers()), "unknown server %q", plain(p.Server(), 80))
 			continue
 		}
 		at := slices.IndexFunc(known, func(e *entry) bool { return e.left == nil && p.Match(e.tool.Server, e.tool.Name) })
 		if at >= 0 {
 			continue
 		}
-		problem := Problem{Field: field, Message: fmt.Sprintf("no tool matches %q", plain(rule.Tool, 80))}
+		message, hint := fmt.Sprintf("no tool matches %q", plain(rule.Tool, 80)), ""
 		var names []string
 		for _, e := range known {
 			if p.Exact() && e.left != nil && p.Match(e.tool.Server, e.tool.Name) {
-				problem.Message = fmt.Sprintf("tool %s is not available: %v", p, e.left)
+				message = fmt.Sprintf("tool %s is not available: %v", p, e.left)
 			} else if e.left == nil && p.OfServer(e.tool.Server) {
 				names = append(names, e.tool.FullName())
 			}
 		}
 		if near, ok := suggest.Closest(rule.Tool, names); ok && p.Exact() {
-			problem.Hint = fmt.Sprintf("did you mean %q?", near)
+			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		problems = append(problems, problem)
+		problems.Add(field, hint, "%s", message)
 	}
 	return problems
 }
 
-func hint(word string, known []string) string {
+func serverHint(word string, known []string) string {
 	if len(known) == 0 {
 		return "add a server to the --host-tools file"
 	}

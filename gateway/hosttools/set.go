@@ -80,16 +80,13 @@ type Set struct {
 }
 
 // RulesError is what is wrong with the rules of a grant.
-type RulesError struct{ Problems []Problem }
+type RulesError struct{ Problems Problems }
 
 // Error returns a line for each problem.
 func (e *RulesError) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
-		lines[i] = "host_tools." + p.Field + ": " + p.Message
-		if p.Hint != "" {
-			lines[i] += "; " + p.Hint
-		}
+		lines[i] = "host_tools." + p.Field + ": " + p.Error()
 	}
 	return strings.Join(lines, "\n")
 }

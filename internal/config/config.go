@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
-	"github.com/workcell-dev/workcell/internal/yamlnode"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // Name is the name of the file in the user's configuration directory.
@@ -128,7 +128,7 @@ func Load(o Options) (*Config, error) {
 func (c *Config) readFile(o Options, table []*setting) (err error) {
 	c.File = cmp.Or(o.File, o.Env.Get(Variable))
 	if c.File != "" {
-		if err = read(table, c.File); err != nil && !errors.As(err, new(*yamlnode.Problem)) {
+		if err = read(table, c.File); err != nil && !errors.As(err, new(*hint.Problem)) {
 			by := "$" + Variable
 			if o.File != "" {
 				by = "--config"
@@ -153,18 +153,21 @@ func (c *Config) readFile(o Options, table []*setting) (err error) {
 
 // checkImages refuses images by runtime that could never be used.
 func (c *Config) checkImages(table []*setting) error {
-	var errs []error
+	var wrong hint.Problems
 	for _, s := range table {
 		if s.node == nil || !strings.HasPrefix(s.key, keyImages) {
 			continue
 		}
 		if err := c.CheckImage(s.node.Value); err != nil {
-			errs = append(errs, &yamlnode.Problem{
+			wrong = append(wrong, &hint.Problem{
 				File: c.File, Line: s.node.Line, Column: s.node.Column, Message: s.key + ": " + err.Error(),
 			})
 		}
 	}
-	return errors.Join(errs...)
+	if wrong == nil {
+		return nil
+	}
+	return wrong
 }
 
 // Values returns all settings in the order of the table.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -37,22 +37,21 @@ func read(table []*setting, path string) error {
 type reader struct {
 	shown    string // path of the file in messages
 	table    []*setting
-	problems []*yamlnode.Problem
+	problems hint.Problems
 }
 
 // parse reads the text of a file.
 func parse(table []*setting, shown string, src []byte) error {
 	r := &reader{shown: shown, table: table}
 	r.document(src)
-	slices.SortStableFunc(r.problems, func(a, b *yamlnode.Problem) int {
-		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
-	})
-	errs := make([]error, len(r.problems))
-	for i, p := range r.problems {
-		p.File = shown
-		errs[i] = p
+	if r.problems == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	for _, p := range r.problems {
+		p.File = shown
+	}
+	r.problems.Sort(shown)
+	return r.problems
 }
 
 func (r *reader) document(src []byte) {
@@ -70,8 +69,8 @@ func (r *reader) document(src []byte) {
 	}
 }
 
-func (r *reader) fail(n *yaml.Node, hint, format string, args ...any) {
-	r.problems = append(r.problems, &yamlnode.Problem{Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint})
+func (r *reader) fail(n *yaml.Node, advice, format string, args ...any) {
+	r.problems = append(r.problems, &hint.Problem{Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: advice})
 }
 
 // mapping reads the keys below prefix, which is empty or ends in a dot.

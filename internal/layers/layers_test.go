@@ -30,7 +30,7 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/audit", "internal/bound", "internal/sanitize", "internal/telemetry", "internal/suggest"}
+	leaves := []string{"internal/audit", "internal/bound", "internal/hint", "internal/sanitize", "internal/telemetry", "internal/suggest"}
 	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
@@ -72,7 +72,7 @@ func layers() []layer {
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/textedit", only: []string{}},
-		{dir: "internal/yamlnode", may: []string{"internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "internal/yamlnode", may: []string{"internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session")},
@@ -82,22 +82,22 @@ func layers() []layer {
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		// What code inside may call on the host; what it is and how it gets there.
 		// Which hosts code inside may reach, and the way there.
-		{dir: "internal/netrule", may: []string{"internal/suggest"}, only: []string{}},
+		{dir: "internal/netrule", may: []string{"internal/sanitize", "internal/hint", "internal/suggest"}, only: []string{}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
-		{dir: "internal/recipe", may: []string{"internal/netrule"}, only: []string{}},
+		{dir: "internal/recipe", may: []string{"internal/sanitize", "internal/hint", "internal/netrule"}, only: []string{}},
 		{dir: "environment", may: above("backend", "session", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "session", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
-		{dir: "internal/toolrule", may: []string{"internal/sanitize", "internal/suggest"}, only: []string{}},
+		{dir: "internal/toolrule", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{}},
 		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
 		{dir: "gateway/model", may: above("internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
-		{dir: "gateway/hosttools/serverfile", may: []string{"gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
 		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
 		{dir: "executor", may: above("backend", "session", "executor/skill", "internal/argv", "internal/guest", "internal/sanitize")},
-		{dir: "executor/skill", may: []string{"session", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
+		{dir: "executor/skill", may: []string{"internal/hint", "session", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync", "gopkg.in/yaml.v3"}},
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
 		{dir: "internal/buffertest", only: []string{}},
@@ -121,19 +121,19 @@ func layers() []layer {
 		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "patch"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
+		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
-		{dir: "internal/outputs", only: []string{"github.com/bmatcuk/doublestar"}},
+		{dir: "internal/outputs", may: []string{"internal/hint"}, only: []string{"github.com/bmatcuk/doublestar"}},
 		{dir: "internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
 		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
-		{dir: "internal/config", may: []string{"backend", "frontmatter", "internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
+		{dir: "internal/config", may: []string{"internal/hint", "backend", "frontmatter", "internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
@@ -142,7 +142,7 @@ func layers() []layer {
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

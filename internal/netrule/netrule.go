@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -41,39 +43,24 @@ func (l List) Equal(o List) bool {
 	return slices.Equal(l.Allow, o.Allow) && slices.Equal(l.Deny, o.Deny)
 }
 
-// Problem is something that a list may not say.
-type Problem struct {
-	Field   string // "allow[2]"
-	Message string
-	Hint    string
-}
-
-func (p Problem) Error() string {
-	if p.Hint == "" {
-		return p.Message
-	}
-	return p.Message + "; " + p.Hint
-}
-
 // Problems returns what is wrong with the list.
-func (l List) Problems() []Problem {
-	var found []Problem
+func (l List) Problems() (found hint.Problems) {
 	for _, part := range []struct {
 		name  string
 		rules []string
 	}{{"allow", l.Allow}, {"deny", l.Deny}} {
 		if len(part.rules) > MaxRules {
-			found = append(found, Problem{part.name, fmt.Sprintf("%s has %d hosts, the limit is %d", part.name, len(part.rules), MaxRules), ""})
+			found.Add(part.name, "", "%s has %d hosts, the limit is %d", part.name, len(part.rules), MaxRules)
 		}
 		for i, text := range part.rules {
 			if _, err := Parse(text); err != nil {
 				err.Field = fmt.Sprintf("%s[%d]", part.name, i)
-				found = append(found, *err)
+				found = append(found, err)
 			}
 		}
 	}
 	if len(l.Deny) > 0 && len(l.Allow) == 0 {
-		found = append(found, Problem{"deny", "deny requires allow, because nothing is allowed", "add allow"})
+		found.Add("deny", "add allow", "deny requires allow, because nothing is allowed")
 	}
 	return found
 }
@@ -127,12 +114,12 @@ func presets() map[string][]string {
 }
 
 // Parse reads a rule.
-func Parse(text string) (Rule, *Problem) {
+func Parse(text string) (Rule, *hint.Problem) {
 	r := Rule{text: text}
 	if name, ok := strings.CutPrefix(text, presetPrefix); ok {
 		hosts := presets()[name]
 		if hosts == nil {
-			return r, &Problem{Message: fmt.Sprintf("unknown preset %s", quote(text)), Hint: suggest.Hint(text, Presets())}
+			return r, &hint.Problem{Message: fmt.Sprintf("unknown preset %q", sanitize.Clip(text)), Hint: suggest.Hint(text, Presets())}
 		}
 		for _, h := range hosts {
 			p, _ := parsePattern(h) // a test reads them all
@@ -145,9 +132,9 @@ func Parse(text string) (Rule, *Problem) {
 	return r, err
 }
 
-func parsePattern(text string) (p pattern, _ *Problem) {
-	refuse := func(hint string) (pattern, *Problem) {
-		return pattern{}, &Problem{Message: fmt.Sprintf("%s is not a host", quote(text)), Hint: hint}
+func parsePattern(text string) (p pattern, _ *hint.Problem) {
+	refuse := func(advice string) (pattern, *hint.Problem) {
+		return pattern{}, &hint.Problem{Message: fmt.Sprintf("%q is not a host", sanitize.Clip(text)), Hint: advice}
 	}
 	if strings.Contains(text, "/") {
 		return refuse("use the host name without scheme and path")
@@ -296,13 +283,4 @@ func (s *Set) Match(host string, port uint16, more ...Rule) (m Match, why string
 		return Match{}, fmt.Sprintf("network.allow does not name port %d of it", port)
 	}
 	return Match{}, "network.allow does not name it"
-}
-
-// quote clips a text of a file.
-func quote(text string) string {
-	const most = 60
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	return strconv.Quote(text)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // maxPatterns bounds a list.
@@ -18,29 +20,24 @@ const maxPatterns = 100
 // directories. A question mark at the end of one says that it may be missing.
 type Globs []string
 
-// Problem is what is wrong with the pattern at an index, or with the list itself for a negative one.
-type Problem struct {
-	Index         int
-	Message, Hint string
-}
-
-// Problems returns everything that is wrong with the patterns.
-func (g Globs) Problems() []Problem {
+// Problems returns everything that is wrong with the patterns. Fields are outputs, and outputs[N] for a pattern.
+func (g Globs) Problems() (list hint.Problems) {
 	if len(g) > maxPatterns {
-		return []Problem{{-1, fmt.Sprintf("outputs has %d entries, the limit is %d", len(g), maxPatterns), ""}}
+		list.Add("outputs", "", "outputs has %d entries, the limit is %d", len(g), maxPatterns)
+		return list
 	}
-	var list []Problem
 	for i, text := range g {
 		glob, _ := split(text)
+		field := fmt.Sprintf("outputs[%d]", i)
 		switch {
 		case path.IsAbs(glob):
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is absolute", text), "use a path relative to /workspace"})
+			list.Add(field, "use a path relative to /workspace", "the output %q is absolute", text)
 		case !fs.ValidPath(glob) || glob == ".":
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a path below /workspace", text), `for example report.csv, "dist/**" or "coverage.xml?"`})
+			list.Add(field, `for example report.csv, "dist/**" or "coverage.xml?"`, "the output %q is not a path below /workspace", text)
 		case !doublestar.ValidatePattern(glob):
-			list = append(list, Problem{i, fmt.Sprintf("the output %q is not a pattern", text), "close every [ and {, and put \\ before literal characters"})
+			list.Add(field, "close every [ and {, and put \\ before literal characters", "the output %q is not a pattern", text)
 		case slices.Index(g, text) < i:
-			list = append(list, Problem{i, fmt.Sprintf("duplicate output %q", text), "remove one of the two"})
+			list.Add(field, "remove one of the two", "duplicate output %q", text)
 		}
 	}
 	return list

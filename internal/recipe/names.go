@@ -3,8 +3,9 @@ package recipe
 import (
 	"fmt"
 	"regexp"
-	"strconv"
-	"strings"
+
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of lists of packages.
@@ -30,25 +31,15 @@ const (
 	npmRange   = npmVersion + `(?: +(?:- +)?` + npmVersion + `)*`
 )
 
-// packages returns what is wrong with a list of packages, names of registries with versions, and nothing else that pip and npm take in
-// their place, such as options, addresses, paths and archives.
-func packages(field string, list []string, form *regexp.Regexp, hint string) (found []Problem) {
+// packages adds what is wrong with a list of packages. Only names of registries with versions are allowed, no other forms of pip and
+// npm, such as options, addresses, paths and archives.
+func packages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
-		found = append(found, Problem{field, fmt.Sprintf("%d packages, the limit is %d", len(list), maxPackages), "list only packages that are not dependencies of others"})
+		found.Add(field, "list only packages that are not dependencies of others", "%d packages, the limit is %d", len(list), maxPackages)
 	}
 	for i, name := range list {
 		if len(name) > maxLength || !form.MatchString(name) || archive.MatchString(name) {
-			found = append(found, Problem{fmt.Sprintf("%s[%d]", field, i), quote(name) + " is not a package name", hint})
+			found.Add(fmt.Sprintf("%s[%d]", field, i), advice, "%q is not a package name", sanitize.Clip(name))
 		}
 	}
-	return found
-}
-
-// quote clips a text of a file.
-func quote(text string) string {
-	const most = 60
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return strconv.Quote(text)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/netrule"
 )
 
@@ -41,33 +42,24 @@ func (e Environment) Clone() Environment {
 	}
 }
 
-// Problem is something that an Environment may not say.
-type Problem struct {
-	Field   string // as files name it: "pip_packages[2]", "setup.network.allow[0]"
-	Message string
-	Hint    string
-}
-
-// Problems returns what is wrong with the environment.
-func (e Environment) Problems() []Problem {
-	found := slices.Concat(
-		packages("pip_packages", e.Pip, pip, "write a name with or without versions, for example requests>=2.31,<3"),
-		packages("npm_packages", e.Npm, npm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20"))
+// Problems returns what is wrong with the environment. Fields are as files name them.
+func (e Environment) Problems() (found hint.Problems) {
+	packages(&found, "pip_packages", e.Pip, pip, "write a name with or without versions, for example requests>=2.31,<3")
+	packages(&found, "npm_packages", e.Npm, npm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")
 	size := 0
 	for i, line := range e.Setup {
 		size += len(line)
 		if strings.TrimSpace(line) == "" || strings.ContainsRune(line, 0) {
-			found = append(found, Problem{fmt.Sprintf("setup.run[%d]", i), "a line of setup.run is empty or contains NUL", "remove it"})
+			found.Add(fmt.Sprintf("setup.run[%d]", i), "remove it", "a line of setup.run is empty or contains NUL")
 		}
 	}
 	if len(e.Setup) > maxSetupLines || size > maxSetupBytes {
-		found = append(found, Problem{"setup.run", fmt.Sprintf("setup.run has %d lines of %d bytes, the limit is %d of %d", len(e.Setup), size, maxSetupLines, maxSetupBytes), "build an image"})
+		const format = "setup.run has %d lines of %d bytes, the limit is %d of %d"
+		found.Add("setup.run", "build an image", format, len(e.Setup), size, maxSetupLines, maxSetupBytes)
 	}
-	for _, p := range e.Network.Problems() {
-		found = append(found, Problem{"setup.network." + p.Field, p.Message, p.Hint})
-	}
+	found.AddBelow("setup.network.", e.Network.Problems())
 	if e.IsZero() && (len(e.Network.Allow) > 0 || len(e.Network.Deny) > 0) {
-		found = append(found, Problem{"setup.network", "setup.network requires packages or commands to install", "add setup.run, pip_packages or npm_packages"})
+		found.Add("setup.network", "add setup.run, pip_packages or npm_packages", "setup.network requires packages or commands to install")
 	}
 	return found
 }

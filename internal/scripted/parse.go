@@ -1,7 +1,6 @@
 package scripted
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,27 +9,16 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
-
-// Problems are all the things that are wrong with a script file, in the order of the file. It is the error of [Parse].
-type Problems []*yamlnode.Problem
-
-// Error returns one problem per line.
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
-		lines[i] = p.Error()
-	}
-	return strings.Join(lines, "\n")
-}
 
 // fileFormat is what a script file has to keep to.
 func fileFormat() yamlnode.Format {
 	return yamlnode.Format{Name: "the file", Single: "give each script its own file", FirstLine: 1, MaxDepth: 64, MaxValues: 200_000}
 }
 
-// Parse reads a script. The error is [Problems], with everything that is wrong.
+// Parse reads a script. The error is [hint.Problems], with everything that is wrong.
 func Parse(file string, src []byte) (*Script, error) {
 	var root *yaml.Node
 	text, problem := yamlnode.Text(src, maxFileBytes)
@@ -38,11 +26,11 @@ func Parse(file string, src []byte) (*Script, error) {
 		root, problem = fileFormat().Parse(text)
 	}
 	if problem == nil && root == nil {
-		problem = &yamlnode.Problem{Message: "the file is empty"}
+		problem = &hint.Problem{Message: "the file is empty"}
 	}
 	if problem != nil {
 		problem.File = file
-		return nil, Problems{problem}
+		return nil, hint.Problems{problem}
 	}
 	p := &parser{Source: yamlnode.NewSource(file, text)}
 	if err := p.environments(); err != nil {
@@ -53,9 +41,7 @@ func Parse(file string, src []byte) (*Script, error) {
 		s = p.script(root)
 	}
 	if len(p.problems) > 0 {
-		slices.SortStableFunc(p.problems, func(a, b *yamlnode.Problem) int {
-			return cmp.Or(a.Line-b.Line, a.Column-b.Column)
-		})
+		p.problems.Sort(file)
 		return nil, p.problems
 	}
 	return s, nil
@@ -64,7 +50,7 @@ func Parse(file string, src []byte) (*Script, error) {
 // parser collects problems while it walks the file's nodes.
 type parser struct {
 	*yamlnode.Source
-	problems Problems
+	problems hint.Problems
 	when     *expr.Env // what conditions of invocations may use
 	turnEnv  *expr.Env // what everything else may use
 }
@@ -77,9 +63,9 @@ func (p *parser) environments() (err error) {
 	return err
 }
 
-func (p *parser) fail(n *yaml.Node, hint, format string, args ...any) {
-	p.problems = append(p.problems, &yamlnode.Problem{
-		File: p.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint,
+func (p *parser) fail(n *yaml.Node, advice, format string, args ...any) {
+	p.problems = append(p.problems, &hint.Problem{
+		File: p.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: advice,
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
@@ -209,7 +210,7 @@ func TestProblems(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = scripted.Parse("s.yaml", src)
-			var problems scripted.Problems
+			var problems hint.Problems
 			if !errors.As(err, &problems) {
 				t.Fatalf("error = %v, want problems", err)
 			}
@@ -254,7 +255,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		var problems scripted.Problems
+		var problems hint.Problems
 		if !errors.As(err, &problems) || len(problems) == 0 {
 			t.Fatalf("error = %#v, want problems", err)
 		}

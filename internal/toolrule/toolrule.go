@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
@@ -84,53 +85,41 @@ func (l Limits) Under(most Limits) Limits {
 	return l
 }
 
-// Problem is something that rules may not say.
-type Problem struct {
-	Field   string // dotted path below `host_tools`, "allow[2].when"
-	Message string
-	Hint    string
-}
-
 // MaxRules is how many rules a file may have.
 const MaxRules = 500
 
 // Problems lists the problems of r that need neither the tools nor compiled conditions.
-func (r Rules) Problems() []Problem {
-	var found []Problem
-	add := func(field, hint, format string, args ...any) {
-		found = append(found, Problem{field, fmt.Sprintf(format, args...), hint})
-	}
+func (r Rules) Problems() (found hint.Problems) {
 	if len(r.Allow) == 0 {
-		add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
+		found.Add("allow", "list the tools that code may call, for example allow: [orders.lookup]", "host_tools allows no tool")
 	}
 	if len(r.Allow) > MaxRules {
-		add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxRules)
+		found.Add("allow", "use patterns", "host_tools has %d rules, at most %d are allowed", len(r.Allow), MaxRules)
 		return found
 	}
 	if known := []string{IndexAuto, IndexFull, IndexSearch}; r.Index != "" && !slices.Contains(known, r.Index) {
-		add("index", suggest.Hint(r.Index, known), "unknown index %q", sanitize.Clip(r.Index))
+		found.Add("index", suggest.Hint(r.Index, known), "unknown index %q", sanitize.Clip(r.Index))
 	}
 	for _, p := range r.Limits.Problems() {
-		add("limits."+p.Field, p.Hint, "limits.%s", p.Message)
+		found.Add("limits."+p.Field, p.Hint, "limits.%s", p.Message)
 	}
 	for i, rule := range r.Allow {
 		field := fmt.Sprintf("allow[%d]", i)
-		if message, hint := Pattern(rule.Tool).problem(); message != "" {
-			add(field+".tool", hint, "%s", message)
+		if p := Pattern(rule.Tool).Check(); p != nil {
+			found.Add(field+".tool", p.Hint, "%s", p.Message)
 		}
 		if rule.MaxCalls < 0 || rule.MaxCalls > 1_000_000 {
-			add(field+".max_calls", "", "max_calls must be 1 to 1000000, not %d", rule.MaxCalls)
+			found.Add(field+".max_calls", "", "max_calls must be 1 to 1000000, not %d", rule.MaxCalls)
 		}
 	}
 	return found
 }
 
 // Problems lists the limits that are out of bounds.
-func (l Limits) Problems() []Problem {
-	var found []Problem
+func (l Limits) Problems() (found hint.Problems) {
 	for _, b := range l.Bounds() {
 		if v := *b.Value; v != 0 && (v < b.Least || v > b.Most) {
-			found = append(found, Problem{Field: b.Name, Message: fmt.Sprintf("%s must be %d to %d, not %d", b.Name, b.Least, b.Most, v)})
+			found.Add(b.Name, "", "%s must be %d to %d, not %d", b.Name, b.Least, b.Most, v)
 		}
 	}
 	return found
@@ -160,16 +149,18 @@ func Reserved(tool string) bool {
 	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
 }
 
-func (p Pattern) problem() (message, hint string) {
+// Check returns what is wrong with the pattern; nil when nothing is.
+func (p Pattern) Check() *hint.Problem {
 	switch {
 	case p == "":
-		return "a rule requires a tool", "for example tool: orders.lookup"
+		return &hint.Problem{Message: "a rule requires a tool", Hint: "for example tool: orders.lookup"}
 	case !patternPattern.MatchString(string(p)):
-		return fmt.Sprintf("%q is not a tool name", sanitize.Clip(string(p))), "use server.tool, such as orders.lookup or github.get_*"
+		message := fmt.Sprintf("%q is not a tool name", sanitize.Clip(string(p)))
+		return &hint.Problem{Message: message, Hint: "use server.tool, such as orders.lookup or github.get_*"}
 	case Reserved(p.Tool()):
-		return fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool())), "remove it"
+		return &hint.Problem{Message: fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool())), Hint: "remove it"}
 	}
-	return "", ""
+	return nil
 }
 
 // Server returns the part before the dot.
@@ -192,15 +183,6 @@ func (p Pattern) OfServer(server string) bool { return glob(p.Server(), server) 
 
 // Match reports whether the pattern matches a tool.
 func (p Pattern) Match(server, tool string) bool { return p.OfServer(server) && glob(p.Tool(), tool) }
-
-// Check returns what is wrong with the pattern; nil when nothing is.
-func (p Pattern) Check() *Problem {
-	message, hint := p.problem()
-	if message == "" {
-		return nil
-	}
-	return &Problem{Message: message, Hint: hint}
-}
 
 // glob matches text against a pattern in which each * stands for any text, in time linear to both for each star.
 func glob(pattern, text string) bool {

@@ -17,34 +17,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
-
-// Problem is one thing that is wrong with a file.
-type Problem struct {
-	File    string
-	Line    int    // from 1; 0 when the problem is the whole file
-	Column  int    // from 1; 0 when only the line is known
-	Message string // what is wrong
-	Hint    string // what to do about it; may be empty
-}
-
-// Error returns "file:line:column: message; hint".
-func (p *Problem) Error() string {
-	var b strings.Builder
-	b.WriteString(p.File)
-	if p.Line > 0 {
-		fmt.Fprintf(&b, ":%d", p.Line)
-		if p.Column > 0 {
-			fmt.Fprintf(&b, ":%d", p.Column)
-		}
-	}
-	b.WriteString(": " + p.Message)
-	if p.Hint != "" {
-		b.WriteString("; " + p.Hint)
-	}
-	return b.String()
-}
 
 // ReadFile reads up to a byte more than Text takes. It follows links and waits for pipes: the operator named the file.
 func ReadFile(path string, maxBytes int) ([]byte, error) {
@@ -67,18 +42,18 @@ func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 }
 
 // ReadFS reads a regular file of fsys up to a byte more than Text takes. Errors name the file as shown. A pipe, a
-// device, and a link that points outside an os.Root are a Problem.
+// device, and a link that points outside an os.Root are a hint.Problem.
 func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 	const replace = "replace it with a regular file"
 	info, err := fs.Stat(fsys, name) // before it is opened, which would wait for the writer of a pipe
 	var at *fs.PathError
 	switch {
 	case errors.As(err, &at) && strings.Contains(at.Err.Error(), "escapes from parent"):
-		return nil, &Problem{File: shown, Message: "the link points outside its directory", Hint: replace}
+		return nil, &hint.Problem{File: shown, Message: "the link points outside its directory", Hint: replace}
 	case at != nil:
 		return nil, &fs.PathError{Op: "open", Path: shown, Err: at.Err}
 	case err == nil && !info.Mode().IsRegular():
-		return nil, &Problem{File: shown, Message: "not a regular file", Hint: replace}
+		return nil, &hint.Problem{File: shown, Message: "not a regular file", Hint: replace}
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -90,14 +65,14 @@ func ReadFS(fsys fs.FS, name, shown string, maxBytes int) ([]byte, error) {
 
 // Text returns the text of a file without its byte order mark. What is larger than maxBytes, or anything but UTF-8 without
 // NUL bytes, is a problem.
-func Text(src []byte, maxBytes int) (string, *Problem) {
-	fail := func(at int, message, hint string) (string, *Problem) {
+func Text(src []byte, maxBytes int) (string, *hint.Problem) {
+	fail := func(at int, message, advice string) (string, *hint.Problem) {
 		line := bytes.Count(src[:at], []byte{'\n'}) + 1
-		return "", &Problem{Line: line, Column: at - bytes.LastIndexByte(src[:at], '\n'), Message: message, Hint: hint}
+		return "", &hint.Problem{Line: line, Column: at - bytes.LastIndexByte(src[:at], '\n'), Message: message, Hint: advice}
 	}
 	switch {
 	case len(src) > maxBytes:
-		return "", &Problem{Message: fmt.Sprintf("the file is larger than %d KiB", maxBytes>>10)}
+		return "", &hint.Problem{Message: fmt.Sprintf("the file is larger than %d KiB", maxBytes>>10)}
 	case bytes.HasPrefix(src, []byte("\xff\xfe")), bytes.HasPrefix(src, []byte("\xfe\xff")):
 		return fail(0, "the file is UTF-16", "save it as UTF-8")
 	}
@@ -126,11 +101,11 @@ type Format struct {
 }
 
 // Parse parses the only document of a text. An empty one is a nil node.
-func (f Format) Parse(text string) (root *yaml.Node, problem *Problem) {
+func (f Format) Parse(text string) (root *yaml.Node, problem *hint.Problem) {
 	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
 	defer func() {
 		if r := recover(); r != nil {
-			root, problem = nil, &Problem{Line: 1, Message: fmt.Sprintf("cannot read the YAML: %v", r)}
+			root, problem = nil, &hint.Problem{Line: 1, Message: fmt.Sprintf("cannot read the YAML: %v", r)}
 		}
 		if problem != nil {
 			problem.Line += f.FirstLine - 1
@@ -149,7 +124,7 @@ func (f Format) Parse(text string) (root *yaml.Node, problem *Problem) {
 	case err != nil:
 		return nil, syntaxProblem(text, err)
 	default:
-		return nil, &Problem{Line: max(second.Line, 1), Message: "more than one YAML document", Hint: f.Single}
+		return nil, &hint.Problem{Line: max(second.Line, 1), Message: "more than one YAML document", Hint: f.Single}
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		return nil, nil
@@ -158,10 +133,10 @@ func (f Format) Parse(text string) (root *yaml.Node, problem *Problem) {
 }
 
 // syntaxProblem finds the line in the text of err, the only place where yaml.v3 has it.
-func syntaxProblem(text string, err error) *Problem {
+func syntaxProblem(text string, err error) *hint.Problem {
 	prefix := regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 	msg := err.Error()
-	p := &Problem{Line: 1, Message: "malformed YAML: " + strings.TrimSpace(prefix.ReplaceAllString(msg, ""))}
+	p := &hint.Problem{Line: 1, Message: "malformed YAML: " + strings.TrimSpace(prefix.ReplaceAllString(msg, ""))}
 	if m := prefix.FindStringSubmatch(msg); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			p.Line = max(n, 1)

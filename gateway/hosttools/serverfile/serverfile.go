@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
@@ -134,9 +135,9 @@ type configReader struct {
 // maxConfigErrors is how many problems of a file are reported.
 const maxConfigErrors = 50
 
-func (c *configReader) fail(n *yaml.Node, hint, format string, args ...any) {
+func (c *configReader) fail(n *yaml.Node, advice, format string, args ...any) {
 	if len(c.errs) < maxConfigErrors {
-		c.errs = append(c.errs, &yamlnode.Problem{File: c.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint})
+		c.errs = append(c.errs, &hint.Problem{File: c.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: advice})
 	}
 }
 
