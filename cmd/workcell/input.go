@@ -12,11 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -175,7 +174,7 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 		return nil, fail(exitInvalid, fmt.Errorf("input: %w", err), "")
 	}
 	input := map[string]any{}
-	if err := yaml.Unmarshal(raw, &input); err != nil { // JSON is YAML
+	if err := yamlnode.Unmarshal(raw, &input); err != nil { // JSON is YAML
 		return nil, fail(exitInvalid, fmt.Errorf("input %s: %w", path, err), "the file must contain one JSON or YAML mapping")
 	}
 	return input, nil

@@ -19,7 +19,8 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
-	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Bounds of one expression and one evaluation.
@@ -44,8 +45,8 @@ var ErrLimit = errors.New("expression limit exceeded")
 
 // Place is where text stands in a YAML file.
 type Place struct {
-	Node   *yaml.Node // the scalar; nil when the text is of no file
-	Offset int        // in the scalar's value, in bytes
+	Node   *yamlnode.Node // the scalar; nil when the text is of no file
+	Offset int            // in the scalar's value, in bytes
 }
 
 // after returns the place that many bytes further.
@@ -86,7 +87,9 @@ type bounds struct {
 }
 
 // At returns an environment with the same variables for text that stands at a place.
-func (e *Env) At(n *yaml.Node, offset int) *Env { return &Env{e.vars, e.cel, Place{n, offset}, e.most} }
+func (e *Env) At(n *yamlnode.Node, offset int) *Env {
+	return &Env{e.vars, e.cel, Place{n, offset}, e.most}
+}
 
 // Within returns an environment whose evaluations have tighter bounds, in steps and time. An environment that With makes of
 // it has the usual ones.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -52,11 +50,11 @@ func (e *Env) Template(s string) (*Value, error) {
 }
 
 // Tree compiles the data of a YAML node, aliases followed, with expressions in its strings. fail is called with each mistake,
-// after which the value must not be used. The node must be one that yamlnode.Check lets pass.
-func (e *Env) Tree(n *yaml.Node, fail func(*yaml.Node, error)) *Value {
+// after which the value must not be used. The node must be one that Format.Read of yamlnode returned.
+func (e *Env) Tree(n *yamlnode.Node, fail func(*yamlnode.Node, error)) *Value {
 	n = yamlnode.Follow(n)
 	switch n.Kind {
-	case yaml.MappingNode:
+	case yamlnode.Mapping:
 		items, constants := map[string]*Value{}, map[string]any{}
 		for key, value := range yamlnode.Pairs(n) {
 			item := e.Tree(value, fail)
@@ -69,7 +67,7 @@ func (e *Env) Tree(n *yaml.Node, fail func(*yaml.Node, error)) *Value {
 			return &Value{object: items}
 		}
 		return &Value{constant: constants}
-	case yaml.SequenceNode:
+	case yamlnode.List:
 		items, constants := make([]*Value, len(n.Content)), []any{}
 		for i, child := range n.Content {
 			items[i] = e.Tree(child, fail)
@@ -95,10 +93,12 @@ func (e *Env) Tree(n *yaml.Node, fail func(*yaml.Node, error)) *Value {
 }
 
 // Data returns the data of a YAML node as Tree does, with strings as they are.
-func Data(n *yaml.Node, fail func(*yaml.Node, error)) any { return (*Env)(nil).Tree(n, fail).constant }
+func Data(n *yamlnode.Node, fail func(*yamlnode.Node, error)) any {
+	return (*Env)(nil).Tree(n, fail).constant
+}
 
 // scalarData returns the data of a scalar: nil, a bool, a number, or text, which dates are too.
-func scalarData(n *yaml.Node) (any, error) {
+func scalarData(n *yamlnode.Node) (any, error) {
 	var v any
 	switch n.ShortTag() {
 	case "!!null":

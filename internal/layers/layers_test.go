@@ -72,7 +72,7 @@ func layers() []layer {
 		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/textedit", only: []string{}},
-		{dir: "internal/yamlnode", may: []string{"internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
+		{dir: "internal/yamlnode", may: []string{"internal/suggest", "internal/hint", "internal/sanitize"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session")},
@@ -90,7 +90,7 @@ func layers() []layer {
 		{dir: "internal/toolrule", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{}},
 		{dir: "gateway/hosttools", may: above("backend", "session", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
 		{dir: "internal/httpconn", only: []string{}},
-		{dir: "gateway/model", may: above("internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync", "gopkg.in/yaml.v3"}},
+		{dir: "gateway/model", may: above("internal/yamlnode", "internal/sanitize", "backend", "session", "internal/httpconn"), only: []string{"go.opentelemetry.io/otel", "golang.org/x/sync"}},
 		{dir: "gateway/hosttools/serverfile", may: []string{"internal/hint", "gateway/hosttools", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode"}, only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/interrupt", may: above("gateway/hosttools")},
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
@@ -124,7 +124,7 @@ func layers() []layer {
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
+		{dir: "mcpserver", may: above("internal/yamlnode", "backend", "session", "tools", "frontmatter", "gateway/hosttools", "internal/interrupt", "internal/sanitize", "internal/toolspec", "patch")},
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
 		{dir: "internal/outputs", may: []string{"internal/hint"}, only: []string{"github.com/bmatcuk/doublestar"}},

@@ -28,10 +28,14 @@ func Closest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
-// Hint returns the question whether the closest known word was meant, or else what is known.
+// Hint returns the question whether the closest known word was meant, or else what is known, unless that is nothing or a
+// long list.
 func Hint(word string, known []string) string {
 	if near, ok := Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
+	}
+	if len(known) == 0 || len(known) > 30 {
+		return ""
 	}
 	return "available: " + strings.Join(known, ", ")
 }

@@ -1,8 +1,11 @@
 package yamlnode
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,10 +14,36 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
+// Node is a node of a YAML document.
+type Node = yaml.Node
+
+// Kinds of nodes.
+const (
+	Mapping = yaml.MappingNode
+	List    = yaml.SequenceNode
+	Scalar  = yaml.ScalarNode
+	Alias   = yaml.AliasNode
+)
+
+// Is reports whether n is a scalar with one of the tags.
+func Is(n *Node, tags ...string) bool { return n.Kind == Scalar && slices.Contains(tags, n.ShortTag()) }
+
+// Encode writes a value as YAML.
+func Encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	err := errors.Join(enc.Encode(v), enc.Close())
+	return b.Bytes(), err
+}
+
+// Unmarshal reads YAML that needs no strict checks.
+func Unmarshal(src []byte, v any) error { return yaml.Unmarshal(src, v) }
+
 // Pairs iterates over the keys of a mapping and their values, aliases followed. Other nodes have none.
-func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
-	return func(yield func(key, value *yaml.Node) bool) {
-		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+func Pairs(n *Node) iter.Seq2[*Node, *Node] {
+	return func(yield func(key, value *Node) bool) {
+		for i := 0; n.Kind == Mapping && i+1 < len(n.Content); i += 2 {
 			if !yield(n.Content[i], Follow(n.Content[i+1])) {
 				return
 			}
@@ -23,9 +52,9 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 }
 
 // Items iterates over the entries of a list, aliases followed. Other nodes have none.
-func Items(n *yaml.Node) iter.Seq[*yaml.Node] {
-	return func(yield func(*yaml.Node) bool) {
-		for i := 0; n.Kind == yaml.SequenceNode && i < len(n.Content); i++ {
+func Items(n *Node) iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for i := 0; n.Kind == List && i < len(n.Content); i++ {
 			if !yield(Follow(n.Content[i])) {
 				return
 			}
@@ -34,7 +63,7 @@ func Items(n *yaml.Node) iter.Seq[*yaml.Node] {
 }
 
 // Follow returns what an alias stands for, and other nodes as they are.
-func Follow(n *yaml.Node) *yaml.Node {
+func Follow(n *Node) *Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
 	}
@@ -42,14 +71,14 @@ func Follow(n *yaml.Node) *yaml.Node {
 }
 
 // IsNull reports whether n is an explicit or an empty null.
-func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+func IsNull(n *Node) bool { return Is(n, "!!null") }
 
 // Kind names the type of n for people.
-func Kind(n *yaml.Node) string {
+func Kind(n *Node) string {
 	switch n.Kind {
-	case yaml.MappingNode:
+	case Mapping:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case List:
 		return "a list"
 	case yaml.AliasNode:
 		return "an alias"
@@ -66,9 +95,9 @@ func Kind(n *yaml.Node) string {
 }
 
 // Duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.
-func Duration(n *yaml.Node) (d time.Duration, hint string, ok bool) {
+func Duration(n *Node) (d time.Duration, hint string, ok bool) {
 	d, err := time.ParseDuration(n.Value)
-	if n.Kind == yaml.ScalarNode && err == nil {
+	if n.Kind == Scalar && err == nil {
 		return d, "", true
 	}
 	if _, err := strconv.ParseFloat(n.Value, 64); err == nil {

@@ -18,7 +18,7 @@ func NewSource(file, text string) *Source { return &Source{file, strings.Split(t
 
 // Place returns where byte offset of the value of the scalar n stands in the file. Where the value is not in the file as it
 // is (escapes, folded text), the place is that of the scalar.
-func (s *Source) Place(n *yaml.Node, offset int) (line, column int) {
+func (s *Source) Place(n *Node, offset int) (line, column int) {
 	head := n.Value[:max(0, min(offset, len(n.Value)))]
 	if n.Style&yaml.LiteralStyle != 0 {
 		return s.placeInBlock(n, head)
@@ -34,7 +34,7 @@ func (s *Source) Place(n *yaml.Node, offset int) (line, column int) {
 }
 
 // placeInBlock handles literal block scalars ("|"): the value's lines are lines of the file, indented.
-func (s *Source) placeInBlock(n *yaml.Node, head string) (line, column int) {
+func (s *Source) placeInBlock(n *Node, head string) (line, column int) {
 	row := strings.Count(head, "\n")
 	head = head[strings.LastIndexByte(head, '\n')+1:]
 	value := strings.Split(n.Value, "\n")

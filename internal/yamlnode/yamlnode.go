@@ -94,14 +94,41 @@ func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 type Format struct {
 	Name      string // of the document in messages: "the file"
 	Single    string // what to do when a second document follows
-	FirstLine int    // of the file that the text begins on; nodes count from 1, problems from here
+	Empty     string // what to do about an empty file; "" allows one
+	FirstLine int    // of the file that the text begins on; zero is 1
+	MaxBytes  int
 	MaxDepth  int
 	MaxValues int  // with aliases followed
 	MergeKeys bool // merge keys are left to the caller
 }
 
+// Read parses the only document of a file and checks it as a whole. The node is nil for an empty document, and where the
+// document must not be walked because of its problems.
+func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
+	text, problem := Text(src, f.MaxBytes)
+	f.FirstLine = max(f.FirstLine, 1)
+	d := NewDecoder(file, text, f.FirstLine)
+	var root *Node
+	if problem == nil {
+		root, problem = f.Parse(text)
+	}
+	if problem == nil && root == nil && f.Empty != "" {
+		problem = &hint.Problem{Line: 1, Message: "the file is empty", Hint: f.Empty}
+	}
+	switch {
+	case problem != nil:
+		problem.File = file
+		d.Problems = hint.Problems{problem}
+		return d, nil
+	case root != nil && !f.Check(root, d.Fail):
+		return d, nil
+	}
+	d.root = root
+	return d, root
+}
+
 // Parse parses the only document of a text. An empty one is a nil node.
-func (f Format) Parse(text string) (root *yaml.Node, problem *hint.Problem) {
+func (f Format) Parse(text string) (root *Node, problem *hint.Problem) {
 	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
 	defer func() {
 		if r := recover(); r != nil {
@@ -156,13 +183,13 @@ func syntaxProblem(text string, err error) *hint.Problem {
 }
 
 // Report is called with what is wrong with a node.
-type Report func(n *yaml.Node, hint, format string, args ...any)
+type Report func(n *Node, hint, format string, args ...any)
 
 // Check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate
 // keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must not be walked:
 // it is too deep, too large, or contains itself.
-func (f Format) Check(root *yaml.Node, report Report) bool {
-	c := checker{Format: f, report: report, sizes: map[*yaml.Node]extent{}, inside: map[*yaml.Node]bool{}}
+func (f Format) Check(root *Node, report Report) bool {
+	c := checker{Format: f, report: report, sizes: map[*Node]extent{}, inside: map[*Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
 		report(root, "write out the values", "%s has more than %d values after aliases are expanded", f.Name, f.MaxValues)
 		c.endless = true
@@ -173,8 +200,8 @@ func (f Format) Check(root *yaml.Node, report Report) bool {
 type checker struct {
 	Format
 	report  Report
-	sizes   map[*yaml.Node]extent // of anchored nodes, once known
-	inside  map[*yaml.Node]bool
+	sizes   map[*Node]extent // of anchored nodes, once known
+	inside  map[*Node]bool
 	endless bool // the tree must not be walked
 }
 
@@ -182,7 +209,7 @@ type checker struct {
 type extent struct{ values, height int }
 
 // node measures n, never much more than MaxValues.
-func (c *checker) node(n *yaml.Node, depth int) extent {
+func (c *checker) node(n *Node, depth int) extent {
 	if depth > c.MaxDepth {
 		c.tooDeep(n, depth)
 		return extent{1, 1}
@@ -196,7 +223,7 @@ func (c *checker) node(n *yaml.Node, depth int) extent {
 		c.report(n, "remove it", "the tag %s is not supported", sanitize.Clip(n.Tag))
 		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // the rest of the file is checked as if it were not there
 	}
-	if n.Kind == yaml.MappingNode {
+	if n.Kind == Mapping {
 		c.keys(n)
 	}
 	size := extent{1, 1}
@@ -213,7 +240,7 @@ func (c *checker) node(n *yaml.Node, depth int) extent {
 	return size
 }
 
-func (c *checker) alias(n *yaml.Node, depth int) extent {
+func (c *checker) alias(n *Node, depth int) extent {
 	if n.Alias == nil || c.inside[n.Alias] {
 		c.report(n, "", "the alias *%s contains itself", sanitize.Clip(n.Value))
 		c.endless = true
@@ -229,18 +256,18 @@ func (c *checker) alias(n *yaml.Node, depth int) extent {
 	return size
 }
 
-func (c *checker) tooDeep(n *yaml.Node, depth int) {
+func (c *checker) tooDeep(n *Node, depth int) {
 	c.endless = true
 	if depth == c.MaxDepth+1 { // once, not for everything below too
 		c.report(n, "", "%s is nested more than %d levels deep", c.Name, c.MaxDepth)
 	}
 }
 
-func (c *checker) keys(n *yaml.Node) {
-	seen := make(map[string]*yaml.Node, len(n.Content)/2)
+func (c *checker) keys(n *Node) {
+	seen := make(map[string]*Node, len(n.Content)/2)
 	for key := range Pairs(n) {
 		switch first := seen[key.Value]; {
-		case key.Kind != yaml.ScalarNode:
+		case key.Kind != Scalar:
 			c.report(key, "", "a key must be text")
 		case key.ShortTag() == "!!merge" && !c.MergeKeys:
 			c.report(key, "write out the values", "merge keys are not supported")
@@ -253,7 +280,7 @@ func (c *checker) keys(n *yaml.Node) {
 }
 
 // coreTag reports whether an explicit tag is one of YAML's core types.
-func coreTag(n *yaml.Node) bool {
+func coreTag(n *Node) bool {
 	switch n.ShortTag() {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
 		return true

@@ -1,0 +1,267 @@
+package yamlnode
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/suggest"
+)
+
+// maxProblems is how many problems of a file are reported.
+const maxProblems = 50
+
+// Decoder reads the nodes of one file into Go values and collects everything that is wrong with them.
+type Decoder struct {
+	*Source
+	First    int                                            // line of the file that the YAML begins on
+	Of       bool                                           // messages name a value "key of what" instead of "what.key"
+	Zero     bool                                           // 0 is a value like others; else numbers that are not pointers refuse it
+	Removed  map[string]string                              // hints for keys that earlier versions had, by path
+	Without  []string                                       // keys that are unknown, although structs have them
+	Hook     func(n *Node, name string, to any) (done bool) // decodes special values; may be nil
+	At       map[string]*Node                               // values of structs, and keys of maps, by path
+	Bad      map[string]bool                                // paths of values that were refused
+	Problems hint.Problems
+	root     *Node
+}
+
+// NewDecoder returns a decoder for nodes of a file, whose YAML begins on a line.
+func NewDecoder(file, text string, line int) *Decoder {
+	return &Decoder{Source: NewSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
+}
+
+// Err returns all problems in the order of the file as [hint.Problems], and nil for none.
+func (d *Decoder) Err() error {
+	if len(d.Problems) == 0 {
+		return nil
+	}
+	d.Problems.Sort(d.File)
+	return d.Problems
+}
+
+// Fail adds a problem with a node.
+func (d *Decoder) Fail(n *Node, advice, format string, args ...any) {
+	d.failAt(n.Line, n.Column, advice, format, args...)
+}
+
+// FailInside adds a problem with the text at an offset of a scalar.
+func (d *Decoder) FailInside(n *Node, offset int, advice, format string, args ...any) {
+	line, column := d.Place(n, offset)
+	d.failAt(line, column, advice, format, args...)
+}
+
+func (d *Decoder) failAt(line, column int, advice, format string, args ...any) {
+	d.Add(&hint.Problem{File: d.File, Line: d.First - 1 + line, Column: column, Message: fmt.Sprintf(format, args...), Hint: advice})
+}
+
+// Add adds a problem, unless there are too many.
+func (d *Decoder) Add(p *hint.Problem) {
+	switch {
+	case len(d.Problems) < maxProblems:
+		d.Problems = append(d.Problems, p)
+	case len(d.Problems) == maxProblems:
+		d.Problems = append(d.Problems, &hint.Problem{File: d.File, Message: "more problems; only the first are listed"})
+	}
+}
+
+// AddBelow adds the problems of the value at a path where its fields are set, but for fields that were refused already.
+func (d *Decoder) AddBelow(path string, problems hint.Problems) {
+next:
+	for _, p := range problems {
+		var at *Node
+		for sub := d.join(path, p.Field); sub != ""; sub = sub[:max(strings.LastIndexAny(sub, ".["), 0)] {
+			if d.Bad[sub] {
+				continue next
+			}
+			at = cmp.Or(at, d.At[sub])
+		}
+		d.Fail(cmp.Or(at, d.root), p.Hint, "%s", p.Message)
+	}
+}
+
+// Refuse adds a problem with the value at a path. It returns false.
+func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool {
+	d.Bad[path] = true
+	d.Fail(n, advice, format, args...)
+	return false
+}
+
+// Decode sets what to points at to the value of n, whose path is used in messages. It reports everything that is wrong,
+// and returns false if there is something. Structs have the keys of their yaml or json tags, maps of text take numbers
+// literally, and a *Node is kept as it is, for values with expressions.
+func (d *Decoder) Decode(n *Node, path string, to any) bool {
+	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
+}
+
+func (d *Decoder) decode(n *Node, path string, v reflect.Value, zero bool) bool {
+	n = Follow(n)
+	d.At[path] = n
+	to := v.Addr().Interface()
+	if d.Hook != nil && d.Hook(n, path, to) {
+		return !d.Bad[path]
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if node, ok := to.(**Node); ok {
+			*node = n
+			return true
+		}
+		value := reflect.New(v.Type().Elem())
+		ok := d.decode(n, path, value.Elem(), true)
+		if ok || value.Elem().Kind() == reflect.Struct {
+			v.Set(value)
+		}
+		return ok
+	case reflect.Struct:
+		return d.object(n, path, v)
+	case reflect.Map:
+		return d.mapping(n, path, v)
+	case reflect.Slice:
+		if n.Kind != List {
+			return d.Refuse(n, path, "", "%s must be a list, not %s", path, Kind(n))
+		}
+		ok, key, what := true, path, ""
+		if d.Of {
+			key, what, _ = strings.Cut(path, " of ")
+			what = " of " + what
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			ok = d.decode(item, fmt.Sprintf("%s[%d]%s", key, i, what), v.Index(i), zero) && ok
+		}
+		return ok
+	}
+	return d.scalar(n, path, v, zero)
+}
+
+// object reads a mapping into a struct.
+func (d *Decoder) object(n *Node, path string, v reflect.Value) bool {
+	fields, names := map[string]reflect.Value{}, []string(nil)
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, _, _ := strings.Cut(cmp.Or(f.Tag.Get("yaml"), f.Tag.Get("json")), ",")
+		if name != "" && name != "-" && !slices.Contains(d.Without, name) {
+			fields[name], names = v.FieldByIndex(f.Index), append(names, name)
+		}
+	}
+	values, ok := d.Fields(n, path, names...)
+	for _, name := range names {
+		if value := values[name]; value != nil {
+			ok = d.decode(value, d.join(path, name), fields[name], d.Zero) && ok
+		}
+	}
+	return ok
+}
+
+// Fields returns the values of a mapping with the known keys. It reports other keys, and known keys without a value.
+func (d *Decoder) Fields(n *Node, path string, known ...string) (map[string]*Node, bool) {
+	if n.Kind != Mapping {
+		return nil, d.Refuse(n, path, "", "%s must be a mapping, not %s", path, Kind(n))
+	}
+	values := map[string]*Node{}
+	for key, value := range Pairs(n) {
+		switch sub := d.join(path, key.Value); {
+		case key.Kind != Scalar || key.ShortTag() == "!!merge" || values[key.Value] != nil: // reported by Check
+		case !slices.Contains(known, key.Value):
+			d.Fail(key, cmp.Or(d.Removed[sub], suggest.Hint(key.Value, known)), "unknown key %q in %s", sanitize.Clip(key.Value), path)
+		case IsNull(value):
+			d.At[sub] = value
+			d.Refuse(value, sub, "set a value or remove the key", "%s is empty", sub)
+		default:
+			values[key.Value] = value
+		}
+	}
+	return values, true
+}
+
+// mapping reads a mapping of names.
+func (d *Decoder) mapping(n *Node, path string, v reflect.Value) bool {
+	isText, what := v.Type().Elem().Kind() == reflect.String, "a mapping"
+	if isText {
+		what = "a mapping of names to text"
+	}
+	if n.Kind != Mapping {
+		return d.Refuse(n, path, "", "%s must be %s, not %s", path, what, Kind(n))
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	all := true
+	for key, value := range Pairs(n) {
+		if key.Kind != Scalar {
+			continue // reported by Check
+		}
+		sub, elem, ok := d.join(path, key.Value), reflect.New(v.Type().Elem()).Elem(), true
+		switch {
+		case !isText:
+			ok = d.decode(value, sub, elem, d.Zero)
+		case value.Kind != Scalar || IsNull(value):
+			ok = d.Refuse(value, sub, `write "" for an empty value`, "%s must be text, not %s", sub, Kind(value))
+		default:
+			elem.SetString(value.Value)
+		}
+		if d.At[sub] = key; ok || elem.Kind() == reflect.Struct {
+			v.SetMapIndex(reflect.ValueOf(key.Value), elem)
+		}
+		all = all && ok
+	}
+	return all
+}
+
+// scalar reads text, a bool, a number or a duration.
+func (d *Decoder) scalar(n *Node, path string, v reflect.Value, zero bool) bool {
+	must := func(advice, what string) bool {
+		return d.Refuse(n, path, advice, "%s must be %s, not %s", path, what, Kind(n))
+	}
+	_, isDuration := v.Interface().(fmt.Stringer)
+	switch kind := v.Kind(); {
+	case kind == reflect.String:
+		if !Is(n, "!!str") {
+			return must(quoteHint(n), "text")
+		}
+		if v.SetString(n.Value); n.Value == "" {
+			return d.Refuse(n, path, "set a value or remove the key", "%s is empty", path)
+		}
+		return true
+	case kind == reflect.Bool:
+		return Is(n, "!!bool") && n.Decode(v.Addr().Interface()) == nil || must("", "true or false")
+	case isDuration:
+		t, advice, ok := Duration(n)
+		if !ok {
+			return must(advice, "a duration")
+		}
+		v.SetInt(int64(t))
+	case !Is(n, "!!int", "!!float") || kind == reflect.Float64 && n.Decode(v.Addr().Interface()) != nil:
+		return must("", map[bool]string{true: "a number", false: "a whole number"}[kind == reflect.Float64])
+	case kind != reflect.Float64 && !Is(n, "!!int"):
+		return must("", "a whole number")
+	case n.Decode(v.Addr().Interface()) != nil:
+		return d.Refuse(n, path, "", "%s: the number %s is out of range", path, sanitize.Clip(n.Value))
+	}
+	if v.IsZero() && !zero {
+		return d.Refuse(n, path, "remove it to use the default", "%s is 0", path)
+	}
+	return true
+}
+
+// quoteHint helps where YAML took text for a number or a boolean.
+func quoteHint(n *Node) string {
+	if n.Kind == Scalar && !IsNull(n) && len(n.Value) < 40 {
+		return fmt.Sprintf("put it in quotes: %q", n.Value)
+	}
+	return ""
+}
+
+// join returns the path of a key. Names with spaces, such as "the file", are not part of paths.
+func (d *Decoder) join(path, key string) string {
+	key = sanitize.Clip(key)
+	switch {
+	case d.Of:
+		return key + " of " + path
+	case path == "" || key == "" || strings.Contains(path, " "):
+		return key
+	}
+	return path + "." + key
+}
