@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // executorImages returns the images of coding agents that the environment names.
@@ -77,9 +76,9 @@ func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
-		over, err := model.ParsePrices(file)
+		over, err := model.ParsePrices(h.Prices, file)
 		if err != nil {
-			return nil, fail(exitInvalid, fmt.Errorf("%s: %w", h.Prices, err), "")
+			return nil, fail(exitInvalid, err, "")
 		}
 		opts.Prices = model.DefaultPrices().With(over)
 	}
@@ -125,7 +124,7 @@ func (c codingTasks) write(model string) (dir string, err error) {
 			coder["budget"] = map[string]any{"usd": c.budget}
 		}
 		var head []byte
-		if head, err = yaml.Marshal(map[string]any{
+		if head, err = yamlnode.Encode(map[string]any{
 			"description": "coding agent; session_id continues its conversation",
 			"model":       cmp.Or(own, model, codingModels()[command]),
 			"input":       map[string]any{"schema": map[string]any{"task": "string, what to do"}},

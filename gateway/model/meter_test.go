@@ -102,14 +102,14 @@ func TestPrices(t *testing.T) {
 			t.Errorf("%s, which has no price, has one", name)
 		}
 	}
-	all, err := model.ParsePrices([]byte("as_of: 2026-10-01\nusd_per_million_tokens: {anthropic: {claude-opus-*: {input: 1, output: 2}, claude-opus-4-6: {input: 3, output: 4}}}"))
+	all, err := model.ParsePrices("f.yaml", []byte("as_of: 2026-10-01\nusd_per_million_tokens: {anthropic: {claude-opus-*: {input: 1, output: 2}, claude-opus-4-6: {input: 3, output: 4}}}"))
 	must(t, err)
 	for name, want := range map[string]float64{"claude-opus-4-1": 2, "claude-opus-4-20250514": 2, "claude-opus-4-6": 4, "claude-haiku-4-5": 5} {
 		if got, ok := p.With(all).Cost("anthropic", name, 0, 1_000_000, 0, 0, 0); !ok || got != want {
 			t.Errorf("%s under prices of one's own: %v, want %v", name, got, want)
 		}
 	}
-	own, err := model.ParsePrices([]byte("usd_per_million_tokens: {house: {'*': {input: 1, output: 2}}, openai: {gpt-5: {input: 0, output: 0}}}"))
+	own, err := model.ParsePrices("f.yaml", []byte("usd_per_million_tokens: {house: {'*': {input: 1, output: 2}}, openai: {gpt-5: {input: 0, output: 0}}}"))
 	must(t, err)
 	p = p.With(own)
 	if got, _ := p.Cost("house", "any", 1_000_000, 1_000_000, 1_000_000, 0, 0); got != 3 { // a cache without a price is no cheaper
@@ -121,10 +121,17 @@ func TestPrices(t *testing.T) {
 	if _, ok := p.Cost("openai", "gpt-5-mini", 1, 1, 0, 0, 0); !ok {
 		t.Error("the others of a provider are gone")
 	}
-	for _, file := range []string{"usd_per_million_tokens: {a: {b: {input: -1}}}", "usd_per_million_tokens: {a: {b: {inputs: 1}}}", "prices: {}",
-		"usd_per_million_tokens: {a: {b: {input: 1, long: {input: 2}}}}", "usd_per_million_tokens: {a: {b: {input: .nan}}}", "as_of: yesterday", ""} {
-		if _, err := model.ParsePrices([]byte(file)); err == nil {
-			t.Errorf("%q is accepted", file)
+	for file, want := range map[string]string{
+		"usd_per_million_tokens: {a: {b: {input: -1}}}":                  "1:30: b requires prices of input and output, not below 0",
+		"usd_per_million_tokens: {a: {b: {inputs: 1}, c: {output: x}}}":  "1:34: unknown key \"inputs\" in usd_per_million_tokens.a.b; did you mean \"input\"?\nf.yaml:1:58: usd_per_million_tokens.a.c.output must be a number, not text",
+		"usd_per_million_tokens: {a: {b: {input: 1, long: {input: 2}}}}": "1:30: b requires prices of input and output, not below 0",
+		"usd_per_million_tokens: {a: {b: {input: .nan}}}":                "1:30: b requires prices of input and output, not below 0",
+		"prices: {}":       "1:1: unknown key \"prices\" in the file; available: as_of, usd_per_million_tokens",
+		"as_of: yesterday": "1:8: as_of is not a date; write a date such as 2026-09-30",
+		"":                 "1: the file is empty; prices are below usd_per_million_tokens",
+	} {
+		if _, err := model.ParsePrices("f.yaml", []byte(file)); err == nil || err.Error() != "f.yaml:"+want {
+			t.Errorf("%q: %v, want %s", file, err, want)
 		}
 	}
 }

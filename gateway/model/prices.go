@@ -1,17 +1,15 @@
 package model
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
 	"maps"
 	"regexp"
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
-	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 //go:embed prices.yaml
@@ -34,35 +32,39 @@ type Prices map[string]map[string]Price
 
 // DefaultPrices returns the prices that this version knows. They are those of a day, which prices.yaml names.
 func DefaultPrices() Prices {
-	p, err := ParsePrices(embedded)
+	p, err := ParsePrices("prices.yaml", embedded)
 	if err != nil {
-		panic("prices.yaml: " + err.Error())
+		panic(err)
 	}
 	return p
 }
 
-// ParsePrices reads a file of the form of prices.yaml.
-func ParsePrices(file []byte) (Prices, error) {
+// ParsePrices reads a file in the format of prices.yaml. Its name is used in errors only, which list all problems.
+func ParsePrices(name string, src []byte) (Prices, error) {
 	var f struct {
-		AsOf   string `yaml:"as_of"`
-		Prices Prices `yaml:"usd_per_million_tokens"`
+		AsOf   *yamlnode.Node `yaml:"as_of"`
+		Prices Prices         `yaml:"usd_per_million_tokens"`
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(file))
-	dec.KnownFields(true)
-	if err := dec.Decode(&f); err != nil {
-		return nil, fmt.Errorf("prices: %v: %w", err, backend.ErrInvalid)
+	format := yamlnode.Format{Name: "the file", Empty: "prices are below usd_per_million_tokens", MaxBytes: 1 << 20, MaxDepth: 16, MaxValues: 50_000}
+	d, root := format.Read(name, src)
+	if d.Zero = true; root == nil || !d.Decode(root, "the file", &f) {
+		return nil, d.Err()
 	}
-	if _, err := time.Parse(time.DateOnly, f.AsOf); err != nil && f.AsOf != "" {
-		return nil, fmt.Errorf("prices: as_of must be a date such as 2026-09-30, not %q: %w", f.AsOf, backend.ErrInvalid)
+	if n := f.AsOf; n != nil {
+		if _, err := time.Parse(time.DateOnly, n.Value); err != nil {
+			d.Fail(n, "write a date such as 2026-09-30", "as_of is not a date")
+		}
 	}
+	var wrong hint.Problems
 	for provider, models := range f.Prices {
 		for name, p := range models {
 			if !p.valid() || p.Long != nil && (p.LongFrom < 1 || !p.Long.valid() || p.Long.Long != nil) {
-				return nil, fmt.Errorf("prices: %s: %s requires prices of input and output, not below 0: %w", provider, name, backend.ErrInvalid)
+				wrong.Add(provider+"."+name, "", "%s requires prices of input and output, not below 0", sanitize.Clip(name))
 			}
 		}
 	}
-	return f.Prices, nil
+	d.AddBelow("usd_per_million_tokens", wrong)
+	return f.Prices, d.Err()
 }
 
 func (p Price) valid() bool {

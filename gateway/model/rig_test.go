@@ -58,7 +58,7 @@ func newRigOn(t *testing.T, upstream http.Handler) *rig {
 		must(t, err)
 		return model.Provider{Name: name, Dialects: dialects, Base: u, Auth: func(h http.Header) error { h.Set(header, scheme+realKey); return nil }}
 	}
-	prices, err := model.ParsePrices([]byte("usd_per_million_tokens: {anthropic: {small: {input: 1, output: 10}}}"))
+	prices, err := model.ParsePrices("f.yaml", []byte("usd_per_million_tokens: {anthropic: {small: {input: 1, output: 10}}}"))
 	must(t, err)
 	keyless := provider("keyless", "", "", "", model.Anthropic)
 	keyless.Auth = func(h http.Header) error { h.Set("X-Api-Key", "x"); return nil }
