@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
@@ -69,37 +70,38 @@ func DefaultPolicy() Policy {
 }
 
 // compile checks the policy and splits its patterns. It reports all that is wrong.
-func (p *Policy) compile() error {
-	var errs []error
+func (p *Policy) compile() (wrong hint.Problems) {
 	for what, list := range map[string][]CommandRule{"refuse": p.Commands.Refuse, "allow": p.Commands.Allow} {
 		for i := range list {
 			if err := list[i].compile(); err != nil {
-				errs = append(errs, fmt.Errorf("commands.%s[%d]: %w", what, i, err))
+				field := fmt.Sprintf("commands.%s[%d]", what, i)
+				wrong.Add(field, "", "%s: %v", field, err)
 			}
 		}
 	}
 	for what, list := range map[string][]string{"refuse": p.Files.Refuse, "allow": p.Files.Allow} {
 		for i, pattern := range list {
 			if _, err := path.Match(pattern, "x"); err != nil || pattern == "" || strings.Contains(pattern, "/") {
-				errs = append(errs, fmt.Errorf("files.%s[%d]: %q is not a base name pattern, for example *.exe", what, i, pattern))
+				field := fmt.Sprintf("files.%s[%d]", what, i)
+				wrong.Add(field, "for example *.exe", "%s: %q is not a base name pattern", field, pattern)
 			}
 		}
 	}
 	bounded := func(name string, value, least, most int64) {
 		if value != 0 && (value < least || value > most) {
-			errs = append(errs, fmt.Errorf("limits.%s must be 0 or %d to %d, not %d", name, least, most, value))
+			wrong.Add("limits."+name, "", "limits.%s must be 0 or %d to %d, not %d", name, least, most, value)
 		}
 	}
 	bounded("file_mb", p.Limits.FileMB, 1, 1<<30)
 	if d := p.Limits.ExecTimeout; d < 0 || d%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("limits.exec_timeout is %s; use whole seconds, or 0s for no limit", d))
+		wrong.Add("limits.exec_timeout", "use whole seconds, or 0s for no limit", "limits.exec_timeout is %s", d)
 	}
 	for name, value := range p.Limits.sandbox() {
 		least, most := backend.LimitNamed(name).Bounds()
 		bounded(name, *value, least, most)
 	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return errors.Join(errs...)
+	slices.SortFunc(wrong, func(a, b *hint.Problem) int { return strings.Compare(a.Message, b.Message) })
+	return wrong
 }
 
 // sandbox returns the limits that are rows of backend.LimitTable.

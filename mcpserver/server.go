@@ -114,7 +114,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
 		jobs: map[string]*job{},
 	}
-	if err := s.policy.compile(); err != nil {
+	if err := s.policy.compile(); len(err) > 0 {
 		return nil, err
 	}
 	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}

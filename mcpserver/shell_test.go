@@ -247,35 +247,35 @@ func TestParsePolicy(t *testing.T) {
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
-	for _, empty := range []string{"", "# nothing", "limits:\n"} {
+	for _, empty := range []string{"", "# nothing", "limits: {}\n"} {
 		if diff := cmp.Diff(mcpserver.DefaultPolicy().Limits, parsePolicy(t, empty).Limits); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", empty, diff)
 		}
 	}
 	for _, tc := range []struct{ yaml, want string }{
-		{"limit: {}", `[1:1] unknown field "limit"`},
-		{"commands:\n  refuse:\n    - {patern: x}", `[3:8] unknown field "patern"`},
-		{"limits:\n  file_mb: -1", "limits.file_mb must be 0 or 1 to"},
-		{"limits:\n  memory_mb: 0.5", "limits.memory_mb must be a whole number, not 0.5"}, // 0 would be no bound
-		{"limits:\n  memory_mb:", "limits.memory_mb must be a whole number, not empty"},
-		{"limits:\n  file_mb: 10MB", "limits.file_mb must be a whole number, not 10MB"},
-		{"limits:\n  execution_seconds: 300", `[2:3] unknown field "execution_seconds"`},
-		{"limits:\n  exec_timeout: 300", "limits.exec_timeout must be a time such as 5m, not 300"},
+		{"limit: {}", `p.yaml:1:1: unknown key "limit" in the policy; did you mean "limits"?`},
+		{"commands:\n  refuse:\n    - {patern: x}", `p.yaml:3:8: unknown key "patern" in commands.refuse[0]; did you mean "pattern"?`},
+		{"limits:\n  file_mb: -1", "p.yaml:2:12: limits.file_mb must be 0 or 1 to"},
+		{"limits:\n  memory_mb: 0.5", "limits.memory_mb must be a whole number, not the number 0.5"}, // 0 would be no bound
+		{"limits:\n  memory_mb:", "limits.memory_mb is empty; set a value or remove the key"},
+		{"limits:\n  file_mb: 10MB", "limits.file_mb must be a whole number, not text"},
+		{"limits:\n  execution_seconds: 300", `p.yaml:2:3: unknown key "execution_seconds" in limits`},
+		{"limits:\n  exec_timeout: 300", "limits.exec_timeout must be a duration, not the number 300; add a unit, for example 300s"},
 		{"limits:\n  exec_timeout: 1500ms", "limits.exec_timeout is 1.5s; use whole seconds"},
-		{"limits:\n  exec_timeout: soon", `time: invalid duration "soon"`},
-		{"limits:\n  workspace: 1", `[2:3] unknown field "workspace"`},
-		{"files: {refuse: x}", "[1:17] string was used where sequence is expected"},
-		{"- a", "[1:1] sequence was used where mapping is expected"},
-		{"commands: [", "not found"},
-		{"commands: {refuse: [{name: x}]}", "commands.refuse[0]: no pattern"},
+		{"limits:\n  exec_timeout: soon", `p.yaml:2:17: limits.exec_timeout must be a duration, not text; write it as "90s"`},
+		{"limits:\n  workspace: 1", `unknown key "workspace" in limits; did you mean "workspace_mb"?`},
+		{"files: {refuse: x}", "p.yaml:1:17: files.refuse must be a list, not text"},
+		{"- a", "p.yaml:1:1: the policy must be a mapping, not a list"},
+		{"commands: [", "p.yaml:1: malformed YAML"},
+		{"commands: {refuse: [{name: x}]}", "p.yaml:1:21: commands.refuse[0]: no pattern"},
 		{"commands: {refuse: [{pattern: '** x'}]}", "specify the program"},
 		{"commands: {refuse: [{pattern: '-** x'}]}", "specify the program"},
 		{"commands:\n  allow:\n    - pattern: ls\n    - pattern: '['", "commands.allow[1]: pattern"},
-		{"files:\n  refuse:\n    - a/b", "files.refuse[0]"},
+		{"files:\n  refuse:\n    - a/b", "p.yaml:3:7: files.refuse[0]: \"a/b\" is not a base name pattern; for example *.exe"},
 		{"files: {}\n---\nfiles: {}", "more than one"},
-		{"files: {}\nfiles: {}", "already defined"},
+		{"files: {}\nfiles: {}", "p.yaml:2:1: duplicate key \"files\"; the first is on line 1"},
 	} {
-		if _, err := mcpserver.ParsePolicy(strings.NewReader(tc.yaml)); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := mcpserver.ParsePolicy("p.yaml", []byte(tc.yaml)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q: %v, want %q", tc.yaml, err, tc.want)
 		}
 	}
@@ -299,7 +299,7 @@ func TestPolicyOnFiles(t *testing.T) {
 
 func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 	t.Helper()
-	p, err := mcpserver.ParsePolicy(strings.NewReader(text))
+	p, err := mcpserver.ParsePolicy("p.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,14 +252,13 @@ func guardPolicy(path string) (mcpserver.Policy, error) {
 	if path == "" {
 		return mcpserver.DefaultPolicy(), nil
 	}
-	file, err := os.Open(path)
+	src, err := os.ReadFile(path)
 	if err != nil {
 		return mcpserver.Policy{}, fail(exitInvalid, err, "pass a YAML file with --policy FILE")
 	}
-	defer file.Close() // only read from
-	p, err := mcpserver.ParsePolicy(file)
+	p, err := mcpserver.ParsePolicy(path, src)
 	if err != nil {
-		err = fail(exitInvalid, fmt.Errorf("%s: %w", path, err), "see docs/mcp.md for the guard policy")
+		err = fail(exitInvalid, err, "see docs/mcp.md for the guard policy")
 	}
 	return p, err
 }

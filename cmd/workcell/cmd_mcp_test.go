@@ -156,7 +156,7 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--transport", "http", "--listen", busy.Addr().String()}, exitFailed, "address already in use"},
 		{[]string{"--transport", "http", "--tls-cert", "x"}, exitUsage, "--tls-key"},
 		{[]string{"--policy", "no-such-file"}, exitInvalid, "no-such-file"},
-		{[]string{"--policy", "main.go"}, exitInvalid, "main.go: "},
+		{[]string{"--policy", "main.go"}, exitInvalid, "main.go:"},
 		{[]string{"--transport", "http", "--max-connections", "-1"}, exitUsage, "--max-connections"},
 		{[]string{"--transport", "http", "--max-connections", "0"}, exitUsage, "at least 1"},
 		{[]string{"--transport", "http", "--max-rate", "-1"}, exitUsage, "--max-rate"},
