@@ -34,8 +34,9 @@ type Options struct {
 
 // Policy is the operator's word over every agent.
 type Policy struct {
-	Deny, Ask []string // patterns of tools
-	Limits    Limits   // the most that an agent may have
+	Deny   []string `yaml:"deny"` // patterns of tools
+	Ask    []string `yaml:"ask"`
+	Limits Limits   `yaml:"limits"` // the most that an agent may have
 }
 
 // New returns a registry of sources, which it closes. It fails for an invalid or duplicate name, for a pattern of the policy that

@@ -3,7 +3,6 @@
 package serverfile
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
@@ -33,14 +30,14 @@ type Config struct {
 // Server is an MCP server: a program, or one at an address.
 type Server struct {
 	Name    string
-	Command []string
+	Command []string          `yaml:"command"`
 	Dir     string            // where the program starts, an absolute path; empty is /
-	Env     map[string]Secret // beside PATH, HOME and LANG
+	Env     map[string]Secret `yaml:"env"` // beside PATH, HOME and LANG
 	Eager   bool              // start it with the program, not when it is first needed
-	URL     string
-	Headers map[string]Secret
-	Timeout time.Duration // of one request; zero is 30 seconds
-	Pin     string        // "sha256:…", the digest of its tools; empty: any
+	URL     string            `yaml:"url"`
+	Headers map[string]Secret `yaml:"headers"`
+	Timeout time.Duration     // of one request; zero is 30 seconds
+	Pin     string            `yaml:"pin"` // "sha256:…", the digest of its tools; empty: any
 }
 
 // Secret is text that is not shown: whatever prints, logs or marshals it gets a placeholder.
@@ -85,18 +82,18 @@ const (
 // every problem, by line and column, and no secret. Programs start in the directory of the file, with links resolved,
 // or in the root directory if the file is a pipe. The working directory or the directory of a link may be a hostile
 // repository, and npx, python -m, and make run code from the directory where they start.
-func Read(file string, lookup func(name string) (string, bool)) (*Config, error) {
-	src, err := yamlnode.ReadFile(file, maxConfigBytes)
+func Read(path string, lookup func(name string) (string, bool)) (*Config, error) {
+	src, err := yamlnode.ReadFile(path, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}
-	c, err := Parse(file, src, lookup)
+	c, err := Parse(path, src, lookup)
 	if err != nil {
 		return nil, err
 	}
 	dir := ""
-	if file, err = filepath.EvalSymlinks(file); err == nil {
-		if dir, err = filepath.Abs(filepath.Dir(file)); err != nil {
+	if path, err = filepath.EvalSymlinks(path); err == nil {
+		if dir, err = filepath.Abs(filepath.Dir(path)); err != nil {
 			return nil, err
 		}
 	}
@@ -106,237 +103,139 @@ func Read(file string, lookup func(name string) (string, bool)) (*Config, error)
 	return c, nil
 }
 
-// Parse is Read for a file's contents; file is used in errors only.
-func Parse(file string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
-	text, problem := yamlnode.Text(src, maxConfigBytes)
-	format := yamlnode.Format{Name: "the file", Single: "remove the second one", FirstLine: 1, MaxDepth: 16, MaxValues: 20_000}
-	var root *yaml.Node
-	if problem == nil {
-		root, problem = format.Parse(text)
-	}
-	if problem != nil {
-		problem.File = file
-		return nil, problem
-	}
-	c := &configReader{file: file, lookup: lookup, config: &Config{}}
-	if root != nil && format.Check(root, c.fail) && len(c.errs) == 0 {
-		c.root(root)
-	}
-	return c.config, errors.Join(c.errs...)
+// file is the file as it is written.
+type file struct {
+	Servers map[string]server `yaml:"servers"`
+	Policy  hosttools.Policy  `yaml:"policy"`
 }
 
-type configReader struct {
-	file   string
-	lookup func(string) (string, bool)
-	config *Config
-	errs   []error
+type server struct {
+	Server
+	Start          string `yaml:"start"`
+	TimeoutSeconds int64  `yaml:"timeout_seconds"`
 }
 
-// maxConfigErrors is how many problems of a file are reported.
-const maxConfigErrors = 50
-
-func (c *configReader) fail(n *yaml.Node, advice, format string, args ...any) {
-	if len(c.errs) < maxConfigErrors {
-		c.errs = append(c.errs, &hint.Problem{File: c.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: advice})
+// Parse is Read for a file's contents; name is used in errors only.
+func Parse(name string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
+	format := yamlnode.Format{Name: "the file", Single: "remove the second one", MaxBytes: maxConfigBytes, MaxDepth: 16, MaxValues: 20_000}
+	d, root := format.Read(name, src)
+	r := &reader{d, lookup}
+	d.Hook = r.text
+	var f file
+	if root != nil {
+		d.Decode(root, "the file", &f)
 	}
-}
-
-// fields reads a mapping of known keys.
-func (c *configReader) fields(n *yaml.Node, what string, known map[string]func(*yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "%s must be a mapping, not %s", what, yamlnode.Kind(n))
-		return
+	c := &Config{Policy: f.Policy}
+	var wrong hint.Problems
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		c.Servers = append(c.Servers, check(&wrong, name, f.Servers[name]))
 	}
-	for key, value := range yamlnode.Pairs(n) {
-		set, ok := known[key.Value]
-		switch {
-		case !ok:
-			c.fail(key, suggest.Hint(key.Value, slices.Sorted(maps.Keys(known))), "unknown key %q in %s", sanitize.Clip(key.Value), what)
-		case yamlnode.IsNull(value):
-			c.fail(value, "set a value or remove the key", "%s is empty", key.Value)
-		default:
-			set(value)
-		}
+	if len(c.Servers) > maxServers {
+		wrong.Add("servers", "", "%d servers, the limit is %d", len(c.Servers), maxServers)
 	}
-}
-
-func (c *configReader) root(n *yaml.Node) {
-	c.fields(n, "the file", map[string]func(*yaml.Node){
-		"servers": c.servers,
-		"policy": func(n *yaml.Node) {
-			p := &c.config.Policy
-			c.fields(n, "policy", map[string]func(*yaml.Node){
-				"deny":   func(n *yaml.Node) { p.Deny = c.patterns(n, "deny") },
-				"ask":    func(n *yaml.Node) { p.Ask = c.patterns(n, "ask") },
-				"limits": func(n *yaml.Node) { c.limits(n, &p.Limits) },
-			})
-		},
-	})
-}
-
-func (c *configReader) servers(n *yaml.Node) {
-	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "servers must be a mapping of names to servers, not %s", yamlnode.Kind(n))
-		return
-	}
-	for key, value := range yamlnode.Pairs(n) {
-		if problem := toolrule.ServerProblem(key.Value); problem != "" {
-			c.fail(key, "", "invalid server name %q: %s", sanitize.Clip(key.Value), problem)
-		}
-		if key.Value == hosttools.AppServer {
-			c.fail(key, "use another name", "%q is reserved for the program's own tools", hosttools.AppServer)
-		}
-		c.config.Servers = append(c.config.Servers, c.server(key, value))
-	}
-	if len(c.config.Servers) > maxServers {
-		c.fail(n, "", "%d servers, the limit is %d", len(c.config.Servers), maxServers)
-	}
-	slices.SortFunc(c.config.Servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
-}
-
-var pinPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-
-func (c *configReader) server(key, n *yaml.Node) Server {
-	s := Server{Name: key.Value}
-	c.fields(n, "server "+sanitize.Clip(key.Value), map[string]func(*yaml.Node){
-		"command": func(n *yaml.Node) { s.Command = c.texts(n, "command") },
-		"env":     func(n *yaml.Node) { s.Env = c.secrets(n, "env", envName) },
-		"url":     func(n *yaml.Node) { s.URL = c.url(n) },
-		"headers": func(n *yaml.Node) { s.Headers = c.secrets(n, "headers", headerName) },
-		"start": func(n *yaml.Node) {
-			start := c.text(n, "start")
-			if s.Eager = start == "eager"; !s.Eager && start != "lazy" {
-				c.fail(n, suggest.Hint(start, []string{"lazy", "eager"}), "unknown start %q", sanitize.Clip(start))
+	wrong.AddBelow("policy.limits.", f.Policy.Limits.Problems())
+	for field, patterns := range map[string][]string{"deny": f.Policy.Deny, "ask": f.Policy.Ask} {
+		for i, pattern := range patterns {
+			if p := toolrule.Pattern(pattern).Check(); p != nil {
+				wrong.Add(fmt.Sprintf("policy.%s[%d]", field, i), p.Hint, "%s", p.Message)
 			}
-		},
-		"timeout_seconds": func(n *yaml.Node) {
-			s.Timeout = time.Duration(c.number(n, "timeout_seconds", 1, 3600)) * time.Second
-		},
-		"pin": func(n *yaml.Node) {
-			if s.Pin = c.text(n, "pin"); !pinPattern.MatchString(s.Pin) {
-				c.fail(n, "write sha256: and 64 hexadecimal digits", "%q is not a digest", sanitize.Clip(s.Pin))
-			}
-		},
-	})
-	switch {
-	case len(s.Command) == 0 && s.URL == "":
-		c.fail(key, "set command or url", "server %s has neither a command nor a url", sanitize.Clip(key.Value))
-	case len(s.Command) > 0 && s.URL != "":
-		c.fail(key, "remove one of the two", "server %s has a command and a url", sanitize.Clip(key.Value))
-	case s.URL != "" && s.Env != nil, len(s.Command) > 0 && s.Headers != nil:
-		c.fail(key, "use env with command, and headers with url", "server %s has keys that it cannot use", sanitize.Clip(key.Value))
-	}
-	return s
-}
-
-func (c *configReader) url(n *yaml.Node) string {
-	text := c.text(n, "url")
-	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		c.fail(n, "for example https://tools.example/mcp", "url is not an http or https URL")
-	case u.User != nil:
-		c.fail(n, "use headers", "url contains a password")
-	}
-	return text
-}
-
-func (c *configReader) text(n *yaml.Node, name string) string {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" || n.Value == "" {
-		c.fail(n, "", "%s must be text, not %s", name, yamlnode.Kind(n))
-		return ""
-	}
-	if strings.ContainsRune(n.Value, 0) {
-		c.fail(n, "", "%s contains a NUL byte", name)
-	}
-	if strings.Contains(n.Value, "${") {
-		c.fail(n, "use variables only in env and headers", "%s cannot contain variables", name)
-	}
-	return n.Value
-}
-
-func (c *configReader) texts(n *yaml.Node, name string) []string {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
-		c.fail(n, "", "%s must be a list of strings, not %s", name, yamlnode.Kind(n))
-		return nil
-	}
-	var list []string
-	for item := range yamlnode.Items(n) {
-		list = append(list, c.text(item, name))
-	}
-	return list
-}
-
-func (c *configReader) number(n *yaml.Node, name string, least, most int64) (v int64) {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || n.Decode(&v) != nil {
-		c.fail(n, "", "%s must be a whole number, not %s", name, yamlnode.Kind(n))
-	} else if v < least || v > most {
-		c.fail(n, "", "%s must be %d to %d, not %d", name, least, most, v)
-	}
-	return v
-}
-
-func (c *configReader) patterns(n *yaml.Node, name string) []string {
-	list := c.texts(n, name)
-	for i, p := range list {
-		if problem := toolrule.Pattern(p).Check(); problem != nil && p != "" {
-			c.fail(yamlnode.Follow(n.Content[i]), problem.Hint, "%s", problem.Message)
 		}
 	}
-	return list
-}
-
-func (c *configReader) limits(n *yaml.Node, l *hosttools.Limits) {
-	known := map[string]func(*yaml.Node){}
-	for _, b := range l.Bounds() {
-		known[b.Name] = func(n *yaml.Node) { *b.Value = c.number(n, b.Name, b.Least, b.Most) }
-	}
-	c.fields(n, "limits", known)
+	d.AddBelow("", wrong)
+	return c, d.Err()
 }
 
 var (
+	pinPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	variable   = regexp.MustCompile(`\$\{[^}]*\}?|\$\$\{`)
 )
 
-// secrets reads names with values, in which ${NAME} stands for a variable of the host; $${ stands for ${.
-func (c *configReader) secrets(n *yaml.Node, what string, name *regexp.Regexp) map[string]Secret {
-	if n.Kind != yaml.MappingNode {
-		c.fail(n, "", "%s must be a mapping of names to text, not %s", what, yamlnode.Kind(n))
-		return nil
+// check returns a server of the file and adds what is wrong with it.
+func check(wrong *hint.Problems, name string, f server) Server {
+	s, at := f.Server, "servers."+name
+	if s.Name = name; name == hosttools.AppServer {
+		wrong.Add(at, "use another name", "%q is reserved for the program's own tools", name)
+	} else if problem := toolrule.ServerProblem(name); problem != "" {
+		wrong.Add(at, "", "invalid server name %q: %s", sanitize.Clip(name), problem)
 	}
-	out := map[string]Secret{}
-	for key, value := range yamlnode.Pairs(n) {
-		switch {
-		case !name.MatchString(key.Value):
-			c.fail(key, "", "invalid name %q in %s", sanitize.Clip(key.Value), what)
-			continue
-		case value.Kind != yaml.ScalarNode || yamlnode.IsNull(value):
-			c.fail(value, `write "" for an empty value`, "%s.%s must be text", what, key.Value)
-			continue
-		}
-		text := variable.ReplaceAllStringFunc(value.Value, func(ref string) string { return c.expand(value, ref) })
-		if strings.ContainsAny(text, "\x00\r\n") {
-			c.fail(value, "", "the value of %s.%s contains a newline or a NUL byte", what, key.Value)
-		}
-		out[key.Value] = Secret{text}
+	switch {
+	case len(s.Command) == 0 && s.URL == "":
+		wrong.Add(at, "set command or url", "server %s has neither a command nor a url", sanitize.Clip(name))
+	case len(s.Command) > 0 && s.URL != "":
+		wrong.Add(at, "remove one of the two", "server %s has a command and a url", sanitize.Clip(name))
+	case s.URL != "" && s.Env != nil, len(s.Command) > 0 && s.Headers != nil:
+		wrong.Add(at, "use env with command, and headers with url", "server %s has keys that it cannot use", sanitize.Clip(name))
 	}
-	return out
+	switch u, err := url.Parse(s.URL); {
+	case s.URL == "":
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		wrong.Add(at+".url", "for example https://tools.example/mcp", "url is not an http or https URL")
+	case u.User != nil:
+		wrong.Add(at+".url", "use headers", "url contains a password")
+	}
+	if s.Eager = f.Start == "eager"; !s.Eager && f.Start != "lazy" && f.Start != "" {
+		wrong.Add(at+".start", suggest.Hint(f.Start, []string{"lazy", "eager"}), "unknown start %q", sanitize.Clip(f.Start))
+	}
+	if s.Timeout = time.Duration(f.TimeoutSeconds) * time.Second; f.TimeoutSeconds < 0 || f.TimeoutSeconds > 3600 {
+		wrong.Add(at+".timeout_seconds", "", "timeout_seconds must be 1 to 3600, not %d", f.TimeoutSeconds)
+	}
+	if s.Pin != "" && !pinPattern.MatchString(s.Pin) {
+		wrong.Add(at+".pin", "write sha256: and 64 hexadecimal digits", "%q is not a digest", sanitize.Clip(s.Pin))
+	}
+	for name := range s.Env {
+		if !envName.MatchString(name) {
+			wrong.Add(at+".env."+name, "", "invalid name %q in env", sanitize.Clip(name))
+		}
+	}
+	for name := range s.Headers {
+		if !headerName.MatchString(name) {
+			wrong.Add(at+".headers."+name, "", "invalid name %q in headers", sanitize.Clip(name))
+		}
+	}
+	return s
 }
 
-func (c *configReader) expand(n *yaml.Node, ref string) string {
+type reader struct {
+	*yamlnode.Decoder
+	lookup func(string) (string, bool)
+}
+
+// text reads secrets, in which ${NAME} stands for a variable of the host, and $${ for ${. Other text must not have variables.
+func (r *reader) text(n *yamlnode.Node, path string, to any) bool {
+	secret, ok := to.(*Secret)
+	if !ok {
+		if _, ok := to.(*string); ok && strings.Contains(n.Value, "${") {
+			r.Fail(n, "use variables only in env and headers", "%s cannot contain variables", path)
+		} else if ok && strings.ContainsRune(n.Value, 0) {
+			r.Fail(n, "", "%s contains a NUL byte", path)
+		}
+		return false
+	}
+	if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
+		r.Refuse(n, path, `write "" for an empty value`, "%s must be text, not %s", path, yamlnode.Kind(n))
+		return true
+	}
+	secret.text = variable.ReplaceAllStringFunc(n.Value, func(ref string) string { return r.expand(n, ref) })
+	if strings.ContainsAny(secret.text, "\x00\r\n") {
+		r.Fail(n, "", "the value of %s contains a newline or a NUL byte", path)
+	}
+	return true
+}
+
+func (r *reader) expand(n *yamlnode.Node, ref string) string {
 	if ref == "$${" {
 		return "${"
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(ref, "${"), "}")
 	if !envName.MatchString(name) || !strings.HasSuffix(ref, "}") {
-		c.fail(n, "write ${NAME}, and $${ for ${ itself", "invalid variable")
+		r.Fail(n, "write ${NAME}, and $${ for ${ itself", "invalid variable")
 		return ""
 	}
-	text, ok := c.lookup(name)
+	text, ok := r.lookup(name)
 	if !ok {
-		c.fail(n, "set it, or remove it from the file", "the variable %s is not set", name)
+		r.Fail(n, "set it, or remove it from the file", "the variable %s is not set", name)
 	}
 	return text
 }
