@@ -15,8 +15,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -113,32 +111,26 @@ func split(content string) (front, body string, err error) {
 }
 
 // decode parses the front matter, a map of a bounded size.
-func decode(front string) (*yaml.Node, error) {
+func decode(front string) (*yamlnode.Node, error) {
 	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools read them.
 	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
-	format := yamlnode.Format{Name: "the front matter", FirstLine: firstLine, MaxDepth: 16, MaxValues: 5_000}
-	root, problem := format.Parse(front)
-	if problem != nil {
+	format := yamlnode.Format{Name: "the front matter", FirstLine: firstLine, MaxBytes: maxFile, MaxDepth: 16, MaxValues: 5_000}
+	d, root := format.Read(fileName, []byte(front))
+	if root == nil {
 		quoted := unquoted.ReplaceAllStringFunc(front, func(line string) string {
 			m := unquoted.FindStringSubmatch(line)
 			return m[1] + ": '" + strings.ReplaceAll(m[2], "'", "''") + "'"
 		})
-		var again *hint.Problem
-		if root, again = format.Parse(quoted); again != nil {
-			return nil, problemAt(problem.Line, "%s", problem.Message)
+		if again, node := format.Read(fileName, []byte(quoted)); node != nil {
+			d, root = again, node
 		}
 	}
-	if root == nil || root.Kind != yaml.MappingNode {
+	switch {
+	case len(d.Problems) > 0:
+		d.Problems[0].Err = ErrInvalid
+		return nil, d.Problems[0]
+	case root == nil || root.Kind != yamlnode.Mapping:
 		return nil, problemAt(firstLine, "the front matter is not a mapping")
-	}
-	var wrong *Problem
-	format.Check(root, func(n *yaml.Node, _, message string, args ...any) {
-		if wrong == nil {
-			wrong = problemAt(firstLine+n.Line-1, message, args...)
-		}
-	})
-	if wrong != nil {
-		return nil, wrong
 	}
 	return root, nil
 }
