@@ -13,12 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Name is the name of the file in the user's configuration directory.
@@ -207,15 +206,14 @@ type setting struct {
 	fallback any    // shown if it is not set; nil is the value itself
 	flag     string // of the command line; empty for none
 	variable string // of the environment; empty for none
-	counts   bool   // pairs with whole numbers
 	// check looks at a value of the file, which *to has, and may convert it; may be nil.
 	check func() (problem, hint string)
 
 	origin string
-	node   *yaml.Node // in the file; nil if it is not set there
+	node   *yamlnode.Node // in the file; nil if it is not set there
 }
 
-// pairs is a mapping as FROM=TO, in the order of the file.
+// pairs is a mapping as FROM=TO, sorted.
 type pairs []string
 
 // assign sets the value from a flag or variable.

@@ -75,7 +75,7 @@ func (c *Config) settings(backends []string) []*setting {
 				}
 				return "", ""
 			}},
-		&setting{key: keyPool, to: &c.pool, flag: "pool", counts: true, check: c.countPool},
+		&setting{key: keyPool, to: &c.pool, flag: "pool", check: c.countPool},
 		&setting{key: keyMounts, to: &c.mounts, flag: "mount", check: func() (string, string) { // a driver checks the paths
 			if _, err := c.Mounts(); err != nil {
 				return err.Error(), "for example /srv/data:/data, or /srv/data:/data:rw to allow writes"
@@ -165,9 +165,6 @@ func (c *Config) limitSettings() []*setting {
 	}
 	timeout := func(key string, to *time.Duration, fallback time.Duration) *setting {
 		return &setting{key: key, to: to, fallback: fallback, check: func() (string, string) {
-			if *to == 0 {
-				return key + " is 0", "remove it to use the default"
-			}
 			var l frontmatter.Limits
 			if key == keyIdleTimeout {
 				l.IdleTimeout = frontmatter.Duration(*to)
