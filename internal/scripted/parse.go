@@ -3,56 +3,36 @@ package scripted
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// fileFormat is what a script file has to keep to.
-func fileFormat() yamlnode.Format {
-	return yamlnode.Format{Name: "the file", Single: "give each script its own file", FirstLine: 1, MaxDepth: 64, MaxValues: 200_000}
-}
-
 // Parse reads a script. The error is [hint.Problems], with everything that is wrong.
 func Parse(file string, src []byte) (*Script, error) {
-	var root *yaml.Node
-	text, problem := yamlnode.Text(src, maxFileBytes)
-	if problem == nil {
-		root, problem = fileFormat().Parse(text)
-	}
-	if problem == nil && root == nil {
-		problem = &hint.Problem{Message: "the file is empty"}
-	}
-	if problem != nil {
-		problem.File = file
-		return nil, hint.Problems{problem}
-	}
-	p := &parser{Source: yamlnode.NewSource(file, text)}
+	d, root := yamlnode.Format{
+		Name: "the file", Single: "give each script its own file", Empty: "a script requires agents", MaxBytes: maxFileBytes, MaxDepth: 64, MaxValues: 200_000,
+	}.Read(file, src)
+	p := &parser{Decoder: d}
 	if err := p.environments(); err != nil {
 		return nil, err
 	}
 	var s *Script
-	if fileFormat().Check(root, p.fail) {
+	if root != nil {
 		s = p.script(root)
 	}
-	if len(p.problems) > 0 {
-		p.problems.Sort(file)
-		return nil, p.problems
+	if err := d.Err(); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
-// parser collects problems while it walks the file's nodes.
+// parser reads the nodes of a script.
 type parser struct {
-	*yamlnode.Source
-	problems hint.Problems
-	when     *expr.Env // what conditions of invocations may use
-	turnEnv  *expr.Env // what everything else may use
+	*yamlnode.Decoder
+	when    *expr.Env // what conditions of invocations may use
+	turnEnv *expr.Env // what everything else may use
 }
 
 func (p *parser) environments() (err error) {
@@ -63,27 +43,22 @@ func (p *parser) environments() (err error) {
 	return err
 }
 
-func (p *parser) fail(n *yaml.Node, advice, format string, args ...any) {
-	p.problems = append(p.problems, &hint.Problem{
-		File: p.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: advice,
-	})
+func (p *parser) problem(n *yamlnode.Node, format string, args ...any) {
+	p.Fail(n, "", format, args...)
 }
 
-func (p *parser) problem(n *yaml.Node, format string, args ...any) { p.fail(n, "", format, args...) }
-
 // failExpr reports an error of package expr, at the place inside the scalar n that it names.
-func (p *parser) failExpr(n *yaml.Node, err error) {
+func (p *parser) failExpr(n *yamlnode.Node, err error) {
 	var e *expr.Error
 	if errors.As(err, &e) && e.Node != nil {
-		at := *n
-		at.Line, at.Column = p.Place(n, e.Offset)
-		n = &at
+		p.FailInside(n, e.Offset, "", "%v", err)
+		return
 	}
 	p.problem(n, "%v", err)
 }
 
 // expression compiles a condition.
-func (p *parser) expression(n *yaml.Node, what string, env *expr.Env) *expr.Program {
+func (p *parser) expression(n *yamlnode.Node, what string, env *expr.Env) *expr.Program {
 	src := p.str(n, what)
 	if src == "" {
 		return nil
@@ -95,22 +70,22 @@ func (p *parser) expression(n *yaml.Node, what string, env *expr.Env) *expr.Prog
 	return prog
 }
 
-func (p *parser) value(n *yaml.Node) *expr.Value { return p.turnEnv.Tree(n, p.failExpr) }
+func (p *parser) value(n *yamlnode.Node) *expr.Value { return p.turnEnv.Tree(n, p.failExpr) }
 
-func (p *parser) script(root *yaml.Node) *Script {
+func (p *parser) script(root *yamlnode.Node) *Script {
 	s := &Script{file: p.File, agents: map[string][]*invocation{}}
-	fields := p.fields(root, "a script", "description", "agents")
+	fields, ok := p.Fields(root, "a script", "description", "agents")
 	if n := fields["description"]; n != nil {
 		p.str(n, "description")
 	}
 	agents := fields["agents"]
 	if agents == nil {
-		if root.Kind == yaml.MappingNode {
+		if ok && !p.Bad["agents"] {
 			p.problem(root, "a script requires agents")
 		}
 		return s
 	}
-	if agents.Kind != yaml.MappingNode {
+	if agents.Kind != yamlnode.Mapping {
 		p.problem(agents, "agents must be a mapping")
 	}
 	for key, value := range yamlnode.Pairs(agents) {
@@ -126,8 +101,8 @@ func (p *parser) script(root *yaml.Node) *Script {
 	return s
 }
 
-func (p *parser) invocations(n *yaml.Node, agent string) []*invocation {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+func (p *parser) invocations(n *yamlnode.Node, agent string) []*invocation {
+	if n.Kind != yamlnode.List || len(n.Content) == 0 {
 		p.problem(n, "agent %s: expected a list of invocations", agent)
 		return nil
 	}
@@ -135,8 +110,8 @@ func (p *parser) invocations(n *yaml.Node, agent string) []*invocation {
 	for item := range yamlnode.Items(n) {
 		inv := &invocation{line: item.Line}
 		turns := item
-		if item.Kind == yaml.MappingNode {
-			fields := p.fields(item, "an invocation", "when", "turns")
+		if item.Kind == yamlnode.Mapping {
+			fields, _ := p.Fields(item, "an invocation", "when", "turns")
 			if w := fields["when"]; w != nil {
 				inv.when = p.expression(w, "when", p.when)
 			}
@@ -151,8 +126,8 @@ func (p *parser) invocations(n *yaml.Node, agent string) []*invocation {
 	return out
 }
 
-func (p *parser) turns(n *yaml.Node, agent string) []*turn {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+func (p *parser) turns(n *yamlnode.Node, agent string) []*turn {
+	if n.Kind != yamlnode.List || len(n.Content) == 0 {
 		p.problem(n, "agent %s: an invocation is a list of turns", agent)
 		return nil
 	}
@@ -162,7 +137,7 @@ func (p *parser) turns(n *yaml.Node, agent string) []*turn {
 		out[i] = p.turn(item)
 		last := i == len(n.Content)-1
 		switch {
-		case item.Kind != yaml.MappingNode:
+		case item.Kind != yamlnode.Mapping:
 		case last && len(out[i].calls) > 0:
 			p.problem(item, "the last turn must answer with text or json, not call a tool")
 		case !last && len(out[i].calls) == 0:
@@ -172,10 +147,10 @@ func (p *parser) turns(n *yaml.Node, agent string) []*turn {
 	return out
 }
 
-func (p *parser) turn(n *yaml.Node) *turn {
+func (p *parser) turn(n *yamlnode.Node) *turn {
 	t := &turn{line: n.Line}
-	f := p.fields(n, "a turn", "tool", "input", "calls", "text", "json", "expect")
-	if n.Kind != yaml.MappingNode {
+	f, ok := p.Fields(n, "a turn", "tool", "input", "calls", "text", "json", "expect")
+	if !ok {
 		return t
 	}
 	if e := f["expect"]; e != nil {
@@ -209,8 +184,8 @@ func (p *parser) turn(n *yaml.Node) *turn {
 	return t
 }
 
-func (p *parser) expectations(n *yaml.Node) []*expr.Program {
-	if n.Kind != yaml.SequenceNode {
+func (p *parser) expectations(n *yamlnode.Node) []*expr.Program {
+	if n.Kind != yamlnode.List {
 		return []*expr.Program{p.expression(n, "expect", p.turnEnv)}
 	}
 	var out []*expr.Program
@@ -220,14 +195,14 @@ func (p *parser) expectations(n *yaml.Node) []*expr.Program {
 	return out
 }
 
-func (p *parser) calls(n *yaml.Node) []*call {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+func (p *parser) calls(n *yamlnode.Node) []*call {
+	if n.Kind != yamlnode.List || len(n.Content) == 0 {
 		p.problem(n, "calls must be a list of {tool, input}")
 	}
 	out := []*call{}
 	for item := range yamlnode.Items(n) {
-		f := p.fields(item, "a call", "tool", "input")
-		if f["tool"] == nil {
+		f, ok := p.Fields(item, "a call", "tool", "input")
+		if ok && f["tool"] == nil {
 			p.problem(item, "a call requires tool")
 			continue
 		}
@@ -236,12 +211,12 @@ func (p *parser) calls(n *yaml.Node) []*call {
 	return out
 }
 
-func (p *parser) call(tool, input *yaml.Node) *call {
+func (p *parser) call(tool, input *yamlnode.Node) *call {
 	c := &call{tool: p.str(tool, "tool")}
 	if c.tool == "" {
 		p.problem(tool, "tool must be the name of a tool")
 	}
-	if input != nil && input.Kind != yaml.MappingNode {
+	if input != nil && input.Kind != yamlnode.Mapping {
 		p.problem(input, "the input of a tool must be a mapping")
 	} else if input != nil {
 		c.input = p.value(input)
@@ -249,26 +224,7 @@ func (p *parser) call(tool, input *yaml.Node) *call {
 	return c
 }
 
-// fields returns the values of a mapping with the known keys.
-func (p *parser) fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
-	out := map[string]*yaml.Node{}
-	if n.Kind != yaml.MappingNode {
-		p.problem(n, "%s must be a mapping", what)
-	}
-	for key, value := range yamlnode.Pairs(n) {
-		if !slices.Contains(known, key.Value) {
-			p.problem(key, "%s has no field %q, available: %s", what, key.Value, strings.Join(known, ", "))
-			continue
-		}
-		out[key.Value] = value
-	}
-	return out
-}
-
-func (p *parser) str(n *yaml.Node, what string) string {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		p.problem(n, "%s must be a string", what)
-		return ""
-	}
-	return n.Value
+func (p *parser) str(n *yamlnode.Node, what string) (text string) {
+	p.Decode(n, what, &text)
+	return text
 }
