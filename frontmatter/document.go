@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
@@ -25,8 +25,8 @@ type Document struct {
 	BodyLine int    // line of the file that Body begins on
 
 	parts parts
-	named []string   // what `outputs:` says; nil without it
-	root  *yaml.Node // of the frontmatter; nil when there is none
+	named []string       // what `outputs:` says; nil without it
+	root  *yamlnode.Node // of the frontmatter; nil when there is none
 }
 
 // Meta is what package tools needs to know of the rest of the frontmatter. Genkit reads the file again by itself.
@@ -62,25 +62,16 @@ func Check(name string, src []byte) (*Document, error) {
 		return d, nil
 	}
 	d.Body, d.BodyLine = p.text[p.body:], p.bodyLine
-	d.root, err = tree(name, p.yaml(), p.line)
-	if err != nil {
-		return nil, single(err)
+	r, root := read(name, p.yaml(), p.line)
+	if err := r.Err(); err != nil { // nobody else must read it: Genkit's parser would expand what aliases stand for
+		return nil, err
 	}
-	if d.root == nil {
+	if d.root = root; root == nil {
 		return d, nil
-	}
-	r := &reporter{file: name, line: p.line}
-	if !r.wellFormed(d.root) { // nobody else must read it: Genkit's parser would expand what aliases stand for
-		r.errs.Sort(name)
-		return nil, r.errs
 	}
 	r.document(d)
 	r.movable(d)
-	if len(r.errs) > 0 {
-		r.errs.Sort(name)
-		return d, r.errs
-	}
-	return d, nil
+	return d, r.Err()
 }
 
 func single(err error) error {
@@ -97,75 +88,61 @@ func ParseConfig(name string, src []byte) (*Sandbox, error) {
 	if len(src) > MaxFrontmatterBytes {
 		return nil, Errors{{File: name, Message: fmt.Sprintf("larger than %d KiB", MaxFrontmatterBytes>>10)}}
 	}
-	root, err := tree(name, escape(string(src)), 1)
-	if err != nil {
-		return nil, single(err)
-	}
-	if root == nil {
-		return &Sandbox{}, nil
-	}
-	r := &reporter{file: name, line: 1}
+	d, root := read(name, escape(string(src)), 1)
 	s := &Sandbox{}
-	if r.wellFormed(root) {
-		s = r.decoder().sandbox(root, "sandbox")
+	if root != nil && len(d.Problems) == 0 {
+		s = d.sandbox(root, "sandbox")
 	}
-	if len(r.errs) > 0 {
-		return nil, r.errs
+	if err := d.Err(); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
-func (r *reporter) decoder() *decoder {
-	return &decoder{reporter: r, at: map[string]*yaml.Node{}, bad: map[string]bool{}}
-}
-
 // document reads the top level.
-func (r *reporter) document(doc *Document) {
+func (d decoder) document(doc *Document) {
 	root := doc.root
-	if root.Kind != yaml.MappingNode {
-		r.fail(root, "write `key: value` lines", "the frontmatter must be a mapping, not %s", kind(root))
+	if root.Kind != yamlnode.Mapping {
+		d.Fail(root, "write `key: value` lines", "the frontmatter must be a mapping, not %s", yamlnode.Kind(root))
 		return
 	}
-	d := r.decoder()
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
 		if key.Value == "sandbox" {
 			if key.Anchor != "" {
-				r.fail(key, "remove it", "anchors are not supported here")
+				d.Fail(key, "remove it", "anchors are not supported here")
 			}
 			if doc.Sandbox != nil {
-				r.fail(key, "remove one of the two", "the sandbox is declared twice")
+				d.Fail(key, "remove one of the two", "the sandbox is declared twice")
 				continue
 			}
 			doc.Sandbox = d.sandbox(value, "sandbox")
 			continue
 		}
 		if looksLikeSandbox(key.Value) {
-			r.fail(key, "did you mean `sandbox:`?", "unknown key %q", clip(key.Value))
+			d.Fail(key, "did you mean `sandbox:`?", "unknown key %q", sanitize.Clip(key.Value))
 			continue
 		}
-		doc.meta(d, key, follow(value))
+		doc.meta(d, key, yamlnode.Follow(value))
 	}
 	doc.placeOutputs(d)
 }
 
 // outputs reads `outputs:`, which may stand before `sandbox:`.
-func (doc *Document) outputs(d *decoder, n *yaml.Node) {
-	d.at["outputs"], doc.named = n, []string{}
-	d.list(&doc.named)(n, "outputs")
-	for _, p := range outputs.Globs(doc.named).Problems() {
-		d.fail(d.at[p.Field], p.Hint, "%s", p.Message)
-	}
+func (doc *Document) outputs(d decoder, n *yamlnode.Node) {
+	doc.named = []string{}
+	d.Decode(n, "outputs", &doc.named)
+	d.AddBelow("", outputs.Globs(doc.named).Problems())
 }
 
 // placeOutputs makes `outputs:` part of the sandbox, as it may also be written.
-func (doc *Document) placeOutputs(d *decoder) {
+func (doc *Document) placeOutputs(d decoder) {
 	switch {
 	case doc.named == nil:
 	case doc.Sandbox == nil || !doc.Sandbox.Mode.Lasting():
-		d.fail(d.at["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs require a persistent sandbox")
+		d.Fail(d.At["outputs"], "add sandbox: {mode: code}, or remove outputs", "outputs require a persistent sandbox")
 	case doc.Sandbox.Outputs != nil:
-		d.fail(d.at["outputs"], "remove one of the two", "the outputs are declared twice")
+		d.Fail(d.At["outputs"], "remove one of the two", "the outputs are declared twice")
 	default:
 		doc.Sandbox.Outputs = doc.named
 	}
@@ -193,33 +170,29 @@ func looksLikeSandbox(key string) bool {
 }
 
 // meta reads a key other than `sandbox`. Genkit drops values of the wrong type without a word; here they are errors.
-func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
+func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 	m := &doc.Meta
-	empty := n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+	empty := yamlnode.IsNull(n)
 	switch key.Value {
 	case "name":
-		d.text(new(string))(n, "name")
+		d.Decode(n, "name", new(string))
 	case "model":
-		d.text(&m.Model)(n, "model")
+		d.Decode(n, "model", &m.Model)
 	case "description":
 		if !empty {
-			d.text(&m.Description)(n, "description")
+			d.Decode(n, "description", &m.Description)
 		}
 	case "maxTurns":
-		var turns int64
-		d.integer(&turns)(n, "maxTurns")
-		if turns < 0 || turns > 10_000 {
-			d.fail(n, "", "maxTurns must be 1 to 10000, not %d", turns)
+		if d.Decode(n, "maxTurns", &m.MaxTurns) && (m.MaxTurns < 0 || m.MaxTurns > 10_000) {
+			d.Fail(n, "", "maxTurns must be 1 to 10000, not %d", m.MaxTurns)
 		}
-		m.MaxTurns = int(turns)
 	case "toolChoice":
-		d.text(&m.ToolChoice)(n, "toolChoice")
-		if !d.bad["toolChoice"] && !slices.Contains([]string{"auto", "required", "none"}, m.ToolChoice) {
-			d.fail(n, "available: auto, required, none", "unknown toolChoice %q", clip(m.ToolChoice))
+		if d.Decode(n, "toolChoice", &m.ToolChoice) && !slices.Contains([]string{"auto", "required", "none"}, m.ToolChoice) {
+			d.Fail(n, "available: auto, required, none", "unknown toolChoice %q", sanitize.Clip(m.ToolChoice))
 		}
 	case "tools":
 		if !empty {
-			d.list(&m.Tools)(n, "tools")
+			d.Decode(n, "tools", &m.Tools)
 		}
 	case "use":
 		if !empty {
@@ -232,26 +205,26 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 	case "input":
 		if def := lookup(n, "default"); def != nil {
 			if err := def.Decode(&m.Input); err != nil {
-				d.fail(def, "", "input.default must be a mapping of names to values")
+				d.Fail(def, "", "input.default must be a mapping of names to values")
 			}
 		}
 	}
 }
 
 // use reads `use:`; an entry for our own middleware is held to the rules of `sandbox:`.
-func (doc *Document) use(d *decoder, n *yaml.Node) {
-	if n.Kind != yaml.SequenceNode {
-		d.fail(n, "", "use must be a list, not %s", kind(n))
+func (doc *Document) use(d decoder, n *yamlnode.Node) {
+	if n.Kind != yamlnode.List {
+		d.Fail(n, "", "use must be a list, not %s", yamlnode.Kind(n))
 		return
 	}
 	for _, entry := range n.Content {
-		entry = follow(entry)
-		name, config := entry, (*yaml.Node)(nil)
-		if entry.Kind == yaml.MappingNode {
+		entry = yamlnode.Follow(entry)
+		name, config := entry, (*yamlnode.Node)(nil)
+		if entry.Kind == yamlnode.Mapping {
 			name, config = lookup(entry, "name"), lookup(entry, "config")
 		}
-		if name == nil || name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || name.Value == "" {
-			d.fail(entry, "write a name, or {name: …, config: {…}}", "an entry of use must be the name of a middleware")
+		if name == nil || !yamlnode.Is(name, "!!str") || name.Value == "" {
+			d.Fail(entry, "write a name, or {name: …, config: {…}}", "an entry of use must be the name of a middleware")
 			continue
 		}
 		if name.Value != Middleware {
@@ -259,7 +232,7 @@ func (doc *Document) use(d *decoder, n *yaml.Node) {
 			continue
 		}
 		if doc.Sandbox != nil {
-			d.fail(entry, "remove one of the two", "the sandbox is declared twice")
+			d.Fail(entry, "remove one of the two", "the sandbox is declared twice")
 			continue
 		}
 		doc.Sandbox = &Sandbox{}
@@ -297,12 +270,12 @@ func (d *Document) AsRoot() *Error {
 }
 
 // descend returns the value of a key, or the entry of a list with a number; nil when there is none.
-func descend(n *yaml.Node, step any) *yaml.Node {
+func descend(n *yamlnode.Node, step any) *yamlnode.Node {
 	switch step := step.(type) {
 	case string:
 		return lookup(n, step)
 	case int:
-		if n = follow(n); n.Kind == yaml.SequenceNode && step < len(n.Content) {
+		if n = yamlnode.Follow(n); n.Kind == yamlnode.List && step < len(n.Content) {
 			return n.Content[step]
 		}
 	}
@@ -310,13 +283,13 @@ func descend(n *yaml.Node, step any) *yaml.Node {
 }
 
 // lookup returns the value of a key of a mapping, aliases followed; nil when there is none.
-func lookup(n *yaml.Node, key string) *yaml.Node {
-	if n = follow(n); n.Kind != yaml.MappingNode {
+func lookup(n *yamlnode.Node, key string) *yamlnode.Node {
+	if n = yamlnode.Follow(n); n.Kind != yamlnode.Mapping {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
-			return follow(n.Content[i+1])
+			return yamlnode.Follow(n.Content[i+1])
 		}
 	}
 	return nil

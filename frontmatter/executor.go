@@ -3,8 +3,6 @@ package frontmatter
 import (
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/argv"
 	"github.com/workcell-dev/workcell/internal/bound"
 )
@@ -61,61 +59,6 @@ const (
 	maxExecutorUSD    = 100_000
 	maxExecutorLines  = 100 // hooks, and skills
 )
-
-// executor reads `executor:`; a name alone is the command.
-func (d *decoder) executor(p **Executor) func(*yaml.Node, string) {
-	return func(n *yaml.Node, path string) {
-		x := &Executor{}
-		*p = x
-		if n.Kind == yaml.ScalarNode {
-			d.text(&x.Command)(n, path)
-			return
-		}
-		var web *bool
-		d.object(n, path, []field{
-			{"command", d.text(&x.Command)},
-			{"argv", d.list(&x.Argv)},
-			{"events", d.text(&x.Events)},
-			{"max_turns", d.integer(&x.MaxTurns)},
-			{"budget", func(n *yaml.Node, path string) {
-				d.object(n, path, []field{{"usd", d.amount(&x.Budget.USD)}, {"output_tokens", d.integer(&x.Budget.OutputTokens)}})
-			}},
-			{"timeout_seconds", d.integer(&x.TimeoutSeconds)},
-			{"stall_seconds", d.integer(&x.StallSeconds)},
-			{"resume", enum(d, &x.Resume)},
-			{"skills", d.list(&x.Skills)},
-			{"web", d.boolean(&web)},
-			{"before", d.list(&x.Before)},
-			{"after", d.list(&x.After)},
-			{"args", d.env(&x.Args)},
-		})
-		x.Web = web != nil && *web
-	}
-}
-
-// shortExecutor reads a field of the short form, `sandbox: {command: claude, arguments: {...}}`, which is mode executor.
-func (d *decoder) shortExecutor(s *Sandbox, field func(*Executor) func(*yaml.Node, string)) func(*yaml.Node, string) {
-	return func(n *yaml.Node, path string) {
-		if s.Executor == nil {
-			s.Executor = &Executor{}
-		}
-		if s.Mode == "" {
-			s.Mode = ModeExecutor
-		}
-		field(s.Executor)(n, path)
-	}
-}
-
-// amount is a number above zero.
-func (d *decoder) amount(p *float64) func(*yaml.Node, string) {
-	return func(n *yaml.Node, path string) {
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!float" && n.ShortTag() != "!!int" || n.Decode(p) != nil {
-			d.refuse(n, path, "", "%s must be a number, not %s", path, kind(n))
-		} else if *p == 0 {
-			d.refuse(n, path, "remove it for no limit", "%s is 0", path)
-		}
-	}
-}
 
 func (c *checker) executor(s Sandbox) {
 	x := s.Executor

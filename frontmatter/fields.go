@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // InputFields returns the names of the fields of the input schema, sorted: of dotprompt's short form and of JSON Schema. It
@@ -19,11 +19,11 @@ func (d *Document) InputFields() []string {
 			return nil
 		}
 	}
-	if p := lookup(schema, "properties"); p != nil && p.Kind == yaml.MappingNode {
+	if p := lookup(schema, "properties"); p != nil && p.Kind == yamlnode.Mapping {
 		schema = p
 	}
 	var names []string
-	for i := 0; schema.Kind == yaml.MappingNode && i+1 < len(schema.Content); i += 2 {
+	for i := 0; schema.Kind == yamlnode.Mapping && i+1 < len(schema.Content); i += 2 {
 		name, _, _ := strings.Cut(schema.Content[i].Value, "(") // "figures(array, the numbers)"
 		if name = strings.TrimSuffix(strings.TrimSpace(name), "?"); name != "" {
 			names = append(names, name)

@@ -58,7 +58,7 @@ func TestHostToolsThatAreWrong(t *testing.T) {
 		"{mode: script, host_tools: [a.b]}":                               "x.prompt:2:37: sandbox.host_tools must be a mapping, not a list",
 		"{mode: script, host_tools: {alow: [a.b]}}":                       "x.prompt:2:37: host_tools allows no tool; list the tools that code may call, for example allow: [orders.lookup]\nx.prompt:2:38: unknown key \"alow\" in sandbox.host_tools; did you mean \"allow\"?",
 		"{mode: script, host_tools: {allow: [ab]}}":                       `x.prompt:2:46: "ab" is not a tool name; use server.tool, such as orders.lookup or github.get_*`,
-		"{mode: script, host_tools: {allow: [1]}}":                        "x.prompt:2:46: sandbox.host_tools.allow[0] must be text, not the number 1",
+		"{mode: script, host_tools: {allow: [1]}}":                        "x.prompt:2:46: sandbox.host_tools.allow[0] must be text, not the number 1; put it in quotes: \"1\"",
 		"{mode: script, host_tools: {allow: [app.sandbox_exec]}}":         `x.prompt:2:46: tool "sandbox_exec" cannot be called from a sandbox; remove it`,
 		"{mode: script, host_tools: {allow: [app.execute_task]}}":         `x.prompt:2:46: tool "execute_task" cannot be called from a sandbox; remove it`,
 		"{mode: script, host_tools: {allow: [{tool: a.b, ask: false}]}}":  "x.prompt:2:63: sandbox.host_tools.allow[0].ask must be true or a condition, not false; remove it",

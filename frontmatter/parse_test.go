@@ -159,7 +159,7 @@ func TestParseErrors(t *testing.T) {
 		{"port by name", "---\nsandbox: {mode: code, ports: {web: http}}\n---\n", "sandbox.ports.web must be a whole number"},
 		{"port zero", "---\nsandbox: {mode: code, ports: {web: 0}}\n---\n", "sandbox.ports.web is 0"},
 		{"name of a port", "---\nsandbox: {mode: code, ports: {\"../web\": 80}}\n---\n", "is not the name of a port"},
-		{"list of ports", "---\nsandbox: {mode: code, ports: [8080]}\n---\n", "must be a mapping of names to ports"},
+		{"list of ports", "---\nsandbox: {mode: code, ports: [8080]}\n---\n", "sandbox.ports must be a mapping, not a list"},
 		{"port twice", "---\nsandbox: {mode: code, ports: {web: 80, web: 81}}\n---\n", "web"},
 		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms must be 1 to 3600000, not 3600001"},
 		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is reserved for isolated sandboxes; write session: isolated`},
@@ -249,7 +249,7 @@ sandbox:
 maxTurns: none
 ---
 `))
-	want := `bad.prompt:2:8: model must be text, not the number 5
+	want := `bad.prompt:2:8: model must be text, not the number 5; put it in quotes: "5"
 bad.prompt:4:9: unknown mode "cod"; did you mean "code"?
 bad.prompt:5:3: unknown key "imagee" in sandbox; did you mean "image"?
 bad.prompt:7:11: limits.pids must be 16 to 4194304, not -4

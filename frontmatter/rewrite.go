@@ -3,13 +3,13 @@ package frontmatter
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 
 	goccy "github.com/goccy/go-yaml"
-	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // DefaultMaxTurns bounds the turns of an agent whose file names no maxTurns. Genkit's own bound is 5, which ends most
@@ -66,23 +66,22 @@ func secondBlock(body string) bool {
 }
 
 // movable refuses files that Source could not rewrite.
-func (r *reporter) movable(d *Document) {
+func (r decoder) movable(d *Document) {
 	if secondBlock(d.Body) {
-		r.errs = append(r.errs, &Error{
-			File: d.File, Line: d.BodyLine, Message: "the template begins with a second frontmatter block", Hint: "merge the two",
-		})
+		const message = "the template begins with a second frontmatter block"
+		r.Add(&Error{File: d.File, Line: d.BodyLine, Message: message, Hint: "merge the two"})
 	}
-	if len(r.errs) > 0 {
+	if len(r.Problems) > 0 {
 		return
 	}
 	if d.Sandbox == nil {
 		if _, err := asGenkit(d.parts.yaml()); err != nil {
-			r.fail(d.root, "use simpler YAML", "Genkit cannot read the frontmatter: %v", err)
+			r.Fail(d.root, "use simpler YAML", "Genkit cannot read the frontmatter: %v", err)
 		}
 		return
 	}
 	if _, err := d.header(); err != nil {
-		r.fail(d.root, "use simpler YAML", "the frontmatter cannot be rewritten for Genkit: %v", err)
+		r.Fail(d.root, "use simpler YAML", "the frontmatter cannot be rewritten for Genkit: %v", err)
 	}
 }
 
@@ -100,7 +99,7 @@ func (d *Document) header() (string, error) {
 		return "", err
 	}
 	rest := *d.root
-	rest.Style &^= yaml.FlowStyle
+	rest.Style = 0
 	rest.Content = nil
 	for i := 0; i+1 < len(d.root.Content); i += 2 {
 		if key := d.root.Content[i]; key.Value != "use" && key.Value != "sandbox" {
@@ -109,11 +108,11 @@ func (d *Document) header() (string, error) {
 	}
 	var out bytes.Buffer
 	if len(rest.Content) > 0 {
-		enc := yaml.NewEncoder(&out)
-		enc.SetIndent(2)
-		if err := errors.Join(enc.Encode(&rest), enc.Close()); err != nil {
+		text, err := yamlnode.Encode(&rest)
+		if err != nil {
 			return "", err
 		}
+		out.Write(text)
 	}
 	if d.Meta.MaxTurns == 0 {
 		fmt.Fprintf(&out, "maxTurns: %d\n", DefaultMaxTurns)
@@ -137,8 +136,8 @@ func (d *Document) uses() ([]any, error) {
 	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
 	var entries []any
 	if i := d.key("use"); i >= 0 {
-		n := follow(d.root.Content[i+1])
-		if n.Kind == yaml.SequenceNode {
+		n := yamlnode.Follow(d.root.Content[i+1])
+		if n.Kind == yamlnode.List {
 			plainDates(n)
 			if err := n.Decode(&entries); err != nil {
 				return nil, fmt.Errorf("use: %v", err)
@@ -156,8 +155,8 @@ func (d *Document) uses() ([]any, error) {
 }
 
 // plainDates makes text of what YAML 1.1 calls a timestamp, as Genkit's parser does.
-func plainDates(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
+func plainDates(n *yamlnode.Node) {
+	if yamlnode.Is(n, "!!timestamp") {
 		n.Tag = "!!str"
 	}
 	for _, c := range n.Content {
@@ -195,7 +194,7 @@ func (d *Document) same(rewritten string, uses []any) error {
 	if err := d.root.Decode(&before); err != nil {
 		return err
 	}
-	if err := yaml.Unmarshal([]byte(rewritten), &after); err != nil {
+	if err := yamlnode.Unmarshal([]byte(rewritten), &after); err != nil {
 		return err
 	}
 	want, err := normal(uses)

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/recipe"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -343,7 +344,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 	if value == "" || slices.Contains(known, value) {
 		return
 	}
-	c.Add(field, suggest.Hint(value, known), "unknown %s %q", field, clip(value))
+	c.Add(field, suggest.Hint(value, known), "unknown %s %q", field, sanitize.Clip(value))
 }
 
 func (c *checker) within(field string, value, low, high int64) {
@@ -355,35 +356,35 @@ func (c *checker) within(field string, value, low, high int64) {
 
 func (c *checker) names(s Sandbox) {
 	if strings.ContainsFunc(s.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) || len(s.Image) > 512 {
-		c.Add("image", "", "%q is not an image reference", clip(s.Image))
+		c.Add("image", "", "%q is not an image reference", sanitize.Clip(s.Image))
 	} else if s.Image != "" {
 		if _, err := backend.NormalizeImage(s.Image); err != nil {
 			c.Add("image", "", "%v", err)
 		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
-		c.Add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", clip(s.User))
+		c.Add("user", `use numbers, for example "1000:1000"`, "%q is not a user ID", sanitize.Clip(s.User))
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
 		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits
-			c.Add("user", "", "%s is not a user ID, the largest is %d", clip(id), math.MaxInt32)
+			c.Add("user", "", "%s is not a user ID, the largest is %d", sanitize.Clip(id), math.MaxInt32)
 		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
-		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", clip(s.Session))
+		c.Add("session", "use at most 63 letters, digits, '.', '_', or '-'", "%q is not a session name", sanitize.Clip(s.Session))
 	}
 	if isolated.Is(s.Session) {
-		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", clip(s.Session))
+		c.Add("session", "write session: isolated, or another name", "%q is reserved for isolated sandboxes", sanitize.Clip(s.Session))
 	}
 }
 
 func (c *checker) env(env map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if !envPattern.MatchString(name) {
-			c.Add("env."+name, "", "%q is not the name of an environment variable", clip(name))
+			c.Add("env."+name, "", "%q is not the name of an environment variable", sanitize.Clip(name))
 		}
 		if strings.ContainsRune(env[name], 0) {
-			c.Add("env."+name, "", "the value of %q contains a NUL byte", clip(name))
+			c.Add("env."+name, "", "the value of %q contains a NUL byte", sanitize.Clip(name))
 		}
 	}
 }
@@ -409,7 +410,7 @@ func (c *checker) network(s Sandbox) {
 func (c *checker) caches(s Sandbox) {
 	for i, name := range s.Cache {
 		if !cachePattern.MatchString(name) {
-			c.Add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", clip(name))
+			c.Add(fmt.Sprintf("cache[%d]", i), "for example pip, npm, or go; run `workcell cache ls` to list caches", "%q is not the name of a cache", sanitize.Clip(name))
 		}
 	}
 	if len(s.Cache) > maxCaches {
@@ -427,10 +428,10 @@ func (c *checker) outputs(s Sandbox) {
 func (c *checker) ports(s Sandbox) {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		if !portPattern.MatchString(name) {
-			c.Add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", clip(name))
+			c.Add("ports."+name, "use at most 32 lower case letters, digits, or '-'", "%q is not the name of a port", sanitize.Clip(name))
 		}
 		if n := s.Ports[name]; n < 1 || n > math.MaxUint16 {
-			c.Add("ports."+name, "", "ports.%s must be 1 to %d, not %d", clip(name), math.MaxUint16, n)
+			c.Add("ports."+name, "", "ports.%s must be 1 to %d, not %d", sanitize.Clip(name), math.MaxUint16, n)
 		}
 	}
 	if len(s.Ports) > maxPorts {

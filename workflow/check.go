@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // check validates what needs all steps to be known: where steps lead to, and what expressions read.
@@ -14,7 +15,7 @@ func (l *loader) check(wf *Workflow) {
 	}
 	for _, s := range l.steps {
 		if s.typ == TypeFail && s.onError.kind != targetNone {
-			l.fail(s.onError.at, "remove it", "step %s has type fail and cannot have on_error", s.id)
+			l.Fail(s.onError.at, "remove it", "step %s has type fail and cannot have on_error", s.id)
 		}
 		for _, t := range s.targets() {
 			l.checkTarget(s, t)
@@ -33,10 +34,10 @@ func (l *loader) checkTarget(s *step, t target) {
 		return
 	}
 	if other := l.byID[t.id]; other != nil {
-		l.fail(t.at, fmt.Sprintf("next can only be a step of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
+		l.Fail(t.at, fmt.Sprintf("next can only be a step of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
 		return
 	}
-	l.fail(t.at, nearHint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
+	l.Fail(t.at, suggest.Hint(t.id, sortedKeys(s.seq.index)), "step %s leads to unknown step %q", s.id, t.id)
 }
 
 // checkPaths checks what an expression reads.
@@ -77,7 +78,7 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 			l.failAt(p.Places[0], "use the output of the enclosing step", "step %q cannot be used here, because it is part of %s", id, other.seq.scope)
 			return
 		}
-		l.failAt(p.Places[0], nearHint(id, sortedKeys(visible)), "unknown step %q", clip(id))
+		l.failAt(p.Places[0], suggest.Hint(id, sortedKeys(visible)), "unknown step %q", clip(id))
 		return
 	}
 	fields := []string{"status", "output", "error", "attempts", "visits"}
@@ -110,6 +111,6 @@ func (l *loader) checkKey(p expr.Path, i int, known []string, format string) boo
 	if i >= len(p.Keys) || slices.Contains(known, p.Keys[i]) {
 		return true
 	}
-	l.failAt(p.Places[i], nearHint(p.Keys[i], known), format, clip(p.Keys[i]))
+	l.failAt(p.Places[i], suggest.Hint(p.Keys[i], known), format, clip(p.Keys[i]))
 	return false
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -30,7 +28,7 @@ func (l *loader) note(progs ...*expr.Program) {
 }
 
 // value compiles a tree of data with expressions in its strings.
-func (l *loader) value(n *yaml.Node) *expr.Value {
+func (l *loader) value(n *yamlnode.Node) *expr.Value {
 	v := l.env.Tree(n, l.failExpr)
 	l.note(v.Programs()...)
 	return v
@@ -46,8 +44,8 @@ func (o *object) optional(key string) *expr.Value {
 
 // optionalText is optional for a scalar that ends up as text: a path, a line of input.
 func (o *object) optionalText(key string) *expr.Value {
-	if n := o.at[key]; n != nil && n.Kind != yaml.ScalarNode {
-		o.fail(n, "", "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
+	if n := o.at[key]; n != nil && n.Kind != yamlnode.Scalar {
+		o.Fail(n, "", "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
 		return nil
 	}
 	return o.optional(key)
@@ -55,9 +53,9 @@ func (o *object) optionalText(key string) *expr.Value {
 
 // expression compiles a scalar that is one expression, or a condition. "${ … }" around it is allowed, because everywhere
 // else it is needed.
-func (l *loader) expression(n *yaml.Node, what string, condition bool) *expr.Program {
-	if n.Kind != yaml.ScalarNode || yamlnode.IsNull(n) {
-		l.fail(n, "", "%s must be an expression, not %s", what, yamlnode.Kind(n))
+func (l *loader) expression(n *yamlnode.Node, what string, condition bool) *expr.Program {
+	if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
+		l.Fail(n, "", "%s must be an expression, not %s", what, yamlnode.Kind(n))
 		return nil
 	}
 	src, offset := n.Value, 0
@@ -82,15 +80,15 @@ func (l *loader) expression(n *yaml.Node, what string, condition bool) *expr.Pro
 }
 
 // assignments compiles a mapping of names to values.
-func (l *loader) assignments(n *yaml.Node, what string) []assignment {
-	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "%s must be a mapping of names to values, not %s", what, yamlnode.Kind(n))
+func (l *loader) assignments(n *yamlnode.Node, what string) []assignment {
+	if n.Kind != yamlnode.Mapping {
+		l.Fail(n, "", "%s must be a mapping of names to values, not %s", what, yamlnode.Kind(n))
 		return nil
 	}
 	var out []assignment
 	for key, value := range yamlnode.Pairs(n) {
 		if !expr.IsIdent(key.Value) {
-			l.fail(key, "use letters, digits, and '_'", "%q in %s is not a valid name", clip(key.Value), what)
+			l.Fail(key, "use letters, digits, and '_'", "%q in %s is not a valid name", clip(key.Value), what)
 			continue
 		}
 		l.varsAt[key.Value] = true

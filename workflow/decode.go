@@ -5,25 +5,18 @@ import (
 	"fmt"
 	"iter"
 	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // loader turns one file into a Workflow and collects what is wrong with it.
 type loader struct {
-	*yamlnode.Source
+	*yamlnode.Decoder
 	place
-	errs  frontmatter.Errors
 	known func(agent string) (*frontmatter.Document, error)
 
 	steps     []*step          // all steps, in order of the file
@@ -35,34 +28,14 @@ type loader struct {
 	envs      map[string]*expr.Env // of for_each, by the names they add; making one takes milliseconds
 }
 
-func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {
-	l.report(&frontmatter.Error{File: l.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint})
-}
-
-// failAt reports a problem at a place inside a scalar.
-func (l *loader) failAt(at expr.Place, hint, format string, args ...any) {
-	line, column := l.Place(at.Node, at.Offset)
-	l.report(&frontmatter.Error{File: l.File, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
-}
-
-// report adds a problem, as long as there are not too many.
-func (l *loader) report(e *frontmatter.Error) {
-	switch {
-	case len(l.errs) < maxProblems:
-		l.errs = append(l.errs, e)
-	case len(l.errs) == maxProblems:
-		l.errs = append(l.errs, &frontmatter.Error{File: l.File, Message: "more problems; only the first are listed"})
-	}
-}
-
 // hyphenated matches what reads as a subtraction and was meant as a step's id.
 var hyphenated = regexp.MustCompile(`steps\.([A-Za-z_]\w*(?:-\w+)+)`)
 
 // failExpr reports an error of package expr in the scalar n, at the place inside it that the error names.
-func (l *loader) failExpr(n *yaml.Node, err error) {
+func (l *loader) failExpr(n *yamlnode.Node, err error) {
 	var e *expr.Error
 	if !errors.As(err, &e) || e.Node == nil {
-		l.fail(n, "", "%v", err)
+		l.Fail(n, "", "%v", err)
 		return
 	}
 	hint := ""
@@ -72,53 +45,29 @@ func (l *loader) failExpr(n *yaml.Node, err error) {
 	l.failAt(e.Place, hint, "%s", e.Msg)
 }
 
+// failAt reports a problem at a place inside a scalar.
+func (l *loader) failAt(at expr.Place, hint, format string, args ...any) {
+	l.FailInside(at.Node, at.Offset, hint, format, args...)
+}
+
 // object is a mapping whose keys are known to be legal.
 type object struct {
 	*loader
-	node *yaml.Node
+	node *yamlnode.Node
 	what string // "the workflow", "step fix", for messages
-	at   map[string]*yaml.Node
+	at   map[string]*yamlnode.Node
 }
 
 // object checks that n is a mapping without unknown keys; the second result is false when it is no mapping.
-func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bool) {
-	o := &object{loader: l, node: n, what: what, at: map[string]*yaml.Node{}}
-	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "%s must be a mapping, not %s", what, yamlnode.Kind(n))
-		return o, false
-	}
-	for key, value := range yamlnode.Pairs(n) {
-		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
-			continue // reported by yamlnode.Check
-		}
-		if !slices.Contains(known, key.Value) {
-			l.fail(key, nearHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
-			continue
-		}
-		if yamlnode.IsNull(value) {
-			l.fail(key, "set a value or remove the key", "%s of %s is empty", key.Value, what)
-			continue
-		}
-		o.at[key.Value] = value
-	}
-	return o, true
-}
-
-// nearHint names the word that was probably meant, or all there are.
-func nearHint(word string, known []string) string {
-	if near, ok := suggest.Closest(word, known); ok {
-		return fmt.Sprintf("did you mean %q?", near)
-	}
-	if len(known) == 0 || len(known) > 20 {
-		return ""
-	}
-	return "available: " + strings.Join(known, ", ")
+func (l *loader) object(n *yamlnode.Node, what string, known ...string) (*object, bool) {
+	at, ok := l.Fields(n, what, known...)
+	return &object{l, n, what, at}, ok
 }
 
 func (o *object) has(key string) bool { return o.at[key] != nil }
 
 // where returns the node of a key's value, or of the whole object when there is none.
-func (o *object) where(key string) *yaml.Node {
+func (o *object) where(key string) *yamlnode.Node {
 	if n := o.at[key]; n != nil {
 		return n
 	}
@@ -128,25 +77,21 @@ func (o *object) where(key string) *yaml.Node {
 // require reports a missing key.
 func (o *object) require(key, hint string) bool {
 	if !o.has(key) {
-		o.fail(o.node, hint, "%s has no %s", o.what, key)
+		o.Fail(o.node, hint, "%s has no %s", o.what, key)
 	}
 	return o.has(key)
 }
 
-// text returns a key's text; "" when it is absent or no text.
-func (o *object) text(key string) string {
+// get decodes a key's value. It returns false when it is absent or wrong.
+func (o *object) get(key string, to any) bool {
 	n := o.at[key]
-	if n == nil {
-		return ""
-	}
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		o.fail(n, quoteHint(n), "%s of %s must be text, not %s", key, o.what, yamlnode.Kind(n))
-		return ""
-	}
-	if n.Value == "" {
-		o.fail(n, "set a value or remove the key", "%s of %s is empty", key, o.what)
-	}
-	return n.Value
+	return n != nil && o.Decode(n, key+" of "+o.what, to)
+}
+
+// text returns a key's text; "" when it is absent or no text.
+func (o *object) text(key string) (s string) {
+	o.get(key, &s)
+	return s
 }
 
 // word returns a key's text when it follows the rules for ids.
@@ -157,92 +102,45 @@ func (o *object) word(key string) string {
 	}
 	s := o.text(key)
 	if s != "" && !isID(s) {
-		o.fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
+		o.Fail(n, "use at most 64 letters, digits, '_', or '-', starting with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
 		return ""
 	}
 	return s
 }
 
-func (o *object) integer(key string, low, high int) int {
-	n := o.at[key]
-	if n == nil {
-		return 0
-	}
-	v, err := strconv.Atoi(n.Value)
-	switch {
-	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
-		o.fail(n, "", "%s of %s must be a whole number, not %s", key, o.what, yamlnode.Kind(n))
-		return 0
-	case err != nil || v < low || v > high:
-		o.fail(n, "", "%s of %s must be %d to %d, not %s", key, o.what, low, high, clip(n.Value))
+func (o *object) integer(key string, low, high int) (v int) {
+	if o.get(key, &v) && (v < low || v > high) {
+		o.Fail(o.at[key], "", "%s of %s must be %d to %d, not %d", key, o.what, low, high, v)
 		return 0
 	}
 	return v
 }
 
-func (o *object) boolean(key string) bool {
-	n := o.at[key]
-	if n == nil {
-		return false
-	}
-	var v bool
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&v) != nil {
-		o.fail(n, "", "%s of %s must be true or false, not %s", key, o.what, yamlnode.Kind(n))
-	}
+func (o *object) boolean(key string) (v bool) {
+	o.get(key, &v)
 	return v
 }
 
 // duration reads "90s", "30m", "1h30m"; zero only when zero is allowed.
-func (o *object) duration(key string, low, high time.Duration) time.Duration {
-	n := o.at[key]
-	if n == nil {
-		return 0
-	}
-	d, hint, ok := yamlnode.Duration(n)
-	switch {
-	case n.Kind != yaml.ScalarNode:
-		o.fail(n, hint, "%s of %s must be a duration, not %s", key, o.what, yamlnode.Kind(n))
-		return 0
-	case !ok:
-		o.fail(n, hint, "%s of %s: %q is not a duration", key, o.what, clip(n.Value))
-		return 0
-	case d < low || d > high:
-		o.fail(n, "", "%s of %s must be %s to %s, not %s", key, o.what, low, high, d)
+func (o *object) duration(key string, low, high time.Duration) (d time.Duration) {
+	if o.get(key, &d) && (d < low || d > high) {
+		o.Fail(o.at[key], "", "%s of %s must be %s to %s, not %s", key, o.what, low, high, d)
 		return 0
 	}
 	return d
 }
 
 // items returns the entries of a list.
-func (o *object) items(key string, most int) []*yaml.Node {
-	n := o.at[key]
-	if n == nil {
+func (o *object) items(key string, most int) (list []*yamlnode.Node) {
+	switch {
+	case !o.get(key, &list):
+	case len(list) == 0:
+		o.Fail(o.at[key], "", "%s of %s is empty", key, o.what)
+	case len(list) > most:
+		o.Fail(o.at[key], "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(list), most)
 		return nil
 	}
-	if n.Kind != yaml.SequenceNode {
-		o.fail(n, "", "%s of %s must be a list, not %s", key, o.what, yamlnode.Kind(n))
-		return nil
-	}
-	if len(n.Content) == 0 {
-		o.fail(n, "", "%s of %s is empty", key, o.what)
-	}
-	if len(n.Content) > most {
-		o.fail(n, "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(n.Content), most)
-		return nil
-	}
-	out := make([]*yaml.Node, len(n.Content))
-	for i, c := range n.Content {
-		out[i] = yamlnode.Follow(c)
-	}
-	return out
-}
-
-// quoteHint helps where YAML took text for a number or a boolean.
-func quoteHint(n *yaml.Node) string {
-	if n.Kind == yaml.ScalarNode && !yamlnode.IsNull(n) && len(n.Value) < 40 {
-		return fmt.Sprintf("put it in quotes: %q", n.Value)
-	}
-	return ""
+	return list
 }
 
 // objects iterates over the mappings of a list.

@@ -61,7 +61,7 @@ func (l *loader) checkFlow(seq *sequence) {
 	reachable := reach(edgesOf(seq), seq.start)
 	for i, s := range seq.steps {
 		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // else its id is what is wrong
-			l.fail(s.node, "add a next that leads to it, or remove it", "step %s can never be reached", s.id)
+			l.Fail(s.node, "add a next that leads to it, or remove it", "step %s can never be reached", s.id)
 		}
 	}
 }

@@ -5,10 +5,9 @@ import (
 	"encoding/hex"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -16,7 +15,6 @@ import (
 // Bounds of a workflow file. A file beyond them is refused.
 const (
 	maxFileBytes = 1 << 20
-	maxProblems  = 50
 )
 
 // LoadOptions configure Load.
@@ -55,47 +53,31 @@ func Check(path string, opts *LoadOptions) (*Workflow, error) {
 	return parse(path, src, opts)
 }
 
-// fileFormat is what a workflow's file has to keep to.
-func fileFormat() yamlnode.Format {
-	return yamlnode.Format{Name: "the file", Single: "give each workflow its own file", FirstLine: 1, MaxDepth: 64, MaxValues: 50_000}
-}
-
 func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
-	var root *yaml.Node
-	txt, problem := yamlnode.Text(src, maxFileBytes)
-	if problem == nil {
-		root, problem = fileFormat().Parse(txt)
-	}
-	if problem == nil && root == nil {
-		problem = &frontmatter.Error{Line: 1, Message: "the file is empty", Hint: "a workflow requires id and steps"}
-	}
-	if problem != nil {
-		problem.File = name
-		return nil, frontmatter.Errors{problem}
-	}
+	d, root := yamlnode.Format{
+		Name: "the file", Single: "give each workflow its own file", Empty: "a workflow requires id and steps", MaxBytes: maxFileBytes,
+		MaxDepth: 64, MaxValues: 50_000,
+	}.Read(name, src)
+	d.Of, d.Zero = true, true
 	l := &loader{
-		Source: yamlnode.NewSource(name, txt),
-		known:  func(string) (*frontmatter.Document, error) { return nil, nil },
-		byID:   map[string]*step{},
-		varsAt: map[string]bool{},
-		envs:   map[string]*expr.Env{},
+		Decoder: d,
+		known:   func(string) (*frontmatter.Document, error) { return nil, nil },
+		byID:    map[string]*step{},
+		varsAt:  map[string]bool{},
+		envs:    map[string]*expr.Env{},
 	}
 	if opts != nil && opts.Agents != nil {
 		l.known = opts.Agents
 	}
 	var wf *Workflow
-	if fileFormat().Check(root, l.fail) {
+	if root != nil {
 		wf = l.workflow(root)
 	}
 	if wf != nil {
 		sum := sha256.Sum256(src)
 		wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
 	}
-	if len(l.errs) > 0 {
-		l.errs.Sort(name)
-		return wf, l.errs
-	}
-	return wf, nil
+	return wf, l.Err()
 }
 
 // environment returns the variables that every expression sees.
@@ -104,14 +86,14 @@ func environment() (*expr.Env, error) {
 		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
 }
 
-func (l *loader) workflow(root *yaml.Node) *Workflow {
+func (l *loader) workflow(root *yamlnode.Node) *Workflow {
 	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "checkpoints", "outputs", "start", "steps")
 	if !ok {
 		return nil
 	}
 	var err error
 	if l.env, err = environment(); err != nil {
-		l.fail(root, "", "%v", err)
+		l.Fail(root, "", "%v", err)
 		return nil
 	}
 	o.require("id", "give it a name, for example id: review-and-fix")
@@ -155,18 +137,17 @@ func (l *loader) start(o *object, seq *sequence) int {
 	id := o.word("start")
 	i, ok := seq.index[id]
 	if !ok && id != "" {
-		l.fail(o.at["start"], nearHint(id, sortedKeys(seq.index)), "start: unknown step %q", id)
+		l.Fail(o.at["start"], suggest.Hint(id, sortedKeys(seq.index)), "start: unknown step %q", id)
 	}
 	return i
 }
 
 // sandbox reads what the run's sandboxes are like.
-func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
-	s, problems := frontmatter.DecodeRun(l.File, n, "retention", "workspace")
+func (l *loader) sandbox(n *yamlnode.Node, wf *Workflow) {
+	s, problems := frontmatter.DecodeRun(l.File, n)
 	for _, p := range problems {
-		l.report(p)
+		l.Add(p)
 	}
-	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
 	wf.base = wish.Request(s.Sandbox)
 	switch { // without either agents bring their own
 	case s.Image != "":
@@ -174,7 +155,12 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 	case s.Runtime != "":
 		wish.DefaultImage(&wf.base, s.Runtime)
 	}
-	wf.base.Retention = o.duration("retention", 0, maxTimeout)
-	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond
+	if s.Retention != nil {
+		wf.base.Retention = time.Duration(*s.Retention)
+	}
+	if d := wf.base.Retention; d < 0 || d > maxTimeout {
+		l.Fail(s.At["sandbox.retention"], "", "sandbox.retention must be 0s to %s, not %s", maxTimeout, d)
+	}
+	wf.workspace, wf.yield = s.Workspace, time.Duration(s.YieldMS)*time.Millisecond
 	wf.asRoot, wf.sandboxAt = s.AsRoot(), s.At
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/outputs"
@@ -60,13 +58,13 @@ type Workflow struct {
 	Timeout     time.Duration
 
 	src       *yamlnode.Source
-	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
-	yield     time.Duration         // yield_ms of agents that set none; zero is theirs
-	workspace string                // directory of the host to begin with, as the file has it
-	asRoot    bool                  // the file asks for sandboxes that run as root
-	sandboxAt map[string]*yaml.Node // where the file has them
-	outputs   outputs.Globs         // what is brought home
-	outputsAt []*yaml.Node          // each where the file has it
+	base      session.Request           // what the run's sandboxes are like where nothing else is asked for
+	yield     time.Duration             // yield_ms of agents that set none; zero is theirs
+	workspace string                    // directory of the host to begin with, as the file has it
+	asRoot    bool                      // the file asks for sandboxes that run as root
+	sandboxAt map[string]*yamlnode.Node // where the file has them, by path
+	outputs   outputs.Globs             // what is brought home
+	outputsAt []*yamlnode.Node          // each where the file has it
 	input     *schema
 	vars      []assignment
 	agent     *frontmatter.Document // of ForAgent; nil for a file of steps
@@ -100,7 +98,7 @@ func (q *sequence) visible() map[string]*step {
 type step struct {
 	id        string
 	typ       Type
-	node      *yaml.Node
+	node      *yamlnode.Node
 	seq       *sequence
 	index     int           // in seq
 	cond      *expr.Program // nil when there is none
@@ -140,7 +138,7 @@ type sandboxRef struct {
 type target struct {
 	kind targetKind
 	id   string
-	at   *yaml.Node
+	at   *yamlnode.Node
 }
 
 type targetKind int

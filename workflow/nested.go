@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
@@ -14,13 +12,13 @@ func (o *object) switchBody(*step) body {
 	b := &switchBody{}
 	switch {
 	case o.has("cases") && (o.has("transitions") || o.has("expression")):
-		o.fail(o.at["cases"], "use one of the two forms", "%s mixes cases with expression and transitions", o.what)
+		o.Fail(o.at["cases"], "use one of the two forms", "%s mixes cases with expression and transitions", o.what)
 	case o.has("cases"):
 		o.cases(b)
 	case o.has("expression") || o.has("transitions"):
 		o.transitions(b)
 	default:
-		o.fail(o.node, "for example cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
+		o.Fail(o.node, "for example cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
 	}
 	b.fallback = o.target("default")
 	return b
@@ -52,12 +50,12 @@ func (o *object) transitions(b *switchBody) {
 			at := c.at["condition"]
 			sc.text = at.Value // true, 3 and "true", "3" are the same here
 			switch first, double := seen[sc.text]; {
-			case at.Kind != yaml.ScalarNode:
-				o.fail(at, "", "condition of %s must be text, not %s", c.what, yamlnode.Kind(at))
+			case at.Kind != yamlnode.Scalar:
+				o.Fail(at, "", "condition of %s must be text, not %s", c.what, yamlnode.Kind(at))
 			case double:
-				o.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: duplicate condition %q", o.what, clip(sc.text))
+				o.Fail(at, fmt.Sprintf("the first is on line %d", first), "%s: duplicate condition %q", o.what, clip(sc.text))
 			case isBool && sc.text != "true" && sc.text != "false":
-				o.fail(at, `the expression is "true" or "false"`, "%s: the condition %q can never match", o.what, clip(sc.text))
+				o.Fail(at, `the expression is "true" or "false"`, "%s: the condition %q can never match", o.what, clip(sc.text))
 				fallthrough
 			default:
 				seen[sc.text] = at.Line
@@ -70,7 +68,7 @@ func (o *object) transitions(b *switchBody) {
 	}
 	for _, want := range []string{"true", "false"} { // a boolean must have a way for both
 		if _, ok := seen[want]; !ok && isBool && !o.has("default") && len(seen) > 0 {
-			o.fail(o.at["expression"], "add it, or a default", "%s has no transition for %q", o.what, want)
+			o.Fail(o.at["expression"], "add it, or a default", "%s has no transition for %q", o.what, want)
 		}
 	}
 }
@@ -93,7 +91,7 @@ func (o *object) parallelBody(s *step) body {
 		if bo.require("id", "set the key of the branch's output") {
 			br.id = bo.word("id")
 			if first, double := seen[br.id]; double {
-				o.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has duplicate branch %q", o.what, br.id)
+				o.Fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has duplicate branch %q", o.what, br.id)
 			}
 			seen[br.id] = bo.at["id"].Line
 		}
@@ -111,7 +109,7 @@ func (o *object) forEachBody(s *step) body {
 	}
 	b.as, b.indexAs = o.loopVar("as", "item"), o.loopVar("index_as", "index")
 	if b.as == b.indexAs {
-		o.fail(o.where("as"), "", "%s: item and index have the same name", o.what)
+		o.Fail(o.where("as"), "", "%s: item and index have the same name", o.what)
 	}
 	o.require("steps", "add the steps to run for each item")
 	br := branch{}
@@ -124,7 +122,7 @@ func (o *object) forEachBody(s *step) body {
 		o.loader.place = outer
 		b.wait = true // of attempts some may fail
 		if !b.fork {
-			o.fail(n, "add fork: true", "keep of %s requires forks, because it chooses one of them", o.what)
+			o.Fail(n, "add fork: true", "keep of %s requires forks, because it chooses one of them", o.what)
 		}
 	}
 	b.branches = []branch{br}
@@ -139,7 +137,7 @@ func (o *object) inside(as, indexAs string) *expr.Env {
 	}
 	inside, err := o.env.With(expr.Var{Name: as}, expr.Var{Name: indexAs})
 	if err != nil {
-		o.fail(o.node, "", "%v", err)
+		o.Fail(o.node, "", "%v", err)
 		return o.env
 	}
 	o.envs[key] = inside
@@ -154,7 +152,7 @@ func (o *object) loopVar(key, fallback string) string {
 		return fallback
 	}
 	if !expr.IsIdent(name) || o.env.Has(name) {
-		o.fail(o.at[key], "", "%s %q of %s is invalid or already in use", key, clip(name), o.what)
+		o.Fail(o.at[key], "", "%s %q of %s is invalid or already in use", key, clip(name), o.what)
 		return fallback
 	}
 	return name
@@ -163,9 +161,9 @@ func (o *object) loopVar(key, fallback string) string {
 // list reads a list, or an expression that stands alone and returns one.
 func (o *object) list(key string) *expr.Value {
 	n := o.at[key]
-	if n.Kind == yaml.SequenceNode {
+	if n.Kind == yamlnode.List {
 		if len(n.Content) > maxItems {
-			o.fail(n, "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(n.Content), maxItems)
+			o.Fail(n, "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(n.Content), maxItems)
 			return nil
 		}
 		return o.value(n)
@@ -175,7 +173,7 @@ func (o *object) list(key string) *expr.Value {
 		return nil
 	}
 	if k := p.Kind(); k != expr.KindAny && k != expr.KindList {
-		o.fail(n, "", "%s of %s must be a list, not %s", key, o.what, k)
+		o.Fail(n, "", "%s of %s must be a list, not %s", key, o.what, k)
 	}
 	return expr.Of(p)
 }

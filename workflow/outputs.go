@@ -7,11 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/runfiles"
-	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
@@ -21,19 +18,15 @@ func (o *object) outputs(wf *Workflow) {
 	if !o.has("outputs") {
 		return
 	}
-	for i, n := range o.items("outputs", maxItems) {
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			o.fail(n, quoteHint(n), "outputs[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
-			return
-		}
-		wf.outputs, wf.outputsAt = append(wf.outputs, n.Value), append(wf.outputsAt, n)
+	if wf.outputsAt = o.items("outputs", maxItems); wf.outputsAt == nil || !o.get("outputs", (*[]string)(&wf.outputs)) {
+		return
 	}
 	for _, p := range wf.outputs.Problems() {
 		at, i := o.at["outputs"], 0
 		if _, err := fmt.Sscanf(p.Field, "outputs[%d]", &i); err == nil {
 			at = wf.outputsAt[i]
 		}
-		o.fail(at, p.Hint, "%s", p.Message)
+		o.Fail(at, p.Hint, "%s", p.Message)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -19,33 +18,33 @@ type schema struct {
 	resolved *jsonschema.Resolved
 }
 
-func (l *loader) schema(n *yaml.Node) *schema {
-	if n.Kind != yaml.MappingNode {
-		l.fail(n, "for example input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, not %s", yamlnode.Kind(n))
+func (l *loader) schema(n *yamlnode.Node) *schema {
+	if n.Kind != yamlnode.Mapping {
+		l.Fail(n, "for example input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, not %s", yamlnode.Kind(n))
 		return nil
 	}
 	raw, _ := expr.Data(n, l.failExpr).(map[string]any)
 	if t, ok := raw["type"]; ok && t != "object" {
-		l.fail(n, "a run's input maps names to values", "input must have type object, it has %s", clip(expr.Text(t)))
+		l.Fail(n, "a run's input maps names to values", "input must have type object, it has %s", clip(expr.Text(t)))
 		return nil
 	}
 	if err := yamlnode.CheckReferences(raw); err != nil {
-		l.fail(n, "", "input: %v", err)
+		l.Fail(n, "", "input: %v", err)
 		return nil
 	}
 	data, err := json.Marshal(raw)
 	if err != nil {
-		l.fail(n, "", "input: %v", err)
+		l.Fail(n, "", "input: %v", err)
 		return nil
 	}
 	var s jsonschema.Schema
 	if err := json.Unmarshal(data, &s); err != nil {
-		l.fail(n, "", "input is not a valid JSON Schema: %v", err)
+		l.Fail(n, "", "input is not a valid JSON Schema: %v", err)
 		return nil
 	}
 	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	if err != nil {
-		l.fail(n, "", "input is not a valid JSON Schema: %v", err)
+		l.Fail(n, "", "input is not a valid JSON Schema: %v", err)
 		return nil
 	}
 	return &schema{raw: raw, resolved: resolved}

@@ -26,7 +26,7 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 		for i, b := range list {
 			for _, a := range list[:i] {
 				if fields := conflict(*a.file.Sandbox, *b.file.Sandbox, wf.base); len(fields) > 0 {
-					l.fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: %s, %s",
+					l.Fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: %s, %s",
 						sandboxPlace(a.file), sandboxPlace(b.file)),
 						"agents %s and %s share the %s but request different %s", a.agent, b.agent, sandbox, strings.Join(fields, ", "))
 					break

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -61,12 +60,12 @@ func (l *loader) fill(seq *sequence, o *object) {
 		depth++
 	}
 	if depth > maxNesting {
-		l.fail(o.where("steps"), "", "steps are nested more than %d levels deep", maxNesting)
+		l.Fail(o.where("steps"), "", "steps are nested more than %d levels deep", maxNesting)
 		return
 	}
 	for _, n := range o.items("steps", maxSteps) {
 		if len(l.steps) >= maxSteps {
-			l.fail(n, "", "the file has more than %d steps", maxSteps)
+			l.Fail(n, "", "the file has more than %d steps", maxSteps)
 			return
 		}
 		s := l.step(n)
@@ -81,7 +80,7 @@ func (l *loader) fill(seq *sequence, o *object) {
 	}
 }
 
-func (l *loader) step(n *yaml.Node) *step {
+func (l *loader) step(n *yamlnode.Node) *step {
 	what := "the step"
 	if id := scalarAt(n, "id"); id != "" {
 		what = "step " + clip(id)
@@ -110,9 +109,9 @@ func (l *loader) step(n *yaml.Node) *step {
 }
 
 // scalarAt reads a key before the mapping is checked.
-func scalarAt(n *yaml.Node, name string) string {
+func scalarAt(n *yamlnode.Node, name string) string {
 	for key, v := range yamlnode.Pairs(n) {
-		if key.Value == name && v.Kind == yaml.ScalarNode {
+		if key.Value == name && v.Kind == yamlnode.Scalar {
 			return v.Value
 		}
 	}
@@ -121,7 +120,7 @@ func scalarAt(n *yaml.Node, name string) string {
 
 // tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
 // tolerated so that it is not reported twice. Without own keys everything is tolerated: the type is the mistake.
-func (l *loader) tolerated(n *yaml.Node, own []string, what string) []string {
+func (l *loader) tolerated(n *yamlnode.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
 	for _, other := range stepTypes() {
 		if own == nil {
@@ -130,7 +129,7 @@ func (l *loader) tolerated(n *yaml.Node, own []string, what string) []string {
 		}
 		for key := range yamlnode.Pairs(n) {
 			if slices.Contains(other.keys, key.Value) && !slices.Contains(keys, key.Value) {
-				l.fail(key, fmt.Sprintf("%s belongs to steps of type %s", key.Value, other.name), "unknown key %q in %s", key.Value, what)
+				l.Fail(key, fmt.Sprintf("%s belongs to steps of type %s", key.Value, other.name), "unknown key %q in %s", key.Value, what)
 				keys = append(keys, key.Value)
 			}
 		}
@@ -141,11 +140,11 @@ func (l *loader) tolerated(n *yaml.Node, own []string, what string) []string {
 func (l *loader) unknownType(o *object) {
 	known := names(stepTypes(), func(t stepType) string { return string(t.name) })
 	if !o.has("type") {
-		l.fail(o.node, "use one of "+strings.Join(known, ", "), "%s has no type", o.what)
+		l.Fail(o.node, "use one of "+strings.Join(known, ", "), "%s has no type", o.what)
 		return
 	}
 	typ := o.at["type"]
-	l.fail(typ, nearHint(typ.Value, known), "unknown type %q of %s", clip(typ.Value), o.what)
+	l.Fail(typ, suggest.Hint(typ.Value, known), "unknown type %q of %s", clip(typ.Value), o.what)
 }
 
 func (l *loader) register(o *object, s *step) {
@@ -153,10 +152,10 @@ func (l *loader) register(o *object, s *step) {
 		return
 	}
 	if s.id == "continue" {
-		l.fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
+		l.Fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
 	}
 	if first := l.byID[s.id]; first != nil {
-		l.fail(o.at["id"], fmt.Sprintf("the first is on line %d", first.node.Line), "duplicate step ID %q", s.id)
+		l.Fail(o.at["id"], fmt.Sprintf("the first is on line %d", first.node.Line), "duplicate step ID %q", s.id)
 		return
 	}
 	l.byID[s.id] = s
@@ -181,9 +180,9 @@ func (l *loader) common(o *object, s *step) {
 	if n := o.at["next"]; n != nil {
 		switch s.typ {
 		case TypeSwitch:
-			l.fail(n, "use default to set the next step if nothing matches", "%s is a switch and cannot have next", o.what)
+			l.Fail(n, "use default to set the next step if nothing matches", "%s is a switch and cannot have next", o.what)
 		case TypeEnd, TypeFail:
-			l.fail(n, "remove it", "%s has type %s and cannot have next", o.what, s.typ)
+			l.Fail(n, "remove it", "%s has type %s and cannot have next", o.what, s.typ)
 		}
 	}
 	s.sandbox = o.sandboxRef()
@@ -198,7 +197,7 @@ func (o *object) sandboxRef() sandboxRef {
 	return sandboxRef{name: name}
 }
 
-func (l *loader) retry(n *yaml.Node, what string, r *retry) {
+func (l *loader) retry(n *yamlnode.Node, what string, r *retry) {
 	o, ok := l.object(n, "retry of "+what, "max_attempts", "backoff")
 	if !ok {
 		return
@@ -225,11 +224,11 @@ func (o *object) agentBody(*step) body {
 	if o.require("agent", "use the name of the agent's file without .prompt") && b.agent != "" {
 		var err error
 		if b.file, err = o.known(b.agent); err != nil {
-			o.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
+			o.Fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
 		}
 	}
-	if n := o.at["input"]; n != nil && n.Kind != yaml.MappingNode {
-		o.fail(n, `for example input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
+	if n := o.at["input"]; n != nil && n.Kind != yamlnode.Mapping {
+		o.Fail(n, `for example input: {path: "${ input.repo }"}`, "input of %s must be a mapping, not %s", o.what, yamlnode.Kind(n))
 		return b
 	}
 	b.input = o.optional("input")
@@ -255,54 +254,56 @@ func (o *object) execBody(*step) body {
 	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure")}
 	switch {
 	case o.has("command") && o.has("cmd"):
-		o.fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell", "%s has both command and cmd", o.what)
+		o.Fail(o.at["cmd"], "use command for one line of /bin/sh, or cmd for a list without a shell", "%s has both command and cmd", o.what)
 	case o.has("command"):
 		b.command, b.vars = o.shellCommand()
 	case o.has("cmd"):
 		for i, n := range o.items("cmd", 10_000) {
-			if n.Kind != yaml.ScalarNode || yamlnode.IsNull(n) {
-				o.fail(n, "", "cmd[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
+			if n.Kind != yamlnode.Scalar || yamlnode.IsNull(n) {
+				o.Fail(n, "", "cmd[%d] of %s must be text, not %s", i, o.what, yamlnode.Kind(n))
 				continue
 			}
 			b.argv = append(b.argv, o.value(n))
 		}
 	default:
-		o.fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
+		o.Fail(o.node, `use command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
 	}
 	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= maxTimeout {
-		o.fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, session.MaxExecTimeout)
+		o.Fail(o.at["timeout"], "", "timeout of %s: the limit for a command is %s", o.what, session.MaxExecTimeout)
 	}
 	b.cwd, b.stdin = o.optionalText("cwd"), o.optionalText("stdin")
 	if n := o.at["env"]; n != nil {
 		b.env = o.environment(n)
 	}
-	for i, n := range o.items("ok_codes", 256) {
-		var code int
-		if n.Kind != yaml.ScalarNode || n.Decode(&code) != nil || code < 0 || code > 255 {
-			o.fail(n, "", "ok_codes[%d] of %s must be a number between 0 and 255, not %s", i, o.what, yamlnode.Kind(n))
+	codes := o.items("ok_codes", 256)
+	if codes != nil {
+		o.get("ok_codes", &b.okCodes)
+	}
+	for i, code := range b.okCodes {
+		if code < 0 || code > 255 {
+			o.Fail(codes[i], "", "ok_codes[%d] of %s must be 0 to 255, not %d", i, o.what, code)
 		}
-		b.okCodes = append(b.okCodes, code)
 	}
 	if b.allowFailure && o.has("ok_codes") {
-		o.fail(o.at["ok_codes"], "remove one", "%s has both allow_failure and ok_codes", o.what)
+		o.Fail(o.at["ok_codes"], "remove one", "%s has both allow_failure and ok_codes", o.what)
 	}
 	return b
 }
 
-func (o *object) environment(n *yaml.Node) []assignment {
-	if n.Kind != yaml.MappingNode {
-		o.fail(n, "", "env of %s must be a mapping of names to text, not %s", o.what, yamlnode.Kind(n))
+func (o *object) environment(n *yamlnode.Node) []assignment {
+	if n.Kind != yamlnode.Mapping {
+		o.Fail(n, "", "env of %s must be a mapping of names to text, not %s", o.what, yamlnode.Kind(n))
 		return nil
 	}
 	var out []assignment
 	for key, v := range yamlnode.Pairs(n) {
 		switch {
 		case !isEnvName(key.Value):
-			o.fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
+			o.Fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
 		case strings.HasPrefix(key.Value, "WORKCELL_"):
-			o.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are reserved", clip(key.Value), o.what)
-		case v.Kind != yaml.ScalarNode || yamlnode.IsNull(v):
-			o.fail(v, `write "" for an empty value`, "%s in env of %s must be text, not %s", key.Value, o.what, yamlnode.Kind(v))
+			o.Fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are reserved", clip(key.Value), o.what)
+		case v.Kind != yamlnode.Scalar || yamlnode.IsNull(v):
+			o.Fail(v, `write "" for an empty value`, "%s in env of %s must be text, not %s", key.Value, o.what, yamlnode.Kind(v))
 		default:
 			out = append(out, assignment{name: key.Value, value: o.value(v)})
 		}

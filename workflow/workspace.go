@@ -46,7 +46,7 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 
 // problem returns a problem with a field of `sandbox:`.
 func (wf *Workflow) problem(field, message string) *frontmatter.Error {
-	at := wf.sandboxAt[field]
+	at := wf.sandboxAt["sandbox."+field]
 	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
 }
 

@@ -165,7 +165,7 @@ func (d *Decoder) Fields(n *Node, path string, known ...string) (map[string]*Nod
 	values := map[string]*Node{}
 	for key, value := range Pairs(n) {
 		switch sub := d.join(path, key.Value); {
-		case key.Kind != Scalar || key.ShortTag() == "!!merge" || values[key.Value] != nil: // reported by Check
+		case key.Kind != Scalar || key.ShortTag() == "!!merge" || values[key.Value] != nil: // reported by check
 		case !slices.Contains(known, key.Value):
 			d.Fail(key, cmp.Or(d.Removed[sub], suggest.Hint(key.Value, known)), "unknown key %q in %s", sanitize.Clip(key.Value), path)
 		case IsNull(value):
@@ -191,7 +191,7 @@ func (d *Decoder) mapping(n *Node, path string, v reflect.Value) bool {
 	all := true
 	for key, value := range Pairs(n) {
 		if key.Kind != Scalar {
-			continue // reported by Check
+			continue // reported by check
 		}
 		sub, elem, ok := d.join(path, key.Value), reflect.New(v.Type().Elem()).Elem(), true
 		switch {
@@ -228,7 +228,7 @@ func (d *Decoder) scalar(n *Node, path string, v reflect.Value, zero bool) bool 
 	case kind == reflect.Bool:
 		return Is(n, "!!bool") && n.Decode(v.Addr().Interface()) == nil || must("", "true or false")
 	case isDuration:
-		t, advice, ok := Duration(n)
+		t, advice, ok := duration(n)
 		if !ok {
 			return must(advice, "a duration")
 		}

@@ -94,8 +94,8 @@ func Kind(n *Node) string {
 	return "text"
 }
 
-// Duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.
-func Duration(n *Node) (d time.Duration, hint string, ok bool) {
+// duration returns the time that n says, as 90s, 30m or 1h30m; false, and what to write, when it says none.
+func duration(n *Node) (d time.Duration, hint string, ok bool) {
 	d, err := time.ParseDuration(n.Value)
 	if n.Kind == Scalar && err == nil {
 		return d, "", true

@@ -110,7 +110,7 @@ func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	d := NewDecoder(file, text, f.FirstLine)
 	var root *Node
 	if problem == nil {
-		root, problem = f.Parse(text)
+		root, problem = f.parse(text)
 	}
 	if problem == nil && root == nil && f.Empty != "" {
 		problem = &hint.Problem{Line: 1, Message: "the file is empty", Hint: f.Empty}
@@ -120,15 +120,15 @@ func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 		problem.File = file
 		d.Problems = hint.Problems{problem}
 		return d, nil
-	case root != nil && !f.Check(root, d.Fail):
+	case root != nil && !f.check(root, d.Fail):
 		return d, nil
 	}
 	d.root = root
 	return d, root
 }
 
-// Parse parses the only document of a text. An empty one is a nil node.
-func (f Format) Parse(text string) (root *Node, problem *hint.Problem) {
+// parse parses the only document of a text. An empty one is a nil node.
+func (f Format) parse(text string) (root *Node, problem *hint.Problem) {
 	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
 	defer func() {
 		if r := recover(); r != nil {
@@ -182,13 +182,13 @@ func syntaxProblem(text string, err error) *hint.Problem {
 	return p
 }
 
-// Report is called with what is wrong with a node.
-type Report func(n *Node, hint, format string, args ...any)
+// report is called with what is wrong with a node.
+type report func(n *Node, hint, format string, args ...any)
 
-// Check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate
+// check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate
 // keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must not be walked:
 // it is too deep, too large, or contains itself.
-func (f Format) Check(root *Node, report Report) bool {
+func (f Format) check(root *Node, report report) bool {
 	c := checker{Format: f, report: report, sizes: map[*Node]extent{}, inside: map[*Node]bool{}}
 	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
 		report(root, "write out the values", "%s has more than %d values after aliases are expanded", f.Name, f.MaxValues)
@@ -199,7 +199,7 @@ func (f Format) Check(root *Node, report Report) bool {
 
 type checker struct {
 	Format
-	report  Report
+	report  report
 	sizes   map[*Node]extent // of anchored nodes, once known
 	inside  map[*Node]bool
 	endless bool // the tree must not be walked
