@@ -178,13 +178,7 @@ func output(e *toolspec.Error) *ai.MultipartToolResponse {
 }
 
 // oneLine bounds an error of Genkit's schema validation.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 600 {
-		text = strings.ToValidUTF8(text[:600], "") + "…"
-	}
-	return text
-}
+func oneLine(text string) string { return sanitize.OneLine(text, 600) }
 
 // withoutNarration returns the message without its text when it also calls tools and the final answer is to have a form;
 // nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that only

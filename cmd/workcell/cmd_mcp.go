@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
@@ -438,7 +439,7 @@ func parseToken(fields []string) (mcpserver.Token, error) {
 	if len(fields) == 3 {
 		var err error
 		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
-			return mcpserver.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", clip(fields[2], 40))
+			return mcpserver.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", sanitize.Cut(fields[2], 40))
 		}
 	}
 	return t, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
@@ -359,7 +360,7 @@ func taskError(err error) error {
 	switch {
 	case !errors.As(err, &failed):
 	case failed.Code == "failed": // the message of a fail step, which its author wrote for callers
-		message = clip(failed.Message, 2000)
+		message = sanitize.Cut(failed.Message, 2000)
 	case failed.Step != "":
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
 	}

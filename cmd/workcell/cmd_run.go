@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session/transfer"
@@ -96,7 +97,7 @@ func runArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if len(args) > 1 && strings.Contains(args[1], "=") {
-		return usageError(fmt.Errorf("%s is not a workflow", clip(args[1], 60)), "pass workflow inputs with --input "+clip(args[1], 60))
+		return usageError(fmt.Errorf("%s is not a workflow", sanitize.Cut(args[1], 60)), "pass workflow inputs with --input "+sanitize.Cut(args[1], 60))
 	}
 	return cobra.ExactArgs(1)(cmd, args)
 }

@@ -618,7 +618,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 }
 
 // errorCell is an error as the table has it.
-func errorCell(e *workflow.Error) string { return clip(sanitize.Line(e.Message), 100) }
+func errorCell(e *workflow.Error) string { return sanitize.Cut(sanitize.Line(e.Message), 100) }
 
 // steps are the rows of the table. An attempt that began is replaced by its end; what is left is under way.
 func (s shownRun) steps() [][]string {

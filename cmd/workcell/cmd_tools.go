@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -146,7 +147,7 @@ func (o *toolsOptions) list(ctx context.Context, server string) error {
 		return o.print(rows, func(w io.Writer) error {
 			var cells [][]string
 			for _, r := range rows {
-				cells = append(cells, []string{r.Tool, r.Decision, clip(r.Description, 80)})
+				cells = append(cells, []string{r.Tool, r.Decision, sanitize.Cut(r.Description, 80)})
 			}
 			return writeTable(w, []string{"TOOL", "DECISION", "DESCRIPTION"}, cells)
 		})

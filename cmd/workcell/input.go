@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session/transfer"
@@ -125,11 +126,11 @@ func parsePairs(pairs []string) (map[string]string, error) {
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
 		if strings.HasPrefix(strings.TrimSpace(p), "{") {
-			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", clip(p, 60)),
+			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", sanitize.Cut(p, 60)),
 				"to read all inputs from a file, use --input-file FILE, or --input-file - for standard input")
 		}
 		if !ok || name == "" {
-			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", clip(p, 60)), "for example --input repo=acme/shop")
+			return nil, usageError(fmt.Errorf("invalid input %q: must be NAME=VALUE", sanitize.Cut(p, 60)), "for example --input repo=acme/shop")
 		}
 		if _, twice := out[name]; twice {
 			return nil, usageError(fmt.Errorf("input %s is specified twice", name), "")
@@ -270,13 +271,13 @@ func knownInput(name string, fields map[string]string) error {
 		return nil
 	}
 	if len(fields) == 0 {
-		return fmt.Errorf("invalid input name %q", clip(name, 60))
+		return fmt.Errorf("invalid input name %q", sanitize.Cut(name, 60))
 	}
 	known := slices.Sorted(maps.Keys(fields))
 	if near, ok := suggest.Closest(name, known); ok {
-		return fmt.Errorf("unknown input %s, did you mean %s?", clip(name, 60), near)
+		return fmt.Errorf("unknown input %s, did you mean %s?", sanitize.Cut(name, 60), near)
 	}
-	return fmt.Errorf("unknown input %s, available inputs are %s", clip(name, 60), strings.Join(known, ", "))
+	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(known, ", "))
 }
 
 // textField is the field that a bare text is for.
@@ -300,7 +301,7 @@ func typedValue(name, want, text string) (any, error) {
 	}
 	v, err := expr.DecodeJSON([]byte(text))
 	if err != nil {
-		return nil, fmt.Errorf("input %s: %q is not a JSON value of type %s", name, clip(text, 60), want)
+		return nil, fmt.Errorf("input %s: %q is not a JSON value of type %s", name, sanitize.Cut(text, 60), want)
 	}
 	return v, nil
 }

@@ -184,14 +184,6 @@ func writeLines(w io.Writer, prefix string, v any) error {
 	return nil
 }
 
-// clip shortens s to at most n runes.
-func clip(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
-}
-
 // age writes how long ago something was in its largest unit.
 func age(d time.Duration) string {
 	switch {

@@ -63,16 +63,6 @@ func TestTableIsSafeForATerminal(t *testing.T) {
 	}
 }
 
-func TestClip(t *testing.T) {
-	t.Parallel()
-	if got := clip("héllo", 5); got != "héllo" {
-		t.Errorf("clip = %q", got)
-	}
-	if got := clip("héllo!", 5); got != "héll…" {
-		t.Errorf("clip = %q", got)
-	}
-}
-
 func TestProgressOffATerminalIsPlainLines(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -131,7 +131,7 @@ func (p *progress) draw() {
 		}
 	}
 	elapsed := p.now().Sub(p.since).Truncate(time.Second)
-	fmt.Fprint(p.w, clip(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))
+	fmt.Fprint(p.w, sanitize.Cut(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))
 	p.shown = true
 }
 
@@ -233,7 +233,7 @@ func (p *progress) finished(ev workflow.Event) {
 		word += ", next: " + ev.Next
 	}
 	if ev.Error != nil {
-		word += ": " + clip(sanitize.Line(ev.Error.Message), 300)
+		word += ": " + sanitize.Cut(sanitize.Line(ev.Error.Message), 300)
 	}
 	p.Line("  %-26s %s", ev.Path, word)
 	if ev.Status == workflow.StatusFailed && ev.Type == workflow.TypeExec {
@@ -297,7 +297,7 @@ func lastWords(output any) []string {
 	lines := strings.Split(text, "\n")
 	lines = lines[max(0, len(lines)-lastWordsLines):]
 	for i, line := range lines {
-		lines[i] = clip(strings.TrimRight(line, "\r"), lastWordsWidth)
+		lines[i] = sanitize.Cut(strings.TrimRight(line, "\r"), lastWordsWidth)
 	}
 	return lines
 }

@@ -11,6 +11,8 @@ import (
 	"cel.dev/cel-go/common"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/interpreter"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Kind is what the type check knows about the result of an expression, for messages too: "an int", "a map".
@@ -215,11 +217,4 @@ func byteOffset(src string, loc common.Location) int {
 	return offset
 }
 
-func oneLine(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	const most = 300
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+func oneLine(s string) string { return sanitize.OneLine(s, 300) }

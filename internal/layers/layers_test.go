@@ -117,7 +117,7 @@ func layers() []layer {
 		{dir: "session", may: above("backend", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
 		{dir: "session/cache", may: []string{"backend", "session"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
-		{dir: "session/forward", may: []string{"backend", "session"}, only: []string{}},
+		{dir: "session/forward", may: []string{"backend", "session", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "session", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
 		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "patch"), sdk: true},

@@ -48,7 +48,7 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "trace %s: %s\n", t.ID, t.Title())
 	t.each(func(s *Span, last []bool) {
-		text := clip(branches(last)+s.label(), label)
+		text := sanitize.Cut(branches(last)+s.label(), label)
 		from := int(float64(s.Start.Sub(start)) / float64(took) * float64(bar))
 		from = min(max(from, 0), bar-1)
 		length := int(float64(s.End.Sub(s.Start))/float64(took)*float64(bar) + 0.5)
@@ -115,14 +115,6 @@ func (s *Span) label() string {
 	return strings.TrimSpace(sanitize.Line(text))
 }
 
-func clip(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
-}
-
 // duration returns d with about three digits.
 func duration(d time.Duration) string {
 	switch {
@@ -181,7 +173,7 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		x := float64(label) + max(0, float64(s.Start.Sub(start))/float64(took)*bar)
 		length := max(1.5, float64(s.End.Sub(s.Start))/float64(took)*bar)
 		indent := 14 * (len(last) - 1)
-		text := clip(s.label(), int(float64(label-indent-30)/letter))
+		text := sanitize.Cut(s.label(), int(float64(label-indent-30)/letter))
 		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent, y+2, s.color(), 21+indent, y+12, escape(text))
 		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x, y+2, length, s.color(), escape(s.label()+", "+duration(s.End.Sub(s.Start))))
 		fmt.Fprintf(&body, `<text class="t" x="%d" y="%d">%s</text>`+"\n", width-12, y+12, duration(s.End.Sub(s.Start)))

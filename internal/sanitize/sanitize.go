@@ -62,6 +62,17 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
+// Cut returns at most so many characters of s, the last of which is a sign that there were more.
+func Cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most-1]) + "…"
+}
+
+// OneLine returns s on one line, with single spaces, as Cut does.
+func OneLine(s string, most int) string { return Cut(strings.Join(strings.Fields(s), " "), most) }
+
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 && c != '\n' && c != '\t' || c >= 0x7f {

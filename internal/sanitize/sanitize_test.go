@@ -24,6 +24,9 @@ func TestText(t *testing.T) {
 	if got, want := Line("a\nb\tc"), `a\nb\tc`; got != want {
 		t.Errorf("Line = %q, want %q", got, want)
 	}
+	if got, want := Cut("héllo", 5)+Cut("héllo!", 5)+OneLine("a\n  b c", 4), "héllohéll…a b…"; got != want {
+		t.Errorf("Cut = %q, want %q", got, want)
+	}
 }
 
 func FuzzText(f *testing.F) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -49,17 +50,9 @@ func ParsePort(text string) (Port, error) {
 		}
 	}
 	if err != nil || s == 0 || host == "0" {
-		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535", backend.ErrInvalid, clip(text))
+		return Port{}, fmt.Errorf("%w: invalid port %q: must be PORT or HOST:SANDBOX with ports 1 to 65535", backend.ErrInvalid, sanitize.Clip(text))
 	}
 	return Port{Host: uint16(h), Sandbox: uint16(s)}, nil
-}
-
-// clip bounds what is shown of a text.
-func clip(text string) string {
-	if len(text) > 40 {
-		return strings.ToValidUTF8(text[:40], "") + "…"
-	}
-	return text
 }
 
 // Options refine Listen. The zero value is good.

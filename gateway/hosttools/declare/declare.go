@@ -126,13 +126,7 @@ func sentence(t Tool) string {
 }
 
 // oneLine returns text without what moves or hides other text, of at most so many characters.
-func oneLine(text string, most int) string {
-	text = strings.Join(strings.Fields(sanitize.Strip(text)), " ")
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return text
-}
+func oneLine(text string, most int) string { return sanitize.OneLine(sanitize.Strip(text), most) }
 
 // JSON returns the definition as it is, for those who need what stubs leave out.
 func JSON(t Tool) string {
