@@ -317,7 +317,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if err != nil {
 		if code, _ := classify(err); code == exitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"
-			if h := hint.Of(err); h != nil { // its text names the model and variables, but no files
+			// The text names the model and variables. Paths of files and unknown text stay on the host.
+			if h := hint.Of(err); h.Hint != "" && !errors.Is(err, errNoModel) {
 				message, todo = message+": "+h.Error(), h.Hint
 			}
 			e := toolspec.NewError(toolspec.CodeUnavailable, message,
@@ -332,11 +333,11 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 }
 
 func inputError(err error) error {
-	var ce *cliError
-	if errors.As(err, &ce) {
-		return toolspec.NewError(toolspec.CodeInvalid, err.Error(), ce.hint)
+	todo := ""
+	if h := hint.Of(err); h != nil {
+		todo = h.Hint
 	}
-	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), "")
+	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), todo)
 }
 
 // taskError returns the class of a failure for the client. The text, which may contain host paths, is in the log.

@@ -237,7 +237,7 @@ func runError(err error) error {
 		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
 	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
 		return fail(exitInvalid, err, "pass the directory to copy with --workspace DIR")
-	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)), hint.Of(err) != nil:
+	case errors.Is(err, backend.ErrUnavailable), hint.Of(err) != nil:
 		return err
 	default:
 		_, hint := classOf(err)

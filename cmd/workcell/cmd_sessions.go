@@ -82,8 +82,7 @@ func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Con
 
 // spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
 func spanError(err error) error {
-	var exit *cliError
-	if errors.As(err, &exit) && exit.err == nil {
+	if isResult(err) {
 		return nil
 	}
 	return err

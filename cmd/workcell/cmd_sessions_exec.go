@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
 )
@@ -204,8 +205,7 @@ func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 
 // execError sets exit codes for workcell's own failures that do not look like the command's.
 func execError(err error) error {
-	var ce *cliError
-	if err == nil || errors.As(err, &ce) && ce.err == nil {
+	if err == nil || isResult(err) {
 		return err
 	}
 	code := exitExecProduct
@@ -218,11 +218,11 @@ func execError(err error) error {
 			code = exitExecNoRun
 		}
 	}
-	_, hint := classify(err)
-	if launch != nil && ce == nil {
-		hint = ""
+	_, todo := classify(err)
+	if launch != nil && hint.Of(err) == nil {
+		todo = ""
 	}
-	return fail(code, err, hint)
+	return fail(code, err, todo)
 }
 
 // defaultTerm is what the command is told of the terminal when this process does not know it.

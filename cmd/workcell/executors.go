@@ -38,7 +38,7 @@ func (h *host) modelUses() (genkit, coding []models.Use, err error) {
 		switch {
 		case use.Model == "" && needsNoModel(doc.Sandbox):
 		case use.Model == "":
-			return nil, nil, fail(exitModel, fmt.Errorf("agent %s has no model", name),
+			return nil, nil, fail(exitModel, fmt.Errorf("agent %s %w", name, errNoModel),
 				"add model: provider/name to "+doc.File+", or pass --model provider/name")
 		case doc.Sandbox != nil && doc.Sandbox.Mode == frontmatter.ModeExecutor:
 			coding = append(coding, use)
@@ -84,6 +84,9 @@ func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	}
 	return model.New(slices.Collect(maps.Values(byName)), opts)
 }
+
+// errNoModel: the file of an agent, which the hint names, has no model.
+var errNoModel = errors.New("has no model")
 
 // errScriptedCoding: a list of recorded answers cannot play a model that a program asks over HTTP.
 var errScriptedCoding = errors.New("coding agents call their models over HTTP and cannot use a scripted model")

@@ -51,27 +51,11 @@ const exitCodeHelp = `Exit codes:
   128+n    stopped by signal n: 130 for Ctrl-C, 143 for TERM
 Otherwise, sessions exec and attach return the exit code of the command.`
 
-// cliError carries an exit code and what the user can do about it.
-type cliError struct {
-	code int
-	err  error  // nil: the code says it all, print nothing
-	hint string // may be empty
-}
-
-func (e *cliError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit code %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *cliError) Unwrap() error { return e.err }
-
 // exitWith ends the command with a code and prints nothing: the output has said it.
-func exitWith(code int) error { return &cliError{code: code} }
+func exitWith(code int) error { return fail(code, nil, "") }
 
 // fail is an error with an exit code and a hint.
-func fail(code int, err error, hint string) error { return &cliError{code: code, err: err, hint: hint} }
+func fail(code int, err error, todo string) error { return hint.New(hint.Kind(code), err, todo) }
 
 func usageError(err error, hint string) error { return fail(exitUsage, err, hint) }
 
@@ -81,20 +65,25 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
-	code, hint := classify(err)
+	code, todo := classify(err)
 	var sig signalError
 	if errors.As(context.Cause(ctx), &sig) {
-		code, hint = sig.exitCode(), ""
+		code, todo = sig.exitCode(), ""
 		if errors.Is(err, context.Canceled) {
 			err = sig
 		}
 	}
-	var ce *cliError
-	if errors.As(err, &ce) && ce.err == nil {
+	if isResult(err) {
 		return code
 	}
-	printError(stderr, err, hint)
+	printError(stderr, err, todo)
 	return code
+}
+
+// isResult reports whether an error is only an exit code.
+func isResult(err error) bool {
+	h := hint.Of(err)
+	return h != nil && h.Err == nil
 }
 
 // printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
@@ -113,15 +102,15 @@ func indentLines(s string) string {
 
 // classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made it, else those of the error's class.
 func classify(err error) (code int, todo string) {
-	var ce *cliError
-	if errors.As(err, &ce) {
-		return ce.code, ce.hint
+	h := hint.Of(err)
+	switch {
+	case h == nil:
+		return classOf(err)
+	case h.Kind == hint.Failed:
+		code, _ = classOf(h.Err)
+		return code, h.Hint
 	}
-	if h := hint.Of(err); h != nil {
-		code, _ := classOf(h.Err)
-		return [...]int{hint.Failed: code, hint.Usage: exitUsage, hint.Unavailable: exitUnavailable, hint.Model: exitModel}[h.Kind], h.Hint
-	}
-	return classOf(err)
+	return int(h.Kind), h.Hint
 }
 
 // classOf returns the exit code and the hint of an error by its class, of which the first that fits counts.
@@ -142,7 +131,11 @@ func classOf(err error) (code int, hint string) {
 	case state.Hint(err) != "":
 		return exitFailed, state.Hint(err)
 	}
-	for _, class := range []cliError{
+	for _, class := range []struct {
+		code int
+		err  error
+		hint string
+	}{
 		{exitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
 		{exitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
 		{exitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},

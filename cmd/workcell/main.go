@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/suggest"
@@ -126,7 +126,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 		cmd.Args = func(c *cobra.Command, args []string) error {
 			err := check(c, args)
 			switch {
-			case err == nil, errors.As(err, new(*cliError)):
+			case err == nil, hint.Of(err) != nil:
 				return err
 			case c.HasAvailableSubCommands():
 				return usageError(err, commandHint(c, args))

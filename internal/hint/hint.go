@@ -1,23 +1,26 @@
 // Package hint has errors that say what the user can do about them.
 package hint
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
-// Kind is what the exit code of a command distinguishes where the error's own class does not.
+// Kind is the exit code of a command.
 type Kind int
 
-// Kinds.
+// Kinds of errors outside of the command.
 const (
-	Failed      Kind = iota
-	Usage            // wrong flags or arguments
-	Unavailable      // no engine that can be used
-	Model            // no model that can be used
+	Failed      Kind = 0 // the class of the error determines the code
+	Usage       Kind = 2 // wrong flags or arguments
+	Model       Kind = 4 // the model cannot be used
+	Unavailable Kind = 5 // the engine cannot be used
 )
 
 // Error is an error with a hint.
 type Error struct {
 	Kind Kind
-	Err  error
+	Err  error  // nil: the output has said it, nothing is printed
 	Hint string // may be empty
 }
 
@@ -25,7 +28,12 @@ type Error struct {
 func New(kind Kind, err error, hint string) error { return &Error{kind, err, hint} }
 
 // Error returns the text without the hint.
-func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Kind)
+	}
+	return e.Err.Error()
+}
 
 // Unwrap returns the error that the hint is for.
 func (e *Error) Unwrap() error { return e.Err }
