@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// decoder reads sandboxes. It refuses wrong types; whether a value can be is for Problems.
+// decoder reads sandboxes. It refuses wrong types; Problems refuses invalid values.
 type decoder struct{ *yamlnode.Decoder }
 
 func newDecoder(d *yamlnode.Decoder) decoder {
@@ -79,8 +79,8 @@ func (d decoder) special(n *yamlnode.Node, path string, to any) bool {
 	return false
 }
 
-// RunSandbox is the value of `sandbox:` in a workflow's file: what the sandboxes of its runs are like where no agent asks
-// for something else. It has the fields of an agent's, without mode, session and those of compute mode.
+// RunSandbox is the value of `sandbox:` in a workflow's file: settings of its runs' sandboxes, which agents can override.
+// It has the fields of an agent's sandbox, without mode, session and those of compute mode.
 type RunSandbox struct {
 	Sandbox
 	Retention *Duration                 `yaml:"retention"`
@@ -88,12 +88,12 @@ type RunSandbox struct {
 	At        map[string]*yamlnode.Node `yaml:"-"` // values by path, "sandbox.user"
 }
 
-// DecodeRun reads the value n of `sandbox:` in a workflow's file. The problems, if any, are about file.
+// DecodeRun reads the value n of `sandbox:` in a workflow's file, and returns its problems.
 func DecodeRun(file string, n *yamlnode.Node) (RunSandbox, Errors) {
 	d := newDecoder(yamlnode.NewDecoder(file, "", 1))
 	d.Without = []string{
-		"mode", "session", "keep", "outputs", "ports", "snapshots", "host_tools", "executor", "timeout_seconds", "exec_timeout_seconds",
-		"max_stdout_bytes", "allow_network",
+		"mode", "session", "keep", "outputs", "ports", "snapshots", "host_tools", "executor",
+		"timeout_seconds", "exec_timeout_seconds", "max_stdout_bytes", "allow_network",
 	}
 	s := RunSandbox{Sandbox: Sandbox{Mode: ModeCode}, At: d.At}
 	d.Decode(n, "sandbox", &s)
@@ -117,7 +117,8 @@ func (d decoder) short(n *yamlnode.Node, path string, s *Sandbox) {
 				"the short form takes a runtime, but %q is a mode", n.Value)
 		}
 	default:
-		d.Fail(n, "write `sandbox: python`, or remove the key to have none", "`%s:` must be a runtime or a mapping, not %s", path, yamlnode.Kind(n))
+		const format = "`%s:` must be a runtime or a mapping, not %s"
+		d.Fail(n, "write `sandbox: python`, or remove the key to have none", format, path, yamlnode.Kind(n))
 	}
 }
 

@@ -55,8 +55,8 @@ func Check(path string, opts *LoadOptions) (*Workflow, error) {
 
 func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	d, root := yamlnode.Format{
-		Name: "the file", Single: "give each workflow its own file", Empty: "a workflow requires id and steps", MaxBytes: maxFileBytes,
-		MaxDepth: 64, MaxValues: 50_000,
+		Single: "give each workflow its own file", Empty: "a workflow requires id and steps", MaxBytes: maxFileBytes, MaxDepth: 64,
+		MaxValues: 50_000,
 	}.Read(name, src)
 	d.Of, d.Zero = true, true
 	l := &loader{

@@ -58,12 +58,12 @@ type Workflow struct {
 	Timeout     time.Duration
 
 	src       *yamlnode.Source
-	base      session.Request           // what the run's sandboxes are like where nothing else is asked for
+	base      session.Request           // sandboxes of the run, unless an agent requests others
 	yield     time.Duration             // yield_ms of agents that set none; zero is theirs
 	workspace string                    // directory of the host to begin with, as the file has it
 	asRoot    bool                      // the file asks for sandboxes that run as root
-	sandboxAt map[string]*yamlnode.Node // where the file has them, by path
-	outputs   outputs.Globs             // what is brought home
+	sandboxAt map[string]*yamlnode.Node // their nodes, by path
+	outputs   outputs.Globs             // files to collect
 	outputsAt []*yamlnode.Node          // each where the file has it
 	input     *schema
 	vars      []assignment

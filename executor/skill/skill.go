@@ -114,7 +114,8 @@ func split(content string) (front, body string, err error) {
 func decode(front string) (*yamlnode.Node, error) {
 	// A line whose value has a colon that YAML takes for a key's. Skills in the field have many, and their authors' tools read them.
 	unquoted := regexp.MustCompile(`(?m)^([a-z-]+): ([^'"|>{\[\n][^\n]*: [^\n]*)$`)
-	format := yamlnode.Format{Name: "the front matter", FirstLine: firstLine, MaxBytes: maxFile, MaxDepth: 16, MaxValues: 5_000}
+	const name = "the front matter"
+	format := yamlnode.Format{Name: name, FirstLine: firstLine, MaxBytes: maxFile, MaxDepth: 16, MaxValues: 5_000}
 	d, root := format.Read(fileName, []byte(front))
 	if root == nil {
 		quoted := unquoted.ReplaceAllStringFunc(front, func(line string) string {

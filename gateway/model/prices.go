@@ -45,7 +45,8 @@ func ParsePrices(name string, src []byte) (Prices, error) {
 		AsOf   *yamlnode.Node `yaml:"as_of"`
 		Prices Prices         `yaml:"usd_per_million_tokens"`
 	}
-	format := yamlnode.Format{Name: "the file", Empty: "prices are below usd_per_million_tokens", MaxBytes: 1 << 20, MaxDepth: 16, MaxValues: 50_000}
+	const keys = "prices are below usd_per_million_tokens"
+	format := yamlnode.Format{Empty: keys, MaxBytes: 1 << 20, MaxDepth: 16, MaxValues: 50_000}
 	d, root := format.Read(name, src)
 	if d.Zero = true; root == nil || !d.Decode(root, "the file", &f) {
 		return nil, d.Err()

@@ -35,7 +35,7 @@ type reader struct {
 
 // parse reads the text of a file.
 func parse(table []*setting, shown string, src []byte) error {
-	format := yamlnode.Format{Name: "the file", Single: "keep one of them", MaxBytes: maxBytes, MaxDepth: 8, MaxValues: 5_000}
+	format := yamlnode.Format{Single: "keep one of them", MaxBytes: maxBytes, MaxDepth: 8, MaxValues: 5_000}
 	d, root := format.Read(shown, src)
 	d.Removed = removed
 	if root != nil && !yamlnode.IsNull(root) {

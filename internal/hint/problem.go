@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a file, or with a value that files have.
+// Problem is a mistake in a file, or in a value of a file.
 type Problem struct {
 	File    string // empty for a value
 	Line    int    // from 1; 0 when the problem is the whole file
@@ -71,7 +71,7 @@ func (ps Problems) Unwrap() []error {
 	return errs
 }
 
-// Sort sorts the problems of a file by line and column, then adds problems of the whole file, then those of other files.
+// Sort sorts the problems of a file by line and column. Problems of the whole file follow, then those of other files.
 func (ps Problems) Sort(file string) {
 	rank := func(p *Problem) []int {
 		switch {

@@ -31,11 +31,12 @@ const (
 	npmRange   = npmVersion + `(?: +(?:- +)?` + npmVersion + `)*`
 )
 
-// packages adds what is wrong with a list of packages. Only names of registries with versions are allowed, no other forms of pip and
-// npm, such as options, addresses, paths and archives.
+// packages adds the problems of a list of packages. Only names of registries with versions are allowed, no other forms
+// of pip and npm, such as options, addresses, paths and archives.
 func packages(found *hint.Problems, field string, list []string, form *regexp.Regexp, advice string) {
 	if len(list) > maxPackages {
-		found.Add(field, "list only packages that are not dependencies of others", "%d packages, the limit is %d", len(list), maxPackages)
+		const todo = "list only packages that are not dependencies of others"
+		found.Add(field, todo, "%d packages, the limit is %d", len(list), maxPackages)
 	}
 	for i, name := range list {
 		if len(name) > maxLength || !form.MatchString(name) || archive.MatchString(name) {

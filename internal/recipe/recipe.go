@@ -42,7 +42,7 @@ func (e Environment) Clone() Environment {
 	}
 }
 
-// Problems returns what is wrong with the environment. Fields are as files name them.
+// Problems returns the problems of the environment. Fields are as files name them.
 func (e Environment) Problems() (found hint.Problems) {
 	packages(&found, "pip_packages", e.Pip, pip, "write a name with or without versions, for example requests>=2.31,<3")
 	packages(&found, "npm_packages", e.Npm, npm, "write a name with or without a version, for example lodash@^4.17.0 or @types/node@20")

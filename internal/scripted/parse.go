@@ -12,7 +12,8 @@ import (
 // Parse reads a script. The error is [hint.Problems], with everything that is wrong.
 func Parse(file string, src []byte) (*Script, error) {
 	d, root := yamlnode.Format{
-		Name: "the file", Single: "give each script its own file", Empty: "a script requires agents", MaxBytes: maxFileBytes, MaxDepth: 64, MaxValues: 200_000,
+		Single: "give each script its own file", Empty: "a script requires agents", MaxBytes: maxFileBytes, MaxDepth: 64,
+		MaxValues: 200_000,
 	}.Read(file, src)
 	p := &parser{Decoder: d}
 	if err := p.environments(); err != nil {

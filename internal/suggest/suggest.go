@@ -28,8 +28,7 @@ func Closest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
-// Hint returns the question whether the closest known word was meant, or else what is known, unless that is nothing or a
-// long list.
+// Hint asks whether the closest known word was meant, or else lists the known words, unless there are none or many.
 func Hint(word string, known []string) string {
 	if near, ok := Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)

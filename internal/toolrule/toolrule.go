@@ -149,7 +149,7 @@ func Reserved(tool string) bool {
 	return strings.HasPrefix(tool, "sandbox_") || tool == "execute_task"
 }
 
-// Check returns what is wrong with the pattern; nil when nothing is.
+// Check returns the first problem of the pattern, or nil.
 func (p Pattern) Check() *hint.Problem {
 	switch {
 	case p == "":
@@ -158,7 +158,8 @@ func (p Pattern) Check() *hint.Problem {
 		message := fmt.Sprintf("%q is not a tool name", sanitize.Clip(string(p)))
 		return &hint.Problem{Message: message, Hint: "use server.tool, such as orders.lookup or github.get_*"}
 	case Reserved(p.Tool()):
-		return &hint.Problem{Message: fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool())), Hint: "remove it"}
+		message := fmt.Sprintf("tool %q cannot be called from a sandbox", sanitize.Clip(p.Tool()))
+		return &hint.Problem{Message: message, Hint: "remove it"}
 	}
 	return nil
 }

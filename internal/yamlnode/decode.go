@@ -15,12 +15,12 @@ import (
 // maxProblems is how many problems of a file are reported.
 const maxProblems = 50
 
-// Decoder reads the nodes of one file into Go values and collects everything that is wrong with them.
+// Decoder reads the nodes of one file into Go values and collects all problems.
 type Decoder struct {
 	*Source
 	First    int                                            // line of the file that the YAML begins on
 	Of       bool                                           // messages name a value "key of what" instead of "what.key"
-	Zero     bool                                           // 0 is a value like others; else numbers that are not pointers refuse it
+	Zero     bool                                           // allows 0 for numbers that are not pointers
 	Removed  map[string]string                              // hints for keys that earlier versions had, by path
 	Without  []string                                       // keys that are unknown, although structs have them
 	Hook     func(n *Node, name string, to any) (done bool) // decodes special values; may be nil
@@ -56,7 +56,8 @@ func (d *Decoder) FailInside(n *Node, offset int, advice, format string, args ..
 }
 
 func (d *Decoder) failAt(line, column int, advice, format string, args ...any) {
-	d.Add(&hint.Problem{File: d.File, Line: d.First - 1 + line, Column: column, Message: fmt.Sprintf(format, args...), Hint: advice})
+	message := fmt.Sprintf(format, args...)
+	d.Add(&hint.Problem{File: d.File, Line: d.First - 1 + line, Column: column, Message: message, Hint: advice})
 }
 
 // Add adds a problem, unless there are too many.
@@ -69,7 +70,7 @@ func (d *Decoder) Add(p *hint.Problem) {
 	}
 }
 
-// AddBelow adds the problems of the value at a path where its fields are set, but for fields that were refused already.
+// AddBelow adds the problems of the value at a path where its fields are set, except for fields that were refused before.
 func (d *Decoder) AddBelow(path string, problems hint.Problems) {
 next:
 	for _, p := range problems {
@@ -91,9 +92,9 @@ func (d *Decoder) Refuse(n *Node, path, advice, format string, args ...any) bool
 	return false
 }
 
-// Decode sets what to points at to the value of n, whose path is used in messages. It reports everything that is wrong,
-// and returns false if there is something. Structs have the keys of their yaml or json tags, maps of text take numbers
-// literally, and a *Node is kept as it is, for values with expressions.
+// Decode reads n into the value that to points at. Messages name the value by its path. It collects all problems and
+// returns false if a value was refused. Structs have the keys of their yaml or json tags. Maps of text accept numbers and
+// booleans literally. A field of type *Node keeps the node, for values with expressions.
 func (d *Decoder) Decode(n *Node, path string, to any) bool {
 	return d.decode(n, path, reflect.ValueOf(to).Elem(), d.Zero)
 }
@@ -167,7 +168,8 @@ func (d *Decoder) Fields(n *Node, path string, known ...string) (map[string]*Nod
 		switch sub := d.join(path, key.Value); {
 		case key.Kind != Scalar || key.ShortTag() == "!!merge" || values[key.Value] != nil: // reported by check
 		case !slices.Contains(known, key.Value):
-			d.Fail(key, cmp.Or(d.Removed[sub], suggest.Hint(key.Value, known)), "unknown key %q in %s", sanitize.Clip(key.Value), path)
+			advice := cmp.Or(d.Removed[sub], suggest.Hint(key.Value, known))
+			d.Fail(key, advice, "unknown key %q in %s", sanitize.Clip(key.Value), path)
 		case IsNull(value):
 			d.At[sub] = value
 			d.Refuse(value, sub, "set a value or remove the key", "%s is empty", sub)

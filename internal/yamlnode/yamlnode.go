@@ -4,6 +4,7 @@ package yamlnode
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -92,7 +93,7 @@ func Text(src []byte, maxBytes int) (string, *hint.Problem) {
 
 // Format is what the documents of one kind have to keep to.
 type Format struct {
-	Name      string // of the document in messages: "the file"
+	Name      string // of the document in messages; empty is "the file"
 	Single    string // what to do when a second document follows
 	Empty     string // what to do about an empty file; "" allows one
 	FirstLine int    // of the file that the text begins on; zero is 1
@@ -102,11 +103,11 @@ type Format struct {
 	MergeKeys bool // merge keys are left to the caller
 }
 
-// Read parses the only document of a file and checks it as a whole. The node is nil for an empty document, and where the
-// document must not be walked because of its problems.
+// Read parses the only document of a file and checks it as a whole. It returns a nil node if the document is empty, or if
+// its problems forbid to walk it.
 func (f Format) Read(file string, src []byte) (*Decoder, *Node) {
 	text, problem := Text(src, f.MaxBytes)
-	f.FirstLine = max(f.FirstLine, 1)
+	f.FirstLine, f.Name = max(f.FirstLine, 1), cmp.Or(f.Name, "the file")
 	d := NewDecoder(file, text, f.FirstLine)
 	var root *Node
 	if problem == nil {
@@ -182,7 +183,7 @@ func syntaxProblem(text string, err error) *hint.Problem {
 	return p
 }
 
-// report is called with what is wrong with a node.
+// report is called with a problem of a node.
 type report func(n *Node, hint, format string, args ...any)
 
 // check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate

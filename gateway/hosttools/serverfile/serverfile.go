@@ -117,7 +117,7 @@ type server struct {
 
 // Parse is Read for a file's contents; name is used in errors only.
 func Parse(name string, src []byte, lookup func(name string) (string, bool)) (*Config, error) {
-	format := yamlnode.Format{Name: "the file", Single: "remove the second one", MaxBytes: maxConfigBytes, MaxDepth: 16, MaxValues: 20_000}
+	format := yamlnode.Format{Single: "remove the second one", MaxBytes: maxConfigBytes, MaxDepth: 16, MaxValues: 20_000}
 	d, root := format.Read(name, src)
 	r := &reader{d, lookup}
 	d.Hook = r.text
@@ -152,7 +152,7 @@ var (
 	variable   = regexp.MustCompile(`\$\{[^}]*\}?|\$\$\{`)
 )
 
-// check returns a server of the file and adds what is wrong with it.
+// check returns a server of the file and adds its problems.
 func check(wrong *hint.Problems, name string, f server) Server {
 	s, at := f.Server, "servers."+name
 	if s.Name = name; name == hosttools.AppServer {
@@ -202,7 +202,8 @@ type reader struct {
 	lookup func(string) (string, bool)
 }
 
-// text reads secrets, in which ${NAME} stands for a variable of the host, and $${ for ${. Other text must not have variables.
+// text reads secrets. In a secret, ${NAME} is replaced by a variable of the host, and $${ by ${. Other text must not
+// contain variables.
 func (r *reader) text(n *yamlnode.Node, path string, to any) bool {
 	secret, ok := to.(*Secret)
 	if !ok {
