@@ -37,7 +37,7 @@ func (d decoder) sandbox(n *yamlnode.Node, path string) *Sandbox {
 		d.Decode(n, path, &w)
 		d.conflicts(path)
 	}
-	if d.has(path+".command") || d.has(path+".arguments") { // short for mode executor
+	if w.Command != "" || w.Arguments != nil { // short for mode executor
 		if s.Executor == nil {
 			s.Executor = &Executor{}
 		}

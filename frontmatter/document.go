@@ -63,7 +63,7 @@ func Check(name string, src []byte) (*Document, error) {
 	}
 	d.Body, d.BodyLine = p.text[p.body:], p.bodyLine
 	r, root := read(name, p.yaml(), p.line)
-	if err := r.Err(); err != nil { // nobody else must read it: Genkit's parser would expand what aliases stand for
+	if err := r.Err(); err != nil { // other parsers must not read it: Genkit's would expand aliases
 		return nil, err
 	}
 	if d.root = root; root == nil {

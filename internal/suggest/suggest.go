@@ -28,7 +28,7 @@ func Closest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
-// Hint asks whether the closest known word was meant, or else lists the known words, unless there are none or many.
+// Hint asks whether the closest known word was meant, or else lists the known words if they are few.
 func Hint(word string, known []string) string {
 	if near, ok := Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)

@@ -32,7 +32,7 @@ type Server struct {
 	Name    string
 	Command []string          `yaml:"command"`
 	Dir     string            // where the program starts, an absolute path; empty is /
-	Env     map[string]Secret `yaml:"env"` // beside PATH, HOME and LANG
+	Env     map[string]Secret `yaml:"env"` // in addition to PATH, HOME and LANG
 	Eager   bool              // start it with the program, not when it is first needed
 	URL     string            `yaml:"url"`
 	Headers map[string]Secret `yaml:"headers"`
