@@ -145,10 +145,10 @@ func readNote(r runstore.Run) (n runNote, err error) {
 }
 
 // checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the
-// database gets no say in those.
+// database gets no say in those, nor in whether a run of this machine was detached.
 func (a *app) checkNote(r runstore.Run, n runNote) error {
 	place, err := a.state()
-	if err != nil || place.URL == "" || n.Detached { // only what came with a detached run counts
+	if err != nil || place.URL == "" {
 		return err
 	}
 	kept, err := a.runFiles()
@@ -158,6 +158,9 @@ func (a *app) checkNote(r runstore.Run, n runNote) error {
 	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
 	own, err := kept.Note(r.ID)
 	if errors.Is(err, fs.ErrNotExist) {
+		if n.Detached { // only what came with it counts
+			return nil
+		}
 		return fail(exitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
 			"resume it on the host and with the --state-dir where it started, because the database must not choose local files, "+again)
 	}

@@ -162,6 +162,9 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	if err != nil {
 		return err
 	}
+	if err := w.checkNote(r, n); err != nil {
+		return err
+	}
 	b := w.forRun(n, log)
 	wf, agents, clear, err := b.fetchRun(ctx, w.q, r, &n)
 	if err != nil {

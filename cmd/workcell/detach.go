@@ -161,6 +161,10 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 		return err
 	}
 	defer q.Close()
+	kept, err := a.runFiles()
+	if err != nil {
+		return err
+	}
 	note := r.Note
 	if !n.Detached { // else all of it is there
 		if name := n.stays(); name != "" {
@@ -173,10 +177,6 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 		}
 		if wf.Hash != r.Hash {
 			return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
-		}
-		kept, err := a.runFiles()
-		if err != nil {
-			return err
 		}
 		base := kept.Base(r.ID)
 		if _, err := os.Stat(base); err != nil {
@@ -192,6 +192,11 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 	}
 	if err := q.Hand(ctx, r, note); err != nil {
 		return err
+	}
+	if !n.Detached {
+		if err := kept.KeepNote(r.ID, note); err != nil {
+			return err
+		}
 	}
 	return a.print(runOutput{ID: r.ID, Workflow: r.Workflow, State: runInterrupted, Started: r.Started}, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, r.ID)

@@ -243,7 +243,7 @@ steps:
 `))
 	eventually(t, "the run is out of the queue", func() bool { return strings.Contains(here.ok(t, "runs", "logs", id), "removed from the queue") })
 	eventually(t, "the run is interrupted", func() bool { return here.show(t, id).State == "interrupted" })
-	tampered(t, here, id, "host_tools", "/none") // which is nothing to this machine
+	tampered(t, here, id, "host_tools", `"/none"`) // which is nothing to this machine
 	if res := here.run(t, "runs", "resume", id, "--from", "two"); res.Code != 1 {
 		t.Errorf("exit code %d\n%s", res.Code, res.Stderr)
 	}
@@ -256,10 +256,10 @@ func noteOf(id, to string) string {
 	return fmt.Sprintf(`UPDATE workcell.run SET note = %s WHERE id = '%s' RETURNING note`, to, id)
 }
 
-// tampered sets a value in the note of a run.
+// tampered sets a JSON value in the note of a run.
 func tampered(t *testing.T, m *machine, id, key, value string) {
 	t.Helper()
-	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '"%s"')::text`, key, value)))
+	query(t, m.url, noteOf(id, fmt.Sprintf(`jsonb_set(note::jsonb, '{%s}', '%s')::text`, key, value)))
 }
 
 // TestHandedToWorkers: a run that was not detached, and whose process was killed, is put into the queue, and goes on in a worker with
@@ -284,8 +284,10 @@ func TestHandedToWorkers(t *testing.T) {
 	if res := there.run(t, "runs", "resume", id); res.Code != 1 || !strings.Contains(res.Stderr, "was not started with this state") {
 		t.Errorf("on another machine: exit code %d\n%s", res.Code, res.Stderr)
 	}
-	for _, key := range []string{"host_tools", "out", "workspace", "workflow", "backend"} {
-		tampered(t, here, id, key, "/x")
+	for key, value := range map[string]string{
+		"host_tools": `"/x"`, "out": `"/x"`, "workspace": `"/x"`, "workflow": `"/x"`, "backend": `"/x"`, "detached": "true",
+	} {
+		tampered(t, here, id, key, value)
 		for _, args := range [][]string{{"runs", "resume", id}, {"runs", "resume", id, "--detach"}} {
 			if res := here.run(t, args...); res.Code != 1 || !strings.Contains(res.Stderr, "have changed in the database: "+key+"\n") {
 				t.Errorf("%s: exit code %d\n%s", key, res.Code, res.Stderr)
