@@ -583,7 +583,8 @@ func TestAudit(t *testing.T) {
 func TestPolicyIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]hosttools.Policy{
-		"deny": {Deny: []string{"delete_*"}}, "ask": {Ask: []string{"a.b", "merge"}}, "empty": {Deny: []string{""}},
+		"deny": {Deny: []string{"delete_*"}}, "ask": {Ask: []string{"app.b", "merge"}}, "empty": {Deny: []string{""}},
+		"misspelt server": {Deny: []string{"ap.delete_*"}}, "no such servers": {Ask: []string{"b*.merge"}},
 		"negative": {Limits: hosttools.Limits{Calls: -1}}, "large": {Limits: hosttools.Limits{Calls: 1 << 40}},
 	} {
 		if _, err := hosttools.New(&hosttools.Options{Policy: p}, hosttools.Static("app", lookup())); err == nil || !strings.Contains(err.Error(), "policy") {

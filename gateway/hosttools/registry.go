@@ -51,7 +51,11 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 		r.o.TracerProvider = otel.GetTracerProvider()
 	}
 	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) { // one that matches nothing would deny nothing
-		if problem := toolrule.Pattern(p).Check(); problem != nil {
+		problem := toolrule.Pattern(p).Check()
+		if problem == nil && len(sources) > 0 && !r.hasServerOf(toolrule.Pattern(p)) {
+			problem = r.unknownServer(toolrule.Pattern(p))
+		}
+		if problem != nil {
 			return nil, fmt.Errorf("host tools: the policy's pattern %q: %s; %s", plain(p, 80), problem.Message, problem.Hint)
 		}
 	}
@@ -171,8 +175,10 @@ func (r *Registry) unmatched(known []*entry, rules Rules) Problems {
 	var problems Problems
 	for i, rule := range rules.Allow {
 		field, p := fmt.Sprintf("allow[%d].tool", i), toolrule.Pattern(rule.Tool)
-		if !slices.ContainsFunc(r.sources, func(s Source) bool { return p.OfServer(s.Name()) }) {
-			problems.Add(field, serverHint(p.Server(), r.Servers()), "unknown server %q", plain(p.Server(), 80))
+		if !r.hasServerOf(p) {
+			problem := r.unknownServer(p)
+			problem.Field = field
+			problems = append(problems, problem)
 			continue
 		}
 		at := slices.IndexFunc(known, func(e *entry) bool { return e.left == nil && p.Match(e.tool.Server, e.tool.Name) })
@@ -196,11 +202,18 @@ func (r *Registry) unmatched(known []*entry, rules Rules) Problems {
 	return problems
 }
 
-func serverHint(word string, known []string) string {
-	if len(known) == 0 {
-		return "add a server to the --host-tools file"
+// hasServerOf reports whether a pattern may match tools of a source.
+func (r *Registry) hasServerOf(p toolrule.Pattern) bool {
+	return slices.ContainsFunc(r.Servers(), p.OfServer)
+}
+
+func (r *Registry) unknownServer(p toolrule.Pattern) *Problem {
+	known := r.Servers()
+	hint := "add a server to the --host-tools file"
+	if len(known) > 0 {
+		hint = suggest.Hint(p.Server(), known)
 	}
-	return suggest.Hint(word, known)
+	return &Problem{Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: hint}
 }
 
 // ruleOf returns the index of the rule that counts for a tool: the exact one, else the first that matches; -1 for none.
