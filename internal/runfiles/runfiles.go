@@ -87,11 +87,10 @@ func (d Dir) Needs(run string) (string, error) {
 func (d Dir) Of(run string) string { return d.of(run) }
 
 func (d Dir) of(run string, name ...string) string {
-	id := filepath.Base(run)
-	if id == "." || !filepath.IsLocal(id) { // a database may have any id
-		id = "_"
+	if run == "." || run != filepath.Base(run) || !filepath.IsLocal(run) { // a database may have any id
+		run = "_"
 	}
-	return filepath.Join(append([]string{string(d), id}, name...)...)
+	return filepath.Join(append([]string{string(d), run}, name...)...)
 }
 
 // about describes what the archive holds. Contents of changes are entries named by their index.

@@ -131,12 +131,12 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: the id of a run is not a pattern.
+// TestRemoveBegun: the id of a run is no pattern and no path, so it never means another run.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())
 	must(t, d.KeepNote("run_1", "note"))
-	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": nil} {
+	for id, want := range map[string][]string{"*": {"run_1"}, "run_[1]": {"run_1"}, "../run_1": {"run_1"}, "x/run_1": {"run_1"}, "run_1": nil} {
 		must(t, d.KeepNote("run_1", "note"))
 		must(t, d.RemoveBegun(id))
 		if ids, err := d.Begun(); err != nil || !cmp.Equal(ids, want, cmpopts.EquateEmpty()) {

@@ -38,12 +38,12 @@ func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) 
 	s := &Snapshot{at: at, file: file, temp: file == ""}
 	if file != "" {
 		if _, err := os.Stat(file); err == nil {
-			s.taken = true
-			if root, dir, err := at.open(); err == nil { // it may be gone by now
-				s.dir = dir
-				return s, root.Close()
+			dir, err := os.ReadFile(file + dirSuffix)
+			if errors.Is(err, fs.ErrNotExist) { // another machine took it
+				err = nil
 			}
-			return s, nil
+			s.taken, s.dir = true, string(dir)
+			return s, err
 		}
 	}
 	s.copies = map[string]bool{}
@@ -55,7 +55,10 @@ func NewSnapshot(ctx context.Context, at Place, file string) (*Snapshot, error) 
 	return s, w.root.Close()
 }
 
-// Dir returns the absolute path of the directory, without links; empty when there was an archive and no directory.
+// dirSuffix names the file beside the archive that has the path of the directory: a link may have replaced it since.
+const dirSuffix = "-dir"
+
+// Dir returns the absolute path of the directory, without links; empty if another machine took the snapshot.
 func (s *Snapshot) Dir() string { return s.dir }
 
 // Into makes every sandbox that is based on req begin with a copy, behind what req has them begin with.
@@ -162,7 +165,10 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 	if err != nil {
 		return err
 	}
-	defer w.root.Close()                  // only read from
+	defer w.root.Close() // only read from
+	if w.dir != s.dir {
+		return fmt.Errorf("%w: the directory to copy into the sandbox was replaced", backend.ErrInvalid)
+	}
 	dir, name := "", "workcell-workspace" // of a temp file
 	if !s.temp {
 		dir, name = filepath.Split(s.file)
@@ -183,7 +189,7 @@ func (s *Snapshot) take(ctx context.Context, maxFiles int, maxBytes int64) (err 
 		err = errors.Join(w.archive(ctx, f), f.Close())
 		s.file = f.Name()
 	} else { // a later process of the run trusts what has the name
-		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close())
+		err = errors.Join(w.archive(ctx, f), f.Sync(), f.Close(), os.WriteFile(s.file+dirSuffix, []byte(w.dir), 0o600))
 		if err == nil {
 			err = os.Rename(f.Name(), s.file)
 		}
@@ -298,6 +304,7 @@ func (s *Snapshot) Remove() error {
 		return err
 	}
 	if !s.temp {
+		_ = os.Remove(s.file + dirSuffix)   // may not be there
 		_ = os.Remove(filepath.Dir(s.file)) // fails when there is more
 	}
 	return nil

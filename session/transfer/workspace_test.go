@@ -163,11 +163,43 @@ func TestPlaceWithin(t *testing.T) {
 		if err := snapshot.Take(t.Context()); (err == nil) != inside {
 			t.Errorf("%s: taken: %v", dir, err)
 		}
-		// One that was taken by an earlier process names no directory outside either.
-		write(t, filepath.Dir(file), "base.zip", "", 0o600)
-		if again, err := NewSnapshot(t.Context(), at, file); err != nil || (again.Dir() != "") != inside {
+		// The run goes on with what an earlier process took, and where it took it.
+		if again, err := NewSnapshot(t.Context(), at, file); inside && (err != nil || again.Dir() != snapshot.Dir()) {
 			t.Errorf("%s again: %q, %v", dir, again.Dir(), err)
 		}
+	}
+}
+
+// TestReplacedDirectory: the directory of a snapshot stays the one that was copied, when a link replaces it meanwhile, and
+// is nobody's where another machine took the snapshot.
+func TestReplacedDirectory(t *testing.T) {
+	t.Parallel()
+	above, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	dir, other, file := filepath.Join(above, "project"), filepath.Join(above, "other"), filepath.Join(t.TempDir(), "base.zip")
+	write(t, dir, "a", "a", 0o600)
+	write(t, other, "key", "k", 0o600)
+	replaced := func(by string) {
+		must(t, os.RemoveAll(dir))
+		must(t, os.Symlink(by, dir))
+	}
+	first, err := NewSnapshot(t.Context(), Place{Dir: dir}, file)
+	must(t, err)
+	late, err := NewSnapshot(t.Context(), Place{Dir: dir}, "")
+	must(t, err)
+	must(t, first.Take(t.Context()))
+	replaced("other")
+	if err := late.Take(t.Context()); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("another directory is copied: %v", err)
+	}
+	again, err := NewSnapshot(t.Context(), Place{Dir: dir}, file)
+	if err != nil || again.Dir() != dir {
+		t.Errorf("the directory is %q, want %q: %v", again.Dir(), dir, err)
+	}
+	must(t, again.Remove())
+	write(t, filepath.Dir(file), "base.zip", "", 0o600)
+	if sent, err := NewSnapshot(t.Context(), Place{Dir: dir}, file); err != nil || sent.Dir() != "" {
+		t.Errorf("the directory of another machine's snapshot is %q, %v", sent.Dir(), err)
 	}
 }
 
