@@ -28,13 +28,14 @@ func Stamp(dir string, names []string) Stamps {
 // there is none. It keeps to the rules of [Patch.Apply]: nothing outside of
 // dir, through a link or in a Git repository, each file as a whole. A file that is
 // there with another content is replaced only when it is still as before has
-// it, or when force is true; else it is a conflict.
+// it, or when force is true; else it is a conflict. The path of dir must not
+// contain a link, as that of Apply.
 func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	var result Result
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return result, err
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := openExact(dir)
 	if err != nil {
 		return result, err
 	}

@@ -38,6 +38,20 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestWriteThroughLink: no file is written where a link of the path leads.
+func TestWriteThroughLink(t *testing.T) {
+	t.Parallel()
+	dir := put(t, Tree{"victim/f": file("x"), "link": link("victim")})
+	for _, to := range []string{"link", "link/new"} {
+		if r, err := (Tree{"key": file("evil")}).Write(filepath.Join(dir, to), nil, true); err == nil {
+			t.Errorf("%s: %+v", to, r)
+		}
+	}
+	if got := get(t, filepath.Join(dir, "victim")); len(got) != 1 {
+		t.Errorf("the directory has %q", got)
+	}
+}
+
 // TestStamp: a file with the same size that took another's place is another.
 func TestStamp(t *testing.T) {
 	t.Parallel()

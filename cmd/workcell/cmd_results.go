@@ -106,8 +106,22 @@ func (a *app) checkHome(want []string, workspace string) error {
 	case len(want) == 0:
 		return usageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
 	}
+	var err error
+	if a.Out, err = withoutLinks(a.Out); err != nil { // a link that replaces the directory during the run is not followed
+		return usageError(fmt.Errorf("--out: %w", err), "")
+	}
 	a.before = patch.Stamp(a.Out, outputs.Globs(want).In(os.DirFS(a.Out)))
 	return nil
+}
+
+// withoutLinks returns the path of a directory with its links resolved. The directory need not exist.
+func withoutLinks(dir string) (string, error) {
+	exact, err := filepath.EvalSymlinks(dir)
+	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
+		exact, err = withoutLinks(above)
+		exact = filepath.Join(exact, filepath.Base(dir))
+	}
+	return exact, err
 }
 
 // homecoming is what a run made, and where it may go.
@@ -313,6 +327,9 @@ Use - instead of DIR to write one file to standard output; a terminal gets contr
 			}
 			dir := append(args[1:], ".")[0]
 			if dir != "-" {
+				if dir, err = withoutLinks(dir); err != nil {
+					return usageError(err, "")
+				}
 				return a.putOutputs(rooted(tree, at), dir, nil, force)
 			}
 			file, ok := tree[at]
