@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
 )
@@ -207,13 +208,13 @@ func (r *Registry) hasServerOf(p toolrule.Pattern) bool {
 	return slices.ContainsFunc(r.Servers(), p.OfServer)
 }
 
-func (r *Registry) unknownServer(p toolrule.Pattern) *Problem {
+func (r *Registry) unknownServer(p toolrule.Pattern) *hint.Problem {
 	known := r.Servers()
-	hint := "add a server to the --host-tools file"
+	todo := "add a server to the --host-tools file"
 	if len(known) > 0 {
-		hint = suggest.Hint(p.Server(), known)
+		todo = suggest.Hint(p.Server(), known)
 	}
-	return &Problem{Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: hint}
+	return &hint.Problem{Message: fmt.Sprintf("unknown server %q", plain(p.Server(), 80)), Hint: todo}
 }
 
 // ruleOf returns the index of the rule that counts for a tool: the exact one, else the first that matches; -1 for none.
