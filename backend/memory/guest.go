@@ -224,10 +224,7 @@ func (r *request) answer(msg any) error {
 }
 
 func (g *guest) health() wire.Health {
-	g.files.mu.Lock()
-	used := g.files.used
-	g.files.mu.Unlock()
-	h := wire.Health{UptimeMillis: time.Since(g.started).Milliseconds(), WorkspaceUsed: used}
+	h := wire.Health{UptimeMillis: time.Since(g.started).Milliseconds()}
 	for _, x := range g.all() {
 		if x.snapshot().State == wire.ExecRunning {
 			h.Running++

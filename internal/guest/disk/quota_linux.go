@@ -399,14 +399,3 @@ func (q *Quota) used() usage {
 	defer q.mu.Unlock()
 	return q.found.plus(q.wrote).plus(q.open)
 }
-
-// Now returns the bytes in use, measured unless that takes long; 0 without a limit.
-func (q *Quota) Now() int64 {
-	if q == nil {
-		return 0
-	}
-	if q.quick() {
-		q.look()
-	}
-	return q.used().bytes
-}

@@ -34,6 +34,3 @@ func Files(guest []byte) ([]File, error) {
 	}
 	return append(files, File{path.Base(Path), Mode, guest}), nil
 }
-
-// NodePreload is the module that gives Node's own modules, which NODE_PATH does not reach, what commands find by it.
-const NodePreload = Dir + "/lib/node/workcell/global.cjs"

@@ -332,17 +332,6 @@ func hasMarker(pid int, marker []byte) bool {
 	}
 }
 
-// Zombies returns how many processes have ended and were not waited for.
-func Zombies() int {
-	n := 0
-	for _, pid := range AllPIDs() {
-		if p, ok := readStat(pid); ok && p.state == 'Z' {
-			n++
-		}
-	}
-	return n
-}
-
 // Tree returns the processes of an exec. When it has ended, the pid of its main process may belong to somebody else.
 func (t *tracker) Tree(p *Process, id string, ended bool) *Tree {
 	k := &Tree{t: t, tag: p.tag, marker: []byte(markerName + "=" + id)}

@@ -2,8 +2,6 @@ package server
 
 import (
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/proc"
@@ -12,13 +10,10 @@ import (
 
 func (s *Server) handleHealth(r *request) error {
 	h := wire.Health{
-		UptimeMillis:  time.Since(s.started).Milliseconds(),
-		Running:       max(s.execs.active(), s.spawner.Alive()),
-		RSSBytes:      ownRSS(),
-		Zombies:       proc.Zombies(),
-		CPUMillis:     cpuMillis(),
-		WorkspaceUsed: s.quotas.Workspace.Now(),
-		Hosts:         int(s.hosts.Load()),
+		UptimeMillis: time.Since(s.started).Milliseconds(),
+		Running:      max(s.execs.active(), s.spawner.Alive()),
+		CPUMillis:    cpuMillis(),
+		Hosts:        int(s.hosts.Load()),
 	}
 	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()
 	return r.Answer(h)
@@ -40,14 +35,4 @@ func cpuMillis() int64 {
 		}
 	}
 	return 0
-}
-
-func ownRSS() int64 {
-	b, err := os.ReadFile("/proc/self/statm")
-	f := strings.Fields(string(b))
-	if err != nil || len(f) < 2 {
-		return 0
-	}
-	pages, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes a number
-	return pages * int64(os.Getpagesize())
 }

@@ -81,7 +81,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 			})
 			continue
 		}
-		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}) })
+		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st}) })
 	}
 }
 
@@ -97,14 +97,12 @@ type request struct {
 
 	hangup hangup // how the host left; set before watch closes its channel
 
-	mu   sync.Mutex // guards writes to st
-	done chan struct{}
+	mu sync.Mutex // guards writes to st
 }
 
 func (s *Server) serveStream(r *request) {
 	defer r.st.Close()
 	defer s.guard("a request")
-	defer close(r.done)
 	err := r.read()
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return

@@ -111,14 +111,10 @@ func appendPrefix(dst []byte, k FrameKind, ch Channel, head, body int) []byte {
 // io.EOF means that the stream ended between frames.
 func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
 	var p [FramePrefixSize]byte
-	return readFrame(r, p[:], buf)
-}
-
-func readFrame(r io.Reader, p, buf []byte) (Frame, error) {
-	if _, err := io.ReadFull(r, p); err != nil {
+	if _, err := io.ReadFull(r, p[:]); err != nil {
 		return Frame{}, err
 	}
-	f, head, body, err := ParsePrefix(p)
+	f, head, body, err := ParsePrefix(p[:])
 	if err != nil {
 		return Frame{}, err
 	}

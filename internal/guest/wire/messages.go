@@ -337,15 +337,11 @@ type Hello struct {
 // Health answers OpHealth.
 type Health struct {
 	UptimeMillis int64 `json:"uptime_ms"`
-	Running      int   `json:"running"` // execs that run, or ended and have background processes
-	RSSBytes     int64 `json:"rss_bytes"`
-	Zombies      int   `json:"zombies"`
+	Running      int   `json:"running"`               // execs that run, or ended and have background processes
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // of the sandbox's cgroup, when visible
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
-	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
-	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
 	// Hosts is how many hosts are connected, the one that asks included.
 	Hosts int `json:"hosts,omitempty"`
 }
