@@ -59,8 +59,8 @@ func (e *LaunchError) Unwrap() error {
 // ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
 type ConflictError struct {
 	Key Key
-	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment", "idle policy". "request" alone
-	// is something of these, of a sandbox of another process: its engine does not know which.
+	// Fields are the differing fields: "image", "user", "root", "env", "limits", "network", "oci_runtime", "environment",
+	// "mounts", "cache", or "idle policy". "request" means that only a hash differs.
 	Fields []string
 	// Gone reports that the sandbox was removed and only its files are kept.
 	Gone bool

@@ -170,7 +170,7 @@ type Request struct {
 	// Mode is what Open does about a sandbox that the key has.
 	Mode OpenMode
 	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
-	// "user", "root", "network", "oci_runtime", "environment", "cache", and "limits", of which those count that are not zero.
+	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits", of which only nonzero limits count.
 	Match []string
 }
 

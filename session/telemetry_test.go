@@ -200,12 +200,13 @@ func TestFailedSpans(t *testing.T) {
 	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "exit 1"}); err != nil {
 		t.Error(err)
 	}
+	s.KillExecs(t.Context(), []string{"unknown"})
 	e.setHooks(func(context.Context, backend.Spec) error { return fmt.Errorf("%w: text", backend.ErrImage) }, nil, nil)
 	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); err == nil {
 		t.Error("no error")
 	}
 	e.setHooks(nil, nil, nil)
-	for i, want := range []string{"not_found", "", "image"} {
+	for i, want := range []string{"not_found", "", "not_found", "image"} {
 		span := exporter.GetSpans()[i]
 		if span.Status.Description != want || attributes(span)[telemetry.KeyErrorClass] != want || (want != "") != (span.Status.Code == codes.Error) {
 			t.Errorf("%s: status %+v, attributes %v", span.Name, span.Status, attributes(span))
