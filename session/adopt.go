@@ -93,27 +93,20 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		}
 		return nil, nil // about to go
 	}
-	err = m.isFree(ctx, rec)
+	taken, err := m.takeUnowned(ctx, rec)
 	if m.opts.Join && errors.Is(err, errHeld) {
 		return m.join(ctx, rec, req)
 	}
 	if err != nil {
 		return nil, err
 	}
-	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if isOvertaken(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := m.openAdopted(ctx, &rec, key, req)
+	s, err := m.openAdopted(ctx, &taken, key, req)
 	if s == nil && err == nil {
-		return nil, m.deleteSandbox(context.WithoutCancel(ctx), rec)
+		return nil, m.deleteSandbox(context.WithoutCancel(ctx), taken)
 	}
 	if err != nil {
-		rec.Owner = ""
-		m.save(rec)
+		taken.Owner = ""
+		m.save(taken)
 	}
 	return s, err
 }

@@ -232,13 +232,14 @@ func (s *Session) KillExec(ctx context.Context, execID, signal string) (status E
 // KillExecs ends the trees of several commands, as KillExec does without a signal, under one span. It returns an error for
 // each, in their order.
 func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
-	var err error
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
-	defer func() { s.end(span, "KillExec", &err) }()
-	return each(killsAtOnce, execIDs, func(id string) error {
+	errs := each(killsAtOnce, execIDs, func(id string) error {
 		_, err := s.kill(ctx, id, "")
 		return err
 	})
+	err := errors.Join(errs...)
+	s.end(span, "KillExec", &err)
+	return errs
 }
 
 // kill is KillExec without a span.
