@@ -6,36 +6,9 @@ import (
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 )
-
-// TestImageConfig has an image that asks for what only the engine's own description shows.
-func TestImageConfig(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	spec.Image = imageStore(t).Put(t, backendtest.BuildImage(t, v1.Config{
-		Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "true"}, Interval: 1, Timeout: 1e9},
-		StopSignal:  "SIGCONT",
-		WorkingDir:  "/proc/self/fd/8",
-		Volumes:     map[string]struct{}{"/data": {}, "/workspace": {}, "/tmp": {}},
-	}, backendtest.Unique()))
-	res, err := engineAPI(t).ContainerInspect(t.Context(), backendtest.Create(t, b, spec).ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res.State.Health != nil || res.Config.StopSignal != "SIGKILL" || res.Config.WorkingDir != "/" {
-		t.Errorf("health %v, stop signal %s, directory %s", res.State.Health, res.Config.StopSignal, res.Config.WorkingDir)
-	}
-	for _, m := range res.Mounts {
-		if m.Type == "volume" && !strings.HasPrefix(m.Name, "workcell-") && m.Destination != "/dev/pts" {
-			t.Errorf("anonymous volume at %s", m.Destination)
-		}
-	}
-}
 
 // TestPaused: a sandbox that somebody paused is not lost.
 func TestPaused(t *testing.T) {

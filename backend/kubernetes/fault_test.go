@@ -21,8 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -296,95 +294,6 @@ func guestOf(t *testing.T, pod types.UID) string {
 	}
 	t.Fatal("the guest is not on this machine")
 	return ""
-}
-
-// TestRestricted: the namespace of these tests enforces the restricted Pod Security Standard, under which everything here runs.
-func TestRestricted(t *testing.T) {
-	t.Parallel()
-	yes, root := true, int64(0)
-	for what, loosen := range map[string]func(*corev1.Pod){
-		"privileged": func(p *corev1.Pod) {
-			c := p.Spec.Containers[0].SecurityContext
-			c.Privileged, c.AllowPrivilegeEscalation = &yes, &yes // which go together
-		},
-		"escalation":     func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = &yes },
-		"capabilities":   func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.Capabilities.Drop = nil },
-		"root":           func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsUser = &root },
-		"no filter":      func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.SeccompProfile = nil },
-		"node's network": func(p *corev1.Pod) { p.Spec.HostNetwork = true },
-		"node's files": func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "node", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
-		},
-	} {
-		pod := plainPod()
-		loosen(pod)
-		_, err := clustertest.Pods(admin(t), namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
-			t.Errorf("%s: %v, want a refusal", what, err)
-		}
-	}
-	if _, err := clustertest.Pods(admin(t), namespace()).Create(t.Context(), plainPod(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		t.Errorf("a pod that is restricted: %v", err)
-	}
-	spec := newSpec()
-	spec.User = "0:0"
-	if _, err := newBackend(t, nil).Create(t.Context(), spec); !errors.Is(err, backend.ErrPermission) || !strings.Contains(err.Error(), "PodSecurity") {
-		t.Errorf("a sandbox whose user is root: %v, want ErrPermission", err)
-	}
-}
-
-// TestPreempted: the cluster takes a sandbox's place for a pod of a higher priority. Its owner finds it lost, with its workspace.
-// The pod is as large as the node, which only this test may fill: it runs alone.
-func TestPreempted(t *testing.T) {
-	here := map[string]string{corev1.LabelHostname: clustertest.Node}
-	api, b := admin(t), newBackend(t, func(o *kubernetes.Options) { o.NodeSelector = here })
-	node, err := clustertest.Nodes(api, "").Get(t.Context(), clustertest.Node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	most := node.Status.Allocatable.Memory().Value() * 6 / 10
-	spec := newSpec()
-	spec.Limits.MemoryBytes = most
-	info := backendtest.Create(t, b, spec)
-	conn := backendtest.Dial(t, b, info.ID)
-	backendtest.Sh(t, conn, "echo kept > f")
-	pod := plainPod()
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Value: 1000}
-	classes := priorityClasses(api, "")
-	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := classes.Delete(context.Background(), class.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	pod.Spec.PriorityClassName, pod.Spec.NodeSelector = class.Name, here
-	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(most, resource.BinarySI)}
-	eventually(t, "the server knows the class", func() bool {
-		_, err := clustertest.Pods(api, namespace()).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil
-	})
-	startPod(t, pod)
-	select {
-	case <-conn.Done():
-	case <-time.After(patience):
-		t.Fatal("the sandbox stays")
-	}
-	eventually(t, "the news of it", func() bool {
-		_, err := b.Dial(t.Context(), info.ID)
-		return errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound)
-	})
-	eventually(t, "the pod is gone", func() bool {
-		_, err := b.Get(t.Context(), info.ID)
-		return errors.Is(err, backend.ErrNotFound)
-	})
-	if has, err := b.HasWorkspace(t.Context(), instance, spec.ID); !has || err != nil {
-		t.Errorf("it has a workspace: %t, %v", has, err)
-	}
-	if err := b.RemoveWorkspace(t.Context(), instance, spec.ID); err != nil {
-		t.Error(err)
-	}
 }
 
 // part ends or starts a part of the cluster, which no other test may need meanwhile.

@@ -14,7 +14,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -108,7 +107,6 @@ func admin(t testing.TB) *rest.Config {
 var (
 	accessReviews   = clustertest.Kind[authorizationv1.SubjectAccessReview, metav1.List](authorizationv1.SchemeGroupVersion, "subjectaccessreviews") // which cannot be listed
 	networkPolicies = clustertest.Kind[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies")
-	priorityClasses = clustertest.Kind[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](schedulingv1.SchemeGroupVersion, "priorityclasses")
 	quotas          = clustertest.Kind[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
 	roleBindings    = clustertest.Kind[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
 	roles           = clustertest.Kind[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles")

@@ -98,7 +98,6 @@ func Kind[T, L any, O interface {
 // The kinds that tests use most.
 var (
 	Namespaces             = Kind[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
-	Nodes                  = Kind[corev1.Node, corev1.NodeList](corev1.SchemeGroupVersion, "nodes")
 	PersistentVolumeClaims = Kind[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
 	Pods                   = Kind[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
 	Secrets                = Kind[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")

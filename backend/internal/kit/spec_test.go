@@ -52,40 +52,6 @@ func TestJudgeImage(t *testing.T) {
 	}
 }
 
-func TestCheckSpec(t *testing.T) {
-	t.Parallel()
-	check := func(s backend.Spec) error {
-		_, err := kit.NewPlan("x", s, nil, backend.Limits{})
-		return err
-	}
-	good := backend.Spec{ID: "sbx_1", Image: "x", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
-	if err := check(good); err != nil {
-		t.Errorf("%+v: %v", good, err)
-	}
-	for what, spoil := range map[string]func(*backend.Spec){
-		"no id":       func(s *backend.Spec) { s.ID = "" },
-		"path as id":  func(s *backend.Spec) { s.ID = "../x" },
-		"long id":     func(s *backend.Spec) { s.ID = strings.Repeat("x", 129) },
-		"root":        func(s *backend.Spec) { s.Root = 7 },
-		"pull":        func(s *backend.Spec) { s.Pull = "sometimes" },
-		"orphan":      func(s *backend.Spec) { s.OrphanTimeout = -1 },
-		"limit":       func(s *backend.Spec) { s.Limits.PIDs = -1 },
-		"large /tmp":  func(s *backend.Spec) { s.Limits = backend.Limits{MemoryBytes: 64 << 20, TmpBytes: 49 << 20} },
-		"our label":   func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelRole: "x"} },
-		"empty label": func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} },
-	} {
-		s := good
-		spoil(&s)
-		if err := check(s); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", what, err)
-		}
-	}
-	good.Labels = map[string]string{"team": strings.Repeat("x", 64*1024)}
-	if err := check(good); !errors.Is(err, backend.ErrTooLarge) {
-		t.Errorf("large labels: %v, want ErrTooLarge", err)
-	}
-}
-
 // TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once. The size
 // that a workspace has by default is none for the root.
 func TestRootBytes(t *testing.T) {
