@@ -71,7 +71,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
-	b.Methods = snapshots.Methods[*record]{Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin}
+	b.Methods = snapshots.Methods[*record]{
+		Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin,
+	}
 	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	if b.engine, err = b.probe(ctx); err == nil {
 		b.state, err = openState(o.StateDir)

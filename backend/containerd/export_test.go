@@ -2,10 +2,12 @@
 
 package containerd
 
+import "regexp"
+
 // Internals that tests look at.
 var (
 	SessionName = sessionName
-	IsContainer = containerIDs.MatchString
+	IsContainer = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`).MatchString
 )
 
 // ContainerOf returns the id of a sandbox's container; "" for what is no sandbox's id.

@@ -15,12 +15,8 @@ import (
 // sessionPrefix is how much of a session's name is in the names of its containers: containerd takes 76 characters.
 const sessionPrefix = 32
 
-var (
-	// sandboxIDs matches our ids of sandboxes: the session's name, a dot, and what no other sandbox of the session has.
-	sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.([A-Z2-7]{26})$`)
-	// containerIDs matches the ids of their containers.
-	containerIDs = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`)
-)
+// sandboxIDs matches our ids of sandboxes: the session's name, a dot, and what no other sandbox of the session has.
+var sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.([A-Z2-7]{26})$`)
 
 // sessionName names a session's workspace and lock, and begins the names of its containers.
 func sessionName(session string) string {

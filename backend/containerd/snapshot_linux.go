@@ -26,7 +26,8 @@ func (s stateDir) snapshots(session string, sized bool) *snapshots.Workspace {
 // snapshots returns where a sandbox's workspace lies, and its processes if it runs.
 func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace, error) {
 	if !kernelNetwork(r.config.Runtime) {
-		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w", r.config.Runtime, backend.ErrUnsupported)
+		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w",
+			r.config.Runtime, backend.ErrUnsupported)
 	}
 	w := r.state().snapshots(r.session, r.sized() > 0)
 	p, err := b.task(ctx, r.id)

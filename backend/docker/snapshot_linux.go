@@ -64,7 +64,9 @@ func (b *driver) snapshotMethods() workspaceSnapshots {
 	return workspaceSnapshots{Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots, Origin: b.sandboxOrigin}
 }
 
-func (b *driver) sandboxOrigin(ctx context.Context, res container.InspectResponse, from backend.ForkOf) (*snapshots.Workspace, error) {
+func (b *driver) sandboxOrigin(
+	ctx context.Context, res container.InspectResponse, from backend.ForkOf,
+) (*snapshots.Workspace, error) {
 	return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
 }
 

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// clients has one client for each kind that the driver uses. The clientset of client-go would link every kind of Kubernetes, and its
-// package gentype the server of its tests.
+// clients has one client for each kind that the driver uses. The clientset of client-go would link every kind of
+// Kubernetes, and its package gentype the server of its tests.
 type clients struct {
 	core       rest.Interface
 	parameters runtime.ParameterCodec

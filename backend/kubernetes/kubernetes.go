@@ -300,8 +300,8 @@ func (d *driver) Release() error {
 
 // CommitEnvironment fails: a pod's files cannot be kept for other pods.
 func (d *driver) CommitEnvironment(context.Context, string) error {
-	return fmt.Errorf("kubernetes: shared package environments are not supported; use an image that includes the packages: %w",
-		backend.ErrUnsupported)
+	return fmt.Errorf("kubernetes: shared package environments are not supported;"+
+		" use an image that includes the packages: %w", backend.ErrUnsupported)
 }
 
 var _ backend.SandboxBackend = (*Backend)(nil)

@@ -174,7 +174,7 @@ func (s Set) Environ() ([]string, error) {
 			vars = append(vars, name+"="+v)
 		}
 	}
-	for name, v := range map[string]string{ // what package config reads
+	for name, v := range map[string]string{
 		"WORKCELL_KUBE_CONTEXT": s.Cluster.Context, "WORKCELL_KUBE_NAMESPACE": s.Cluster.Namespace,
 		"WORKCELL_KUBE_GUEST_IMAGE": s.Cluster.GuestImage, "WORKCELL_KUBE_STORAGE_CLASS": s.Cluster.StorageClass,
 	} {

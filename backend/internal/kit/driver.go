@@ -75,7 +75,7 @@ func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Con
 		defer func() { telemetry.End(span, err) }()
 	}
 	v, err = f(ctx)
-	return v, Classed(err)
+	return v, classed(err)
 }
 
 // admit is Admit for what has no result.

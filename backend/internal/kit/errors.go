@@ -84,9 +84,9 @@ func Unexplained(err error) bool {
 	return errors.As(err, &e) && e.Kind == nil
 }
 
-// Classed returns a failure of the engine that it did not explain, such as a full disk or a runtime that is gone, with the
+// classed returns a failure of the engine that it did not explain, such as a full disk or a runtime that is gone, with the
 // class of those that may pass without a change of the request.
-func Classed(err error) error {
+func classed(err error) error {
 	if !Unexplained(err) {
 		return err
 	}
