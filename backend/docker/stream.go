@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -91,6 +92,9 @@ func refusal(resp *http.Response) error {
 	return fmt.Errorf("%s: %w", m.Message, kind)
 }
 
+// readBuffer holds the engine's chunks, which are at most 32 KiB.
+const readBuffer = 64 << 10
+
 // stream is a duplex stream whose incoming side carries the container's outputs in frames. Reads and writes may run
 // concurrently.
 type stream struct {
@@ -103,7 +107,7 @@ type stream struct {
 func newStream(conn io.ReadWriteCloser) *stream {
 	r, w := io.Pipe()
 	go func() { // ends with the connection
-		_, err := stdcopy.StdCopy(w, io.Discard, gather.NewReader(conn))
+		_, err := stdcopy.StdCopy(w, io.Discard, bufio.NewReaderSize(gather.NewReader(conn), readBuffer))
 		_ = w.CloseWithError(err) // never fails
 	}()
 	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}

@@ -44,9 +44,6 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
 		return false, false, fmt.Errorf("docker: volume %s belongs to another sandbox: %w", p.volume, backend.ErrExists)
 	}
-	if len(v.Options) > 0 {
-		return false, false, fmt.Errorf("docker: volume %s has mount options; remove it: %w", p.volume, backend.ErrExists)
-	}
 	half = b.half(v)
 	if half && p.Spec.Fork == nil {
 		err = errHalf

@@ -4,6 +4,7 @@ package engines
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -47,13 +48,18 @@ func (s Set) kubernetes() Engine {
 }
 
 // kubernetesID returns the identity of the namespace, which the cluster knows.
-func (s Set) kubernetesID(ctx context.Context) (string, error) {
-	b, err := kubernetes.New(ctx, s.kubernetesOptions())
-	if err != nil {
-		return "", err
+func (s Set) kubernetesID(ctx context.Context) (id string, err error) {
+	e := s.kubernetes()
+	e.open = func(ctx context.Context) (backend.SandboxBackend, error) {
+		b, err := kubernetes.New(ctx, s.kubernetesOptions())
+		if err == nil {
+			id, err = b.Identity(ctx)
+			err = errors.Join(err, b.Close())
+		}
+		return nil, err
 	}
-	defer b.Close() // nothing was made
-	return b.Identity(ctx)
+	_, err = e.Open(ctx)
+	return id, err
 }
 
 func (s Set) kubernetesOptions() *kubernetes.Options {
