@@ -20,9 +20,6 @@ func New(context.Context, *Options) (*Backend, error) {
 	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
 }
 
-// Name is "containerd".
-func (b *Backend) Name() string { return "containerd" }
-
 // ImportImage fails with ErrUnsupported.
 func (b *Backend) ImportImage(context.Context, io.Reader) ([]string, error) {
 	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)

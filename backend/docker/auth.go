@@ -2,8 +2,6 @@ package docker
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 
 	"github.com/distribution/reference"
@@ -24,12 +22,8 @@ func registryAuth(ctx context.Context, dir, ref string) (string, error) {
 	if err != nil || a == (types.AuthConfig{}) {
 		return "", err
 	}
-	js, err := json.Marshal(registry.AuthConfig{
+	return registry.EncodeAuthConfig(registry.AuthConfig{
 		Username: a.Username, Password: a.Password, Auth: a.Auth,
 		ServerAddress: a.ServerAddress, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken,
 	})
-	if err != nil {
-		return "", err
-	}
-	return base64.URLEncoding.EncodeToString(js), nil
 }

@@ -17,6 +17,3 @@ type Backend struct{ backend.SandboxBackend }
 func New(context.Context, *Options) (*Backend, error) {
 	return nil, fmt.Errorf("local: requires Linux, this host runs %s; use docker: %w", runtime.GOOS, backend.ErrUnsupported)
 }
-
-// Name is "local".
-func (b *Backend) Name() string { return name }
