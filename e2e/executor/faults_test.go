@@ -235,3 +235,17 @@ done; true`})
 		d.t.Error(err)
 	}
 }
+
+// alone fails the test when a process is left in the sandbox that is none of the guest's.
+func (r *rig) alone() {
+	r.t.Helper()
+	res, err := r.s.Exec(context.Background(), session.ExecRequest{Command: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done`})
+	must(r.t, err)
+	for line := range strings.Lines(string(res.Stdout.Bytes())) {
+		for _, name := range []string{"claude", "codex", "opencode", "gemini", "workcell-guest mcp"} {
+			if strings.Contains(line, name) && !strings.Contains(line, "cmdline") {
+				r.t.Errorf("is left: %s", line)
+			}
+		}
+	}
+}

@@ -23,12 +23,10 @@ import (
 type model struct {
 	tool, args string
 	text       string
-	status     int           // of every answer, when it is not zero
-	thinks     bool          // before it answers
-	refuses    bool          // to answer, in the way of its dialect
-	again      bool          // calls the tool although there is a result
-	hang       chan struct{} // answers wait for its end, when it is not nil
-	asked      chan struct{} // has one for each such request
+	status     int  // of every answer, when it is not zero
+	thinks     bool // before it answers
+	refuses    bool // to answer, in the way of its dialect
+	again      bool // calls the tool although there is a result
 
 	mu       sync.Mutex // guards the fields below
 	offered  map[string]bool
@@ -64,14 +62,6 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	m.requests = append(m.requests, request{path: r.URL.Path, key: given, body: body})
 	m.mu.Unlock()
-	if m.hang != nil {
-		m.asked <- struct{}{}
-		select {
-		case <-m.hang:
-		case <-r.Context().Done():
-		}
-		return
-	}
 	switch {
 	case m.status != 0 || given != key:
 		code := m.status

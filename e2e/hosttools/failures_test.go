@@ -82,13 +82,6 @@ func allow(tools ...string) (r hosttools.Rules) {
 	return r
 }
 
-// in is the desk in a subtest.
-func (d *desk) in(t *testing.T) *desk {
-	mine := *d
-	mine.t = t
-	return &mine
-}
-
 // python runs a program that may call tools.
 func (d *desk) python(req session.ExecRequest, code string) session.ExecResult {
 	d.t.Helper()
