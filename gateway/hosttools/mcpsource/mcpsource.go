@@ -33,7 +33,7 @@ const (
 	maxTools       = 1000 // that are listed
 	maxPages       = 100
 	maxRestarts    = 3
-	firstPause     = 500 * time.Millisecond // before a restart; each is four times the one before
+	firstPause     = 500 * time.Millisecond // between two starts; each is four times the one before
 	settled        = 10 * time.Minute       // after which an end is not one in a row
 )
 
@@ -61,17 +61,18 @@ type source struct {
 	redact func(string) string
 	stale  atomic.Bool // the server said that its list has changed
 
-	turn chan struct{} // held while a connection is made or the tools are listed; a lock that obeys contexts
+	turn chan struct{} // a lock that obeys contexts: held while a connection is made or the tools are listed
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	session  *mcp.ClientSession
-	broken   *atomic.Bool // the session's connection cannot be read any more
-	stop     func()       // ends the program
-	since    time.Time
+	// turn guards since, restarts, and tools.
+	since    time.Time // of the last start; zero before the first
 	restarts int
-	started  bool
 	tools    []hosttools.Tool
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	session *mcp.ClientSession
+	broken  *atomic.Bool // the session's connection cannot be read any more
+	stop    func()       // ends the program
 }
 
 // Name is the server's name.
@@ -81,28 +82,22 @@ func (s *source) Name() string { return s.server.Name }
 func (s *source) Tools(ctx context.Context) ([]hosttools.Tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
-	cs, err := s.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer s.unlock()
-	s.mu.Lock()
-	tools := s.tools
-	s.mu.Unlock()
-	if tools != nil && !s.stale.Load() {
-		return tools, nil
-	}
-	s.stale.Store(false)
-	if tools, err = s.list(ctx, cs); err != nil {
+	cs, err := s.connect(ctx)
+	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	s.tools = tools
-	s.mu.Unlock()
-	return tools, nil
+	if s.tools == nil || s.stale.Swap(false) {
+		tools, err := s.list(ctx, cs)
+		if err != nil {
+			return nil, err
+		}
+		s.tools = tools
+	}
+	return s.tools, nil
 }
 
 // list asks for all pages.
@@ -179,7 +174,11 @@ func (s *source) redacted(v any) any {
 func (s *source) call(ctx context.Context, name string, c hosttools.Call) (hosttools.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.Timeout)
 	defer cancel()
+	if err := s.lock(ctx); err != nil {
+		return hosttools.Result{}, err
+	}
 	cs, err := s.connect(ctx)
+	s.unlock()
 	if err != nil {
 		return hosttools.Result{}, err
 	}
@@ -239,23 +238,12 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 	return out, nil
 }
 
-// connect returns the connection, and makes one when there is none.
+// connect returns the connection, and makes one if there is none. s.turn is held.
 func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
-	if err := s.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.unlock()
 	s.mu.Lock()
-	cs, closed, restart := s.session, s.closed, s.started
+	cs, closed := s.session, s.closed
 	if cs != nil && s.broken.Load() { // which watch is about to notice, too
 		cs, s.session = nil, nil
-	}
-	if time.Since(s.since) > settled {
-		s.restarts = 0
-	}
-	n := s.restarts
-	if cs == nil && restart && n < maxRestarts {
-		s.restarts++
 	}
 	s.mu.Unlock()
 	switch {
@@ -263,25 +251,27 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, toolspec.Failf(toolspec.CodeClosed, "server %s is closed", s.server.Name)
 	case cs != nil:
 		return cs, nil
-	case restart && n >= maxRestarts:
-		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted", s.server.Name, n+1)
-	case restart:
-		pause := time.NewTimer(firstPause << (2 * n))
-		defer pause.Stop()
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return nil, s.unavailable("it is restarting", ctx.Err())
-		}
+	case s.since.IsZero():
+		return s.start(ctx)
+	case time.Since(s.since) > settled:
+		s.restarts = 0
+	case s.restarts >= maxRestarts:
+		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted", s.server.Name, s.restarts+1)
 	}
+	pause := time.NewTimer(time.Until(s.since.Add(firstPause << (2 * s.restarts))))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+		return nil, s.unavailable("it is restarting", ctx.Err())
+	}
+	s.restarts++
 	return s.start(ctx)
 }
 
 // start makes a connection. s.turn is held.
 func (s *source) start(ctx context.Context) (*mcp.ClientSession, error) {
-	s.mu.Lock()
-	s.started, s.since = true, time.Now()
-	s.mu.Unlock()
+	s.since = time.Now()
 	client := mcp.NewClient(&mcp.Implementation{Name: "workcell", Version: "1"}, &mcp.ClientOptions{
 		Capabilities:           &mcp.ClientCapabilities{},
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) },
