@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -64,9 +63,9 @@ const (
 
 // approved asks for an approval when a rule wants one.
 func (p *pass) approved(ctx context.Context) *Error {
-	why, fail := p.asks(ctx)
-	if why == "" || fail != nil {
-		return fail
+	why := p.why
+	if why == "" {
+		return nil
 	}
 	tool := p.entry.tool
 	if p.set.isApproved(p) {
@@ -103,34 +102,21 @@ func (p *pass) approved(ctx context.Context) *Error {
 
 func (p *pass) approver() Approver { return cmp.Or(p.cmd.Approver, p.set.grant.Approver) }
 
-// asks returns the rule that wants an approval; empty for none.
+// asks returns the rule that requires an approval; empty if there is none.
 func (p *pass) asks(ctx context.Context) (string, *Error) {
 	if p.entry.mustAsk {
 		return "policy.ask", nil
 	}
-	if p.entry.ask == nil {
-		return "", nil
-	}
-	done, fail := p.reading(ctx)
-	if fail != nil {
-		return "", fail
-	}
-	defer done()
-	if p.args, _, fail = readArgs(p.canonical, math.MaxInt64); fail != nil {
-		return "", fail
-	}
 	holds, err := p.entry.ask.holds(ctx, p.vars(p.before), false)
-	p.args = nil
 	switch {
 	case ctx.Err() != nil:
 		return "", ended(ctx)
 	case err != nil: // what cannot be decided is asked
 		p.unclear(ctx, err)
-		return "ask", nil
-	case holds:
-		return "ask", nil
+	case !holds:
+		return "", nil
 	}
-	return "", nil
+	return "ask", nil
 }
 
 // ask asks, and gives the command time until there is an answer.

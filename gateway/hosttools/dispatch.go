@@ -71,7 +71,8 @@ type pass struct {
 	caller    Caller
 	args      map[string]any
 	canonical json.RawMessage
-	before    calls // the run's, when this one was counted
+	why       string // the rule that requires an approval
+	before    calls  // the run's, when this one was counted
 	sum       string
 	decision  string
 	retry     time.Duration
@@ -155,11 +156,13 @@ func (p *pass) perform(ctx context.Context) Reply {
 
 // read reads the arguments and holds them against the schema.
 func (p *pass) read(ctx context.Context) *Error {
-	done, fail := p.reading(ctx)
-	if fail != nil {
-		return fail
+	select { // large arguments take time and memory
+	case p.set.reading <- struct{}{}:
+		defer func() { <-p.set.reading }()
+	case <-ctx.Done():
+		return ended(ctx)
 	}
-	defer done()
+	var fail *Error
 	if p.args, p.canonical, fail = readArgs(p.req.Args, p.set.limits.ArgKB<<10); fail != nil {
 		return fail
 	}
@@ -169,16 +172,6 @@ func (p *pass) read(ctx context.Context) *Error {
 		return fail
 	}
 	return checkSave(p.req.Save)
-}
-
-// reading waits for a place to read arguments, which done returns: large ones take time and memory.
-func (p *pass) reading(ctx context.Context) (done func(), fail *Error) {
-	select {
-	case p.set.reading <- struct{}{}:
-		return func() { <-p.set.reading }, nil
-	case <-ctx.Done():
-		return nil, ended(ctx)
-	}
 }
 
 // permitted asks policy and conditions, and counts the call.
@@ -210,7 +203,10 @@ func (p *pass) permitted(ctx context.Context) *Error {
 	case !holds:
 		return denied("when", "%s is not allowed with these arguments", name)
 	}
-	p.before, fail = p.set.reserve(p.entry)
+	if p.before, fail = p.set.reserve(p.entry); fail != nil {
+		return fail
+	}
+	p.why, fail = p.asks(ctx)
 	return fail
 }
 
