@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"regexp"
@@ -44,13 +43,11 @@ func ClientOf(driver string) Client {
 // Dir returns where a client looks for skills, below its home.
 func (c Client) Dir() string { return "." + string(c) + "/skills" }
 
-// file is a file to be copied.
+// file is a file to be written.
 type file struct {
-	from fs.FS
-	name string
 	to   string
 	mode fs.FileMode
-	size int64
+	data []byte
 }
 
 // Install copies skills that Load returned into a sandbox, to where the client with this home looks for them. Modes are kept. A link
@@ -68,33 +65,20 @@ func Install(ctx context.Context, s *session.Session, skills []Skill, home strin
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(writersAtOnce)
 	for _, f := range files {
-		g.Go(func() error { return f.copy(ctx, s) })
+		g.Go(func() error {
+			_, err := s.WriteFile(ctx, f.to, bytes.NewReader(f.data), session.WriteFileOptions{
+				Mode: f.mode, Overwrite: true, Size: int64(len(f.data)),
+			})
+			return err
+		})
 	}
 	return g.Wait()
-}
-
-// copy writes a file as it is now, which must be what was planned.
-func (f file) copy(ctx context.Context, s *session.Session) error {
-	r, err := f.from.Open(f.name)
-	if err != nil {
-		return err
-	}
-	defer r.Close() // only read
-	b, err := io.ReadAll(io.LimitReader(r, f.size+1))
-	if err != nil {
-		return err
-	}
-	if int64(len(b)) != f.size {
-		return fmt.Errorf("%s changed while it was copied: %w", f.name, ErrInvalid)
-	}
-	_, err = s.WriteFile(ctx, f.to, bytes.NewReader(b), session.WriteFileOptions{Mode: f.mode, Overwrite: true, Size: f.size})
-	return err
 }
 
 // installable names a directory in the sandbox; Load takes more.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// plan lists the directories and files of all skills.
+// plan lists the directories of all skills and reads their files.
 func plan(skills []Skill, into string) (dirs []string, files []file, err error) {
 	seen := map[string]bool{}
 	var total int64
@@ -126,8 +110,12 @@ func plan(skills []Skill, into string) (dirs []string, files []file, err error) 
 				return fmt.Errorf("%s is neither a file nor a directory: %w", at, ErrInvalid)
 			}
 			total += info.Size()
-			files = append(files, file{from: s.files, name: at, to: to, mode: info.Mode().Perm() | 0o400, size: info.Size()})
-			return bounded(len(dirs)+len(files), total)
+			if err := bounded(len(dirs)+len(files)+1, total); err != nil {
+				return err
+			}
+			data, err := fs.ReadFile(s.files, at)
+			files = append(files, file{to, info.Mode().Perm() | 0o400, data})
+			return err
 		})
 		if err != nil {
 			return nil, nil, fmt.Errorf("skill %q: %w", sanitize.Clip(name), err)
