@@ -95,11 +95,10 @@ func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelPara
 		return nil, err
 	}
 	task.MaxTurns, task.Web, task.Args = cmp.Or(int(cfg.MaxTurns), x.turns), cfg.Web, cfg.Args
-	skills, closeSkills, err := b.loadSkills(ctx, x.file)
+	skills, err := b.loadSkills(ctx, x.file)
 	if err != nil {
 		return nil, err
 	}
-	defer closeSkills()
 	leave, err := b.takeTurn(ctx, x.agent)
 	if err != nil {
 		return nil, err
@@ -193,37 +192,29 @@ func taskOf(req *ai.ModelRequest, whole bool, model string) (t executor.Task, er
 }
 
 // loadSkills reads the skills of an agent's file, from the directories that patterns match beside it: skills/* when there is no
-// pattern, which may match nothing. They can be installed until they are closed.
-func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, closeSkills func(), err error) {
+// pattern, which may match nothing.
+func (b *binding) loadSkills(ctx context.Context, file string) (skills []skill.Skill, err error) {
 	patterns := b.cfg.Executor.Skills
 	if file == "" {
 		if len(patterns) > 0 {
-			return nil, nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file", backend.ErrUnsupported)
+			return nil, fmt.Errorf("tools: %w: executor.skills requires an agent that is loaded from a file", backend.ErrUnsupported)
 		}
-		return nil, func() {}, nil
+		return nil, nil
 	}
-	dir, err := os.OpenRoot(filepath.Dir(file)) // links out of it are not followed
+	root, err := os.OpenRoot(filepath.Dir(file)) // links out of it are not followed
 	if errors.Is(err, fs.ErrNotExist) && len(patterns) == 0 {
-		return nil, func() {}, nil // the file is not one of this machine's
+		return nil, nil // the file is not one of this machine's
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("tools: %w", err)
+		return nil, fmt.Errorf("tools: %w", err)
 	}
-	closeSkills = func() { _ = dir.Close() } // only read from
-	if skills, err = b.skillsIn(ctx, dir.FS(), patterns, file); err != nil {
-		closeSkills()
-		return nil, nil, err
-	}
-	return skills, closeSkills, nil
-}
-
-func (b *binding) skillsIn(ctx context.Context, root fs.FS, patterns []string, file string) (skills []skill.Skill, err error) {
-	dirs, err := skill.Find(root, patterns)
+	defer root.Close() // only read from
+	dirs, err := skill.Find(root.FS(), patterns)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w: executor.skills of %s: %v", backend.ErrInvalid, file, err)
 	}
 	for _, dir := range dirs {
-		s, diagnostics, err := skill.Load(root, dir)
+		s, diagnostics, err := skill.Load(root.FS(), dir)
 		if err != nil {
 			return nil, fmt.Errorf("tools: %w", err)
 		}

@@ -3,6 +3,7 @@ package skill
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -43,85 +44,88 @@ func ClientOf(driver string) Client {
 // Dir returns where a client looks for skills, below its home.
 func (c Client) Dir() string { return "." + string(c) + "/skills" }
 
-// file is a file to be written.
+// file is a file or a directory of a skill.
 type file struct {
-	to   string
+	name string // relative to the skill
 	mode fs.FileMode
 	data []byte
 }
 
-// Install copies skills that Load returned into a sandbox, to where the client with this home looks for them. Modes are kept. A link
-// or anything else that is neither file nor directory is ErrInvalid, as are two skills with one name; nothing is copied then.
-func Install(ctx context.Context, s *session.Session, skills []Skill, home string, c Client) error {
-	dirs, files, err := plan(skills, path.Join(home, c.Dir()))
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs { // empty ones, too, and before the files
-		if _, err := s.MakeDir(ctx, dir, dirMode); err != nil {
+// read reads the directory of a skill. A link or anything else that is neither a file nor a directory is ErrInvalid.
+func read(fsys fs.FS) (files []file, err error) {
+	var total int64
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
 			return err
 		}
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(writersAtOnce)
-	for _, f := range files {
-		g.Go(func() error {
-			_, err := s.WriteFile(ctx, f.to, bytes.NewReader(f.data), session.WriteFileOptions{
-				Mode: f.mode, Overwrite: true, Size: int64(len(f.data)),
-			})
+		info, err := d.Info()
+		if err != nil {
 			return err
-		})
-	}
-	return g.Wait()
+		}
+		f := file{name: name, mode: info.Mode()}
+		if !d.IsDir() {
+			total += info.Size()
+		}
+		if err := bounded(len(files)+1, total); err != nil || d.IsDir() {
+			files = append(files, f)
+			return err
+		}
+		if !f.mode.IsRegular() {
+			return fmt.Errorf("%s is neither a file nor a directory: %w", name, ErrInvalid)
+		}
+		f.data, err = fs.ReadFile(fsys, name)
+		files = append(files, f)
+		return err
+	})
+	return files, err
 }
 
 // installable names a directory in the sandbox; Load takes more.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// plan lists the directories of all skills and reads their files.
-func plan(skills []Skill, into string) (dirs []string, files []file, err error) {
+// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are kept. Two
+// skills with one name are ErrInvalid; nothing is copied then.
+func Install(ctx context.Context, s *session.Session, skills []Skill, home string, c Client) error {
 	seen := map[string]bool{}
-	var total int64
-	for _, s := range skills {
-		name := s.Name
-		switch {
-		case s.files == nil:
-			return nil, nil, fmt.Errorf("skill %q has no files; read it with Load: %w", sanitize.Clip(name), ErrInvalid)
+	entries, total := 0, int64(0)
+	for _, one := range skills {
+		switch name := one.Name; {
+		case one.files == nil:
+			return fmt.Errorf("skill %q has no files; read it with Load: %w", sanitize.Clip(name), ErrInvalid)
 		case !installable.MatchString(name) || len(name) > 255:
-			return nil, nil, fmt.Errorf("skill %q: the name is not a valid directory name: %w", sanitize.Clip(name), ErrInvalid)
+			return fmt.Errorf("skill %q: the name is not a valid directory name: %w", sanitize.Clip(name), ErrInvalid)
 		case seen[name]:
-			return nil, nil, fmt.Errorf("duplicate skill %q: %w", name, ErrInvalid)
+			return fmt.Errorf("duplicate skill %q: %w", name, ErrInvalid)
 		}
-		seen[name] = true
-		err := fs.WalkDir(s.files, ".", func(at string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			to := path.Join(into, name, at)
-			if d.IsDir() {
-				dirs = append(dirs, to)
-				return bounded(len(dirs)+len(files), total)
-			}
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			if !info.Mode().IsRegular() {
-				return fmt.Errorf("%s is neither a file nor a directory: %w", at, ErrInvalid)
-			}
-			total += info.Size()
-			if err := bounded(len(dirs)+len(files)+1, total); err != nil {
-				return err
-			}
-			data, err := fs.ReadFile(s.files, at)
-			files = append(files, file{to, info.Mode().Perm() | 0o400, data})
-			return err
-		})
-		if err != nil {
-			return nil, nil, fmt.Errorf("skill %q: %w", sanitize.Clip(name), err)
+		seen[one.Name] = true
+		entries += len(one.files)
+		for _, f := range one.files {
+			total += int64(len(f.data))
 		}
 	}
-	return dirs, files, nil
+	if err := bounded(entries, total); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(writersAtOnce)
+	for _, one := range skills {
+		for _, f := range one.files {
+			to := path.Join(home, c.Dir(), one.Name, f.name)
+			if f.mode.IsDir() { // before its files
+				if _, err := s.MakeDir(ctx, to, dirMode); err != nil {
+					return errors.Join(err, g.Wait())
+				}
+				continue
+			}
+			g.Go(func() error {
+				_, err := s.WriteFile(gctx, to, bytes.NewReader(f.data), session.WriteFileOptions{
+					Mode: f.mode.Perm() | 0o400, Overwrite: true, Size: int64(len(f.data)),
+				})
+				return err
+			})
+		}
+	}
+	return g.Wait()
 }
 
 // bounded refuses more than all skills may have together.

@@ -45,7 +45,7 @@ type Skill struct {
 	Body          string // the instructions
 
 	dir   string // the name of its directory
-	files fs.FS  // the directory; nil of one that was parsed alone
+	files []file // of the directory; nil if the skill was parsed alone
 	front map[string]any
 	lines map[string]int // of SKILL.md, by field
 }
@@ -246,7 +246,7 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 }
 
 // Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is
-// a diagnostic. A skill without a description, and one that cannot be read, is an error.
+// a diagnostic. A skill without a description, and one that cannot be read, is an error. So is a link below the directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	sub, err := fs.Sub(fsys, dir)
 	if err != nil {
@@ -259,10 +259,12 @@ func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	if err == nil && s.Description == "" {
 		err = problemAt(max(s.lines["description"], 1), "description is missing")
 	}
+	if err == nil {
+		s.files, err = read(sub)
+	}
 	if err != nil {
 		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
 	}
-	s.files = sub
 	if base := path.Base(dir); base != "." {
 		s.dir = base
 	}

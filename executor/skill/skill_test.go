@@ -149,33 +149,35 @@ func FuzzParse(f *testing.F) {
 // TestInstallRefuses: what may not be copied is refused before anything is copied; there is no sandbox here.
 func TestInstallRefuses(t *testing.T) {
 	const front = "---\nname: heron\ndescription: x\n---\n"
-	load := func(more fstest.MapFS) skill.Skill {
-		t.Helper()
+	load := func(more fstest.MapFS) (skill.Skill, error) {
 		more["heron/SKILL.md"] = &fstest.MapFile{Data: []byte(front), Mode: 0o644}
 		s, _, err := skill.Load(more, "heron")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return s, err
 	}
-	many := fstest.MapFS{}
+	many, half := fstest.MapFS{}, fstest.MapFS{"heron/x": {Data: make([]byte, skill.MaxBytes/2)}}
 	for i := range skill.MaxFiles {
 		many[fmt.Sprintf("heron/%d", i)] = &fstest.MapFile{}
 	}
-	parsed, err := skill.Parse([]byte(front))
-	if err != nil {
+	for name, files := range map[string]fstest.MapFS{
+		"link":  {"heron/x": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}},
+		"pipe":  {"heron/x": {Mode: fs.ModeNamedPipe | 0o600}},
+		"many":  many,
+		"large": {"heron/x": {Data: make([]byte, skill.MaxBytes+1)}},
+	} {
+		if _, err := load(files); !errors.Is(err, skill.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	good, err := load(fstest.MapFS{})
+	large, err2 := load(half)
+	parsed, err3 := skill.Parse([]byte(front))
+	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	bad := load(fstest.MapFS{})
-	bad.Name = "../x"
+	bad, another := good, large
+	bad.Name, another.Name = "../x", "another"
 	for name, skills := range map[string][]skill.Skill{
-		"link":      {load(fstest.MapFS{"heron/x": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink | 0o777}})},
-		"pipe":      {load(fstest.MapFS{"heron/x": {Mode: fs.ModeNamedPipe | 0o600}})},
-		"twice":     {load(fstest.MapFS{}), load(fstest.MapFS{})},
-		"many":      {load(many)},
-		"large":     {load(fstest.MapFS{"heron/x": {Data: make([]byte, skill.MaxBytes+1)}})},
-		"no files":  {parsed},
-		"path name": {bad},
+		"twice": {good, good}, "large together": {large, another}, "no files": {parsed}, "path name": {bad},
 	} {
 		if err := skill.Install(t.Context(), nil, skills, "/home", skill.Claude); !errors.Is(err, skill.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
