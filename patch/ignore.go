@@ -73,8 +73,7 @@ func (g *Ignorer) Add(dir, text string) {
 	}
 }
 
-// Ignores reports whether a path that is no directory is left out. Nothing below a directory that is left out can be taken
-// in again.
+// Ignores reports whether the rules exclude a file. A file in an excluded directory is always excluded.
 func (g *Ignorer) Ignores(name string) bool {
 	dir, base := path.Split(name)
 	return base == ".git" || dir != "" && g.IgnoresDir(path.Clean(dir)) || g.ignored(name, false)

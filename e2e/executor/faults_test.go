@@ -236,7 +236,7 @@ done; true`})
 	}
 }
 
-// alone fails the test when a process is left in the sandbox that is none of the guest's.
+// alone fails the test if a process other than the guest's is left in the sandbox.
 func (r *rig) alone() {
 	r.t.Helper()
 	res, err := r.s.Exec(context.Background(), session.ExecRequest{Command: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done`})

@@ -51,7 +51,7 @@ type file struct {
 	data []byte
 }
 
-// read reads the directory of a skill. A link or anything else that is neither a file nor a directory is ErrInvalid.
+// read reads the directory of a skill. It returns ErrInvalid for links and special files.
 func read(fsys fs.FS) (files []file, err error) {
 	var total int64
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -83,8 +83,8 @@ func read(fsys fs.FS) (files []file, err error) {
 // installable names a directory in the sandbox; Load takes more.
 var installable = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}._ -]*$`)
 
-// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are kept. Two
-// skills with one name are ErrInvalid; nothing is copied then.
+// Install copies skills that Load returned into a sandbox, to the directory of the client with this home. Modes are kept. If
+// two skills have one name, Install copies nothing and returns ErrInvalid.
 func Install(ctx context.Context, s *session.Session, skills []Skill, home string, c Client) error {
 	seen := map[string]bool{}
 	entries, total := 0, int64(0)

@@ -246,7 +246,7 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 }
 
 // Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is
-// a diagnostic. A skill without a description, and one that cannot be read, is an error. So is a link below the directory.
+// a diagnostic. Load fails for a skill without a description, a skill that cannot be read, and a link in the directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	sub, err := fs.Sub(fsys, dir)
 	if err != nil {

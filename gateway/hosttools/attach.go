@@ -68,8 +68,8 @@ func (a *Attachment) Grant(ctx context.Context, set *Set, req *session.ExecReque
 // dir returns the directory of the set's declarations inside.
 func (s *Set) dir() string { return declarationsDir + "/" + s.digest[:digestChars] }
 
-// Declare writes the declarations of set into the sandbox, the index last, unless the index is there. Calls do not depend on
-// them.
+// Declare writes the declarations of set into the sandbox, the index last. If the index is up to date, Declare does nothing.
+// Calls do not depend on declarations.
 func (a *Attachment) Declare(ctx context.Context, set *Set) error {
 	index := path.Join(set.dir(), indexName)
 	if text, _, err := a.s.ReadFileBytes(ctx, index, session.ReadFileOptions{}); err == nil && string(text) == set.declared[indexName] {
