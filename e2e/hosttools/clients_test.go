@@ -1,7 +1,6 @@
 package hosttools
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
