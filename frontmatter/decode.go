@@ -17,6 +17,16 @@ func newDecoder(d *yamlnode.Decoder) decoder {
 	return decoder{d}
 }
 
+// read parses the YAML document of frontmatter that begins on a line of its file. Real frontmatter is far below the
+// limits. Genkit's parser takes time with the square of the number of keys, and fails on some documents without an error.
+func read(name, text string, line int) (decoder, *yamlnode.Node) {
+	d, root := yamlnode.Format{
+		Name: "the frontmatter", Single: "remove lines that begin with --- or ... from the frontmatter", FirstLine: line,
+		MaxBytes: MaxFileBytes, MaxDepth: 64, MaxValues: 5_000, MergeKeys: true,
+	}.Read(name, []byte(text))
+	return newDecoder(d), root
+}
+
 // written is a sandbox as agents' files have it.
 type written struct {
 	Sandbox
@@ -142,7 +152,7 @@ func (d decoder) conflicts(path string) {
 // literal refuses anchors and aliases: the block is moved to another place for Genkit, where they would mean nothing.
 func (d decoder) literal(n *yamlnode.Node) bool {
 	ok := true
-	if n.Kind == yamlnode.Alias {
+	if yamlnode.Follow(n) != n {
 		d.Fail(n, "write out the value", "aliases are not supported here")
 		return false
 	}

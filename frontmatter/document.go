@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
@@ -15,6 +16,12 @@ import (
 // Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
 // with this name.
 const Middleware = "workcell/sandbox"
+
+// Error is a problem of a file, with its place. A problem of a [Sandbox] has a Field below `sandbox` instead.
+type Error = hint.Problem
+
+// Errors are all problems of a file, in the order of their lines. errors.As finds the first [*Error].
+type Errors = hint.Problems
 
 // Document is a dotprompt file.
 type Document struct {

@@ -65,7 +65,7 @@ func ForAgent(doc *frontmatter.Document) *Workflow {
 	return &Workflow{
 		ID: name, Description: doc.Meta.Description, Path: doc.File, Hash: hex.EncodeToString(sum[:]),
 		MaxSteps: defaultMaxSteps, Timeout: maxTimeout,
-		src: yamlnode.NewSource(doc.File, doc.Text()), outputs: doc.Outputs(), agent: doc,
+		src: yamlnode.NewDecoder(doc.File, doc.Text(), 1).Source, outputs: doc.Outputs(), agent: doc,
 		steps: s.seq, all: s.seq.steps,
 	}
 }

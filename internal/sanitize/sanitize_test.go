@@ -21,11 +21,12 @@ func TestText(t *testing.T) {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
-	if got, want := Line("a\nb\tc"), `a\nb\tc`; got != want {
-		t.Errorf("Line = %q, want %q", got, want)
-	}
-	if got, want := Cut("héllo", 5)+Cut("héllo!", 5)+OneLine("a\n  b c", 4), "héllohéll…a b…"; got != want {
-		t.Errorf("Cut = %q, want %q", got, want)
+	for got, want := range map[string]string{
+		Line("a\nb\tc"): `a\nb\tc`, Cut("héllo", 5): "héllo", Cut("héllo!", 5): "héll…", OneLine("a\n  b c", 4): "a b…",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

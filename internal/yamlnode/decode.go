@@ -32,7 +32,7 @@ type Decoder struct {
 
 // NewDecoder returns a decoder for nodes of a file, whose YAML begins on a line.
 func NewDecoder(file, text string, line int) *Decoder {
-	return &Decoder{Source: NewSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
+	return &Decoder{Source: newSource(file, text), First: line, At: map[string]*Node{}, Bad: map[string]bool{}}
 }
 
 // Err returns all problems in the order of the file as [hint.Problems], and nil for none.

@@ -22,7 +22,6 @@ const (
 	Mapping = yaml.MappingNode
 	List    = yaml.SequenceNode
 	Scalar  = yaml.ScalarNode
-	Alias   = yaml.AliasNode
 )
 
 // Is reports whether n is a scalar with one of the tags.

@@ -13,8 +13,8 @@ type Source struct {
 	lines []string
 }
 
-// NewSource returns the source of a file with a text.
-func NewSource(file, text string) *Source { return &Source{file, strings.Split(text, "\n")} }
+// newSource returns the source of a file with a text.
+func newSource(file, text string) *Source { return &Source{file, strings.Split(text, "\n")} }
 
 // Place returns where byte offset of the value of the scalar n stands in the file. Where the value is not in the file as it
 // is (escapes, folded text), the place is that of the scalar.
