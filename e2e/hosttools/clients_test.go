@@ -1,7 +1,6 @@
 package hosttools
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"os"
