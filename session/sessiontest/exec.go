@@ -21,6 +21,7 @@ func ExecRequest(image string) session.Request {
 func Exec(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{
+		{"Arguments", arguments},
 		{"Environment", environment},
 		{"Stdin", stdin},
 		{"Outcomes", outcomes},
@@ -28,10 +29,19 @@ func Exec(t *testing.T, s *session.Session) {
 		{"YieldAndBackground", yielding},
 		{"WriteToStdin", writeStdin},
 		{"Kill", killing},
+		{"LargeOutput", largeOutput},
 		{"Stream", streaming},
 		{"StreamFailures", streamFailures},
 		{"Terminal", terminals},
 	})
+}
+
+func arguments(t *testing.T, s *session.Session) {
+	odd := []string{"", " a\nb ", `'"$(x)` + "`y`" + `\`, "ü\xff", "-n", "*"}
+	res := run(t, s, session.ExecRequest{Argv: append([]string{"/usr/bin/printf", "%s|"}, odd...)})
+	if got, want := string(res.Stdout.Bytes()), strings.Join(odd, "|")+"|"; got != want {
+		t.Errorf("arguments %q, want %q", got, want)
+	}
 }
 
 func environment(t *testing.T, s *session.Session) {

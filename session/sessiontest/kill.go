@@ -1,8 +1,11 @@
 package sessiontest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,5 +85,21 @@ func killing(t *testing.T, s *session.Session) {
 	must(t, err)
 	if status, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || status.ExitCode != 9 {
 		t.Errorf("after SIGINT: %+v, %v", status, err)
+	}
+}
+
+func largeOutput(t *testing.T, s *session.Session) {
+	const size = 3 << 20
+	command := fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo end", size)
+	out := run(t, s, session.ExecRequest{Command: command, HeadBytes: 100, TailBytes: 200}).Stdout
+	if len(out.Head) != 100 || len(out.Tail) != 200 || out.Total != size+4 || out.Omitted != out.Total-300 ||
+		!bytes.HasSuffix(out.Tail, []byte("xend\n")) {
+		t.Errorf("head %d, tail %d, total %d, omitted %d", len(out.Head), len(out.Tail), out.Total, out.Omitted)
+	}
+	if !strings.HasPrefix(out.Path, s.Info().Workdir+"/") || out.PathCut {
+		t.Fatalf("the whole output is at %q, cut %v", out.Path, out.PathCut)
+	}
+	if got := output(t, s, "wc -c < "+out.Path); strings.TrimSpace(got) != fmt.Sprint(size+4) {
+		t.Errorf("the file has %s bytes", got)
 	}
 }

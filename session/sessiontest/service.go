@@ -1,7 +1,9 @@
 package sessiontest
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +23,8 @@ func Service(t *testing.T, s *session.Session, connect func() *session.Session) 
 	served := serve(t, s)
 	t.Run("commands", func(t *testing.T) {
 		runCases(t, s, []sessionCase{
-			{"grant", served.grants}, {"no grant", served.ungranted},
+			{"grant", served.grants}, {"no grant", served.ungranted}, {"grandchild", served.grandchild},
+			{"half-close", served.halfClose}, {"back-pressure", served.bytes},
 			{"end of the command", served.commandEnds}, {"deadline", extendExec},
 		})
 	})
@@ -31,7 +34,7 @@ func Service(t *testing.T, s *session.Session, connect func() *session.Session) 
 
 // connectTools is the beginning of a program that connects to the tools.
 const connectTools = `
-import os, socket
+import os, select, socket
 def connect():
 	s = socket.socket(socket.AF_UNIX)
 	s.connect("\0" + os.environ["WORKCELL_TOOLS"][1:])
@@ -150,6 +153,105 @@ except ConnectionError as e: print(repr(b""))`, nil)
 	}
 }
 
+// grandchild checks that a process without its command's session, parents and environment still belongs to the command.
+func (s *tools) grandchild(t *testing.T, on *session.Session) {
+	from := make(chan string, 1)
+	req := s.program(`
+r, w = os.pipe()
+if os.fork() == 0:
+	os.setsid()
+	if os.fork() == 0:
+		address = os.environ["WORKCELL_TOOLS"]
+		os.environ.clear()
+		os.environ["WORKCELL_TOOLS"] = address
+		s = connect(); s.sendall(b"x"); rest(s)
+	os._exit(0)
+os.close(w); os.wait(); os.read(r, 1)`, func(ctx context.Context, c *session.ServiceConn) {
+		from <- c.ExecID
+		echo(ctx, c)
+	})
+	res := run(t, on, req)
+	if got := <-from; got != res.ExecID || res.ExitCode != 0 {
+		t.Errorf("the connection has the ID %s, want %s: %s", got, res.ExecID, res.Stderr.Bytes())
+	}
+}
+
+// halfClose ends the host's direction. The other direction continues.
+func (s *tools) halfClose(t *testing.T, on *session.Session) {
+	late := make(chan string, 1)
+	const program = `s = connect(); print(s.makefile().read()); s.sendall(b"late"); s.close()`
+	got := s.call(t, on, program, func(_ context.Context, c *session.ServiceConn) {
+		_, _ = io.WriteString(c, "early")
+		if err := c.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		b, err := io.ReadAll(c)
+		if err != nil {
+			t.Error(err)
+		}
+		late <- string(b)
+	})
+	if host := <-late; got != "early" || host != "late" {
+		t.Errorf("the command got %q, the host %q", got, host)
+	}
+}
+
+// bytes sends 64 MiB each way at once. A host that does not read stops the command.
+func (s *tools) bytes(t *testing.T, on *session.Session) {
+	data := noise(64 << 20)
+	held, sent := make(chan struct{}), make(chan struct{})
+	got := s.call(t, on, `
+import hashlib, threading
+s = connect(); s.sendall(b"h"); sent = 0; s.setblocking(False)
+while select.select([], [s], [], 1)[1]: sent += s.send(bytes(65536))
+go = connect(); go.sendall(b"g")
+s.setblocking(True); s.shutdown(socket.SHUT_WR); s.recv(1)
+print(sent < 8 << 20)
+s = connect(); s.sendall(b"t"); h = hashlib.sha256()
+def send():
+	for i in range(64): s.sendall(b"x" * (1 << 20))
+	s.shutdown(socket.SHUT_WR)
+sender = threading.Thread(target=send); sender.start()
+while True:
+	data = s.recv(1 << 20)
+	if not data: break
+	h.update(data)
+sender.join(); e = connect(); e.sendall(b"e"); e.recv(1); print(h.hexdigest())`, func(_ context.Context, c *session.ServiceConn) {
+		what := make([]byte, 1)
+		_, _ = c.Read(what)
+		switch what[0] {
+		case 'h': // hold the command back until it has noticed
+			<-held
+			_, _ = io.Copy(io.Discard, c)
+		case 'g':
+			close(held)
+		case 't':
+			transfer(t, c, data)
+			close(sent)
+		default: // the command stays until its last byte is here: its end ends its connections
+			<-sent
+		}
+	})
+	if want := fmt.Sprintf("True\n%x", sha256.Sum256(data)); got != want {
+		t.Errorf("the command got %s, want %s", got, want)
+	}
+}
+
+// transfer sends data and reads 64 MiB at the same time.
+func transfer(t *testing.T, c *session.ServiceConn, data []byte) {
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		if _, err := io.Copy(c, bytes.NewReader(data)); err != nil {
+			t.Errorf("sending: %v", err)
+		}
+		_ = c.CloseWrite() // the copy reports errors
+	})
+	if n, err := io.Copy(io.Discard, c); n != 64<<20 || err != nil {
+		t.Errorf("%d bytes came: %v", n, err)
+	}
+	sending.Wait()
+}
+
 // commandEnds: with a command, its connections end and their contexts do.
 func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	began, ended := make(chan bool), make(chan error, 1)
@@ -171,12 +273,17 @@ func (s *tools) commandEnds(t *testing.T, on *session.Session) {
 	<-ended //nolint:errcheck // the end alone is waited for
 }
 
-// extendExec gives a command more time. It outlives its timeout.
+// extendExec gives a command more time. It runs for that time and no longer.
 func extendExec(t *testing.T, s *session.Session) {
-	begun := run(t, s, session.ExecRequest{Command: "sleep 10", Timeout: timeout, Background: true})
-	must(t, s.ExtendExec(t.Context(), begun.ExecID, 90*time.Second))
-	if res, err := s.WaitExec(t.Context(), begun.ExecID, -1); err != nil || res.Status != session.ExecCompleted {
-		t.Errorf("%+v, %v", res.ExecStatus, err)
+	for command, by := range map[string]time.Duration{"sleep 10": 90 * time.Second, "sleep 600": time.Second} {
+		const limit = 8 * time.Second // time to extend it
+		want := map[bool]session.ExecState{true: session.ExecTimedOut, false: session.ExecCompleted}[by == time.Second]
+		begun := run(t, s, session.ExecRequest{Command: command, Timeout: limit, Background: true})
+		must(t, s.ExtendExec(t.Context(), begun.ExecID, by))
+		res, err := s.WaitExec(t.Context(), begun.ExecID, -1)
+		if err != nil || res.Status != want || res.Duration < limit+time.Second {
+			t.Errorf("%s: %+v, %v, want %s", command, res.ExecStatus, err, want)
+		}
 	}
 	if err := s.ExtendExec(t.Context(), "nobody", time.Second); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("more time for nobody: %v", err)
