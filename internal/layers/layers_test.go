@@ -96,7 +96,7 @@ func layers() []layer {
 		{dir: "gateway/hosttools/mcpsource", may: above("gateway/hosttools", "gateway/hosttools/serverfile", "internal/sanitize", "internal/toolspec")},
 		// CLI coding agents, which know nothing of where their tools and models come from; skills for them.
 		{dir: "internal/argv", may: []string{"internal/suggest"}, only: []string{}},
-		{dir: "executor", may: above("backend", "session", "executor/skill", "internal/argv", "internal/guest", "internal/sanitize")},
+		{dir: "executor", may: above("backend", "session", "executor/skill", "gateway/model", "internal/argv", "internal/guest", "internal/sanitize")},
 		{dir: "executor/skill", may: []string{"internal/hint", "session", "internal/sanitize", "internal/yamlnode"}, only: []string{"golang.org/x/sync"}},
 		{dir: "internal/expr", may: []string{"internal/sanitize", "internal/yamlnode"}},
 		{dir: "internal/layers"},
@@ -108,7 +108,7 @@ func layers() []layer {
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "internal/postgres", may: []string{"backend"}, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/pgstore", may: above("backend", "session", "internal/postgres"), only: []string{"github.com/jackc/pgx/v5", "golang.org/x/sync"}},
-		{dir: "workflow/runstore", may: []string{"workflow"}, genkit: true, only: []string{}},
+		{dir: "workflow/runstore", may: []string{"backend", "workflow"}, genkit: true, only: []string{}},
 		{dir: "workflow/pgjournal", may: above("backend", "workflow", "workflow/runstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "workflow/worker", may: above("backend", "workflow", "workflow/pgjournal", "workflow/runstore", "session/pgstore", "internal/postgres"), genkit: true, only: []string{"github.com/jackc/pgx/v5"}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
