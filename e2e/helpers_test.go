@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 // root returns the top of the checkout.

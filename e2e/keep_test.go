@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 // images stand in for the official images that the examples name, so that no registry is needed.
@@ -140,7 +140,7 @@ func TestWorkflows(t *testing.T) {
 func mockModel(t *testing.T, script string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "mockmodel")
-	build := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/e2e/mockmodel")
+	build := exec.Command("go", "build", "-o", binary, "github.com/workcell-dev/workcell/examples/mockmodel")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -147,7 +147,7 @@ need_system_python() {
 compile() {
   local flags=(-trimpath -tags "$(demo_tags)" -gcflags "all=-N -l -dwarf=false" -ldflags "-s -w") packages=(./cmd/workcell) standard
   if [ "$backend" != local ]; then packages=(./e2e/images/cmd/mkimages ./cmd/workcell); fi
-  if [ "${DEMO:-}" = cli ]; then packages+=(./e2e/mockmodel); fi
+  if [ "${DEMO:-}" = cli ]; then packages+=(./examples/mockmodel); fi
   export CGO_ENABLED=0
   # The standard library needs no module, so that the compiler works while modules are downloaded.
   go build -v "${flags[@]}" archive/tar archive/zip database/sql encoding/gob encoding/xml go/doc html image/png net/http/httputil text/template &

@@ -22,7 +22,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/ollama"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/tools"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/anthropic"
 	"github.com/firebase/genkit/go/plugins/compat_oai"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // babbler is a provider whose model calls a tool with arguments that are no JSON, as often as told, and then says done.

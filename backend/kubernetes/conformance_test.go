@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 func TestConformance(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 // TestCredentialProgram: the program of a kubeconfig starts in the root directory with its arguments.

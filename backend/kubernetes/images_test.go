@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 // node is a client of the node's containerd, which knows what the API server does not: images.

@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 // front returns the configuration of an HTTP proxy before the API server, which passes on what take does not take.

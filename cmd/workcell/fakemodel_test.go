@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire format:

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 // clientGo is a baseline: what `kubectl run`, `kubectl wait` and `kubectl exec` do, in a pod with the same limits.

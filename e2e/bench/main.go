@@ -28,8 +28,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/e2e/images"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 func runOnCluster(m *testing.M) int { return clustertest.Main(m) }

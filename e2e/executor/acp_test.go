@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/session"
 )
 

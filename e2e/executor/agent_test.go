@@ -15,10 +15,10 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/tools"
 )
 

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	shared "github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/commandtest"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // machine is a state directory with a workflow of one agent, which is a coding agent, and the command that runs it.

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/session"
 )
 

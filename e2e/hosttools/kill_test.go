@@ -14,11 +14,11 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 // ledgerVariable makes this binary an MCP server: it is the file of its ledger.

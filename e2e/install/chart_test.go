@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 	"github.com/workcell-dev/workcell/internal/guestimage"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/toolspec"

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/clustertest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 var must = rig.Must

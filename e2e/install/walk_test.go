@@ -11,7 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/workcell-dev/workcell/e2e/clustertest"
+	"github.com/workcell-dev/workcell/internal/clustertest"
 	"github.com/workcell-dev/workcell/internal/guestimage"
 	"github.com/workcell-dev/workcell/internal/reaper"
 )

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/e2e/npmtest"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // clientTime is how long one run of a client from npm may take.

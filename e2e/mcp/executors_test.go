@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // TestExecutors has a client give two tasks to a real coding agent: the second one is said in the conversation of the first, in its

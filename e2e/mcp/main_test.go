@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 // binaryEnv names the command that the tests of this process run.

@@ -14,10 +14,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/e2e/enginetest"
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/session"
 )
 

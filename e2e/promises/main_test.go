@@ -29,10 +29,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/e2e/clocktest"
-	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/clocktest"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"

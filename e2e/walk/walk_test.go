@@ -58,7 +58,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 			`workcell agent run examples/agents/code-analyzer.prompt --workspace examples/workflows/projects/buggy-calculator`:                           {says: `passed: true`},
 			`workcell agent run examples/agents/order-desk.prompt --host-tools examples/host-tools.yaml 'What do the orders 1 to 20 come to?'`:           {says: `they come to 530`},
 			`workcell run examples/workflows/cli-debug-and-fix.yaml`:                                                                                     {why: "its agent asks a vendor's model"},
-			`go run ./e2e/mockmodel --listen 127.0.0.1:8899 --script examples/workflows/scripts/cli-debug-and-fix.json &`:                                {why: "it serves until it is stopped, and the test of the examples does so"},
+			`go run ./examples/mockmodel --listen 127.0.0.1:8899 --script examples/workflows/scripts/cli-debug-and-fix.json &`:                           {why: "it serves until it is stopped, and the test of the examples does so"},
 			`GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8899 GEMINI_API_KEY=none workcell run examples/workflows/cli-debug-and-fix.yaml`:                    {why: "the test of the examples runs it"},
 			`go run ./examples/chat`: {why: "it serves until it is stopped, and its own test talks to it"},
 		},

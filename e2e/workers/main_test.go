@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/e2e/commandtest"
 	"github.com/workcell-dev/workcell/e2e/rig"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/workflow"
 )

@@ -21,8 +21,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // What is metered of a thousand answers is what the model server says it used, to the token.

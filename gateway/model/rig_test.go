@@ -14,9 +14,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 const (

@@ -8,7 +8,7 @@
 //
 // A conversation gets the first answer, then the next answer after each tool result. The last answer is repeated.
 //
-//	go run ./e2e/mockmodel --listen 127.0.0.1:8899 --script model.yaml &
+//	go run ./examples/mockmodel --listen 127.0.0.1:8899 --script model.yaml &
 //	ANTHROPIC_BASE_URL=http://127.0.0.1:8899 ANTHROPIC_API_KEY=none workcell agent run fixer.prompt 'fix the tests'
 package main
 
@@ -24,7 +24,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/e2e/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
 // mockScript has an answer for each turn of a conversation.
