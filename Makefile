@@ -69,7 +69,7 @@ cluster-down: ## stop the cluster of make cluster
 
 build: ## build bin/workcell with the version of the checkout
 	@$(lib) need_go; version=$$(git describe --tags --always --dirty 2>/dev/null) || true; \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/workcell ./cmd/workcell; \
+	GOWORK=off CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/workcell ./cmd/workcell; \
 	say "bin/workcell $${version:-(no version: not a checkout)}"
 
 guest: ## rebuild the embedded guest binaries

@@ -12,7 +12,7 @@ main() {
     go run ./hack/house . hack/house/bounds.txt
     go run ./hack/words .
     weight
-    set -- run
+    set -- run ./... ./e2e/...
   fi
   "$(hack/tool.sh golangci-lint)" "$@"
 }

@@ -59,7 +59,7 @@ install_from_proxy() {
   at_exit "chmod -R u+w '$dir'; rm -rf '$dir'"
   mkdir "$dir/tree"
   git archive HEAD | tar -x -C "$dir/tree"
-  (cd hack/release && GOFLAGS=-mod=readonly go run ./moduleproxy -version "$version" "$dir/tree" "$dir/proxy")
+  (cd hack/release && GOWORK=off GOFLAGS=-mod=readonly go run ./moduleproxy -version "$version" "$dir/tree" "$dir/proxy")
   say "go install github.com/workcell-dev/workcell/cmd/workcell@$version"
   # No sums of a version that nobody published, nor of the others: those stand in go.sum.
   (cd / && env -u GOPRIVATE GOWORK=off GOFLAGS=-trimpath GONOSUMDB='*' GOMODCACHE="$dir/mod" GOBIN="$dir/bin" CGO_ENABLED=0 \
@@ -77,7 +77,7 @@ install_from_proxy() {
 extras() {
   local dir=$root/.cache/release shell
   rm -rf "$dir" && mkdir -p "$dir/completions"
-  CGO_ENABLED=0 go build -trimpath -o "$dir/workcell" ./cmd/workcell
+  GOWORK=off CGO_ENABLED=0 go build -trimpath -o "$dir/workcell" ./cmd/workcell
   for shell in bash zsh fish powershell; do
     "$dir/workcell" completion "$shell" >"$dir/completions/workcell.$shell"
   done

@@ -180,7 +180,7 @@ need_newcomer() { hack/tool.sh jaeger; }
 other_systems() {
   local target
   for target in darwin/arm64 windows/amd64; do
-    CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./... || die "$target: go vet found something"
+    CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./... ./e2e/... || die "$target: go vet found something"
     say "$target: ok"
   done
 }
@@ -198,7 +198,7 @@ sources() {
 }
 
 vet() {
-  nice go vet -race -tags $tags ./... &&
+  nice go vet -race -tags $tags ./... ./e2e/... &&
     nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell ./internal/engines ./internal/models ./internal/otelsetup ./internal/state
 }
 

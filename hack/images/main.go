@@ -105,7 +105,7 @@ func (o options) build(ctx context.Context, dir, arch string) (built, error) {
 		return built{}, err
 	}
 	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+o.version, "-o", binary, "./cmd/workcell")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
 	if out, err := c.CombinedOutput(); err != nil {
 		return built{}, fmt.Errorf("go build: %w: %s", err, out)
 	}

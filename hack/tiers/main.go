@@ -108,7 +108,8 @@ func read(root string) (*plan, error) {
 	return p, nil
 }
 
-// tests returns the names of the tests, fuzz tests and examples below root by folder. It leaves out nested modules.
+// tests returns the names of the tests, fuzz tests and examples below root by folder. It leaves out nested modules
+// other than e2e.
 func tests(root string) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -117,7 +118,8 @@ func tests(root string) (map[string][]string, error) {
 		}
 		if d.IsDir() {
 			_, module := os.Stat(filepath.Join(file, "go.mod"))
-			if file != root && (module == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			nested := module == nil && file != filepath.Join(root, "e2e")
+			if file != root && (nested || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
 				return fs.SkipDir
 			}
 			return nil

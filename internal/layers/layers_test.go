@@ -152,8 +152,7 @@ func layers() []layer {
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
 		{dir: "examples", may: all, genkit: true, sdk: true},
-		{dir: "e2e", may: all, genkit: true, sdk: true},
-		{dir: "hack", may: []string{"e2e"}},
+		{dir: "hack"},
 	}
 }
 
