@@ -170,7 +170,8 @@ type Request struct {
 	// Mode is what Open does about a sandbox that the key has.
 	Mode OpenMode
 	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
-	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits", of which only nonzero limits count.
+	// "user", "root", "network", "oci_runtime", "environment", "mounts", "cache", and "limits", of which only those
+	// count that are not zero.
 	Match []string
 }
 

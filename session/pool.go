@@ -243,7 +243,8 @@ func (m *Manager) vacate() {
 	m.used--
 }
 
-// imageID returns the ID of the image that a reference names on the engine now. known is false where an engine cannot tell.
+// imageID returns the ID of the image that a reference names on the engine now. known is false if the engine does not
+// know it.
 func (m *Manager) imageID(ctx context.Context, ref string) (id string, known bool, err error) {
 	id, err = m.b.ImageID(ctx, ref)
 	if errors.Is(err, backend.ErrUnsupported) {
@@ -255,8 +256,8 @@ func (m *Manager) imageID(ctx context.Context, ref string) (id string, known boo
 // errStale: a sandbox that was ready cannot be handed out any more.
 var errStale = errors.New("session: a pooled sandbox is no longer usable")
 
-// fit claims the guest of a pooled sandbox for the session. It fails with errStale if the guest does not answer, or if the
-// request's image or mounts were replaced.
+// fit claims the guest of a pooled sandbox for the session. It fails with errStale if the guest does not answer, or if
+// the request's image or mounts were replaced.
 func (s *Session) fit(ctx context.Context, ready *pooled) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoAnswer)
 	defer cancel()
@@ -297,8 +298,8 @@ func isPooled(engine backend.Info) bool {
 	return err == nil && key.Namespace == NamespacePool
 }
 
-// assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled one. It
-// fails with errStale if the pooled sandbox was unusable and is removed.
+// assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled
+// one. It fails with errStale if the pooled sandbox was unusable and is removed.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, ready.session.id)
 	s.byDefault(req, ready.session.engine)

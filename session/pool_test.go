@@ -232,7 +232,7 @@ func TestPoolOfTheDead(t *testing.T) {
 	}
 }
 
-// TestPoolAdopted: a key that has a sandbox keeps it, with a pool, too; a sandbox from a pool can be adopted.
+// TestPoolAdopted: a pool does not replace existing sandboxes, and its sandboxes can be adopted.
 func TestPoolAdopted(t *testing.T) {
 	t.Parallel()
 	e := newPictured(t)

@@ -101,7 +101,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 }
 
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. If this process dies meanwhile, a sweep removes the sandbox by its record.
+// be. If this process dies, a sweep removes the sandbox by its record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
 	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))

@@ -112,8 +112,8 @@ func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err
 	return err
 }
 
-// giveUpLost gives up the sandbox of a lost session whose files are kept. The next process that opens its key starts the
-// sandbox again, or creates it on its workspace.
+// giveUpLost gives up the sandbox of a lost session whose files are kept. The next process that opens its key starts
+// the sandbox again, or creates it on its workspace.
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	rec := s.recordAs(RecordReady, s.expiry())
 	if to == owner.WorkspaceOnly {

@@ -307,8 +307,8 @@ type Leftover struct {
 	Since time.Time // when it was replaced, or given up
 }
 
-// Leftovers returns directories that were replaced more than a day ago, and those of fills that did not end. It skips caches
-// that another process is changing.
+// Leftovers returns directories that were replaced more than a day ago, and those of fills that did not end. It skips
+// caches that another process is changing.
 func (s *Store) Leftovers() ([]Leftover, error) {
 	var list []Leftover
 	dirs, err := os.ReadDir(s.dir)

@@ -99,7 +99,7 @@ func (s *Store) request(v Volume, o FillOptions) session.Request {
 // run runs the command over what the cache has.
 func (v Volume) run(ctx context.Context, box *session.Session, o FillOptions) error {
 	out := session.Streams{Stdout: o.Stdout, Stderr: o.Stderr}
-	const copyOld = "mkdir -p " + fillDir + " && if [ -d " + hadDir + " ]; then cp -R " + hadDir + "/. " + fillDir + "/; fi"
+	const copyOld = "mkdir -p " + fillDir + "; [ ! -d " + hadDir + " ] || cp -R " + hadDir + "/. " + fillDir
 	if err := succeed(ctx, box, out, "sh", "-c", copyOld); err != nil {
 		return err
 	}

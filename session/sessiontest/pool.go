@@ -12,8 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Pool checks what an engine could make of sandboxes that were made in advance: they become sessions without the engine, and
-// none is left at the end. req is for a sandbox that has a shell.
+// Pool checks pooled sandboxes on an engine: they become sessions without the engine, and none is left at the end. req
+// is for a sandbox that has a shell.
 func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
 	const size = 3
 	store := session.NewMemoryStore()
@@ -60,8 +60,9 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	beside, err := other.Connect(t.Context(), ids[0])
 	must(t, err)
 	output(t, beside, "cat file")
-	if _, err := other.Connect(t.Context(), next[0]); !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != session.NamespaceAgent {
-		t.Errorf("Connect to a pooled sandbox: %v, to one that is used: %s", err, beside.Key())
+	_, err = other.Connect(t.Context(), next[0])
+	if !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != session.NamespaceAgent {
+		t.Errorf("Connect to a pooled sandbox: %v; key of a used sandbox: %s", err, beside.Key())
 	}
 	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)

@@ -348,7 +348,7 @@ type Health struct {
 
 // ClaimRequest hands a pooled sandbox to a session.
 type ClaimRequest struct {
-	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // replaces the guest's orphan timeout; 0 is none
+	OrphanMillis int64 `json:"orphan_timeout_ms,omitempty"` // new orphan timeout of the guest; 0 means none
 }
 
 // PodReport is what `workcell-guest report` prints of its pod as a line of JSON, and `workcell-guest connect --report` before it
