@@ -68,7 +68,6 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	s, _, err := m.Open(t.Context(), session.UserKey("pool"), req)
 	must(t, err)
 	output(t, s, "true")
-	must(t, s.Close(t.Context()))
 }
 
 // fullPool waits until n sandboxes are ready, and returns their ids.
