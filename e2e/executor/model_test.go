@@ -25,7 +25,7 @@ type model struct {
 	text       string
 	status     int  // of every answer, when it is not zero
 	thinks     bool // before it answers
-	refuses    bool // to answer, in the way of its dialect
+	refuses    bool // sends the refusal of its dialect
 	again      bool // calls the tool although there is a result
 
 	mu       sync.Mutex // guards the fields below

@@ -74,7 +74,7 @@ var shells = map[string][2]string{
 	"gemini":   {"run_shell_command", `{"command":"echo out; exit 3"}`},
 }
 
-// TestTold: the CLI runs a command by a tool of its own, and tells of failures of its model, apart from thoughts and answers.
+// TestTold: the CLI runs a command with a built-in tool, and its events distinguish model failures, thoughts, and answers.
 func TestTold(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		for name, tt := range map[string]struct {

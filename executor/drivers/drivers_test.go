@@ -13,12 +13,12 @@ import (
 
 type outcomes = map[string]executor.Outcome
 
-// expected is what the tests know of a driver.
+// expected is the expected behavior of a driver.
 type expected struct {
 	model    string
 	turns    int
 	args     map[string]string
-	recorded outcomes // beside those of every driver
+	recorded outcomes // in addition to the outcomes of all drivers
 	refused  map[error]executor.Task
 }
 
@@ -36,7 +36,7 @@ func all() map[string]expected {
 		"gemini": {"gemini-2.5-pro", 40, nil, outcomes{"safety": executor.Refused, "max_turns": executor.MaxTurns}, nil},
 		"opencode": {
 			"anthropic/claude-sonnet-4-5", 40, nil,
-			outcomes{"safety": executor.Refused, "max_turns": executor.Crashed}, // it does not end by itself
+			outcomes{"safety": executor.Refused, "max_turns": executor.Crashed}, // the CLI does not exit
 			map[error]executor.Task{backend.ErrInvalid: {Prompt: "x", Model: "gpt-5"}},
 		},
 	}

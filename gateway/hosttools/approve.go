@@ -102,7 +102,7 @@ func (p *pass) approved(ctx context.Context) *Error {
 
 func (p *pass) approver() Approver { return cmp.Or(p.cmd.Approver, p.set.grant.Approver) }
 
-// asks returns the rule that requires an approval; empty if there is none.
+// asks returns the rule that requires an approval, or an empty string.
 func (p *pass) asks(ctx context.Context) (string, *Error) {
 	if p.entry.mustAsk {
 		return "policy.ask", nil

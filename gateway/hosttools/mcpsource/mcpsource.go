@@ -71,7 +71,7 @@ type source struct {
 	mu      sync.Mutex // guards what follows
 	closed  bool
 	session *mcp.ClientSession
-	broken  *atomic.Bool // the session's connection cannot be read any more
+	broken  *atomic.Bool // the session's connection is broken
 	stop    func()       // ends the program
 }
 
@@ -238,7 +238,7 @@ func (s *source) result(res *mcp.CallToolResult) (hosttools.Result, error) {
 	return out, nil
 }
 
-// connect returns the connection, and makes one if there is none. s.turn is held.
+// connect returns the connection, and makes one if necessary. s.turn is held.
 func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	s.mu.Lock()
 	cs, closed := s.session, s.closed
