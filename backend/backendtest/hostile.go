@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -137,7 +138,18 @@ func (s *suite) linkedImages(t *testing.T) {
 			if errors.Is(err, backend.ErrLost) { // its guest found no workspace
 				return
 			}
-			if h := Connect(t, stream, err).Hello(); h.UID != 1000 || h.PID != 1 {
+			must(t, err)
+			conn, err := client.New(t.Context(), stream, nil)
+			if errors.Is(err, client.ErrConnLost) { // just now
+				eventually(t, "the sandbox is lost", func() bool {
+					_, err := s.b.Dial(t.Context(), info.ID)
+					return errors.Is(err, backend.ErrLost)
+				})
+				return
+			}
+			must(t, err)
+			defer conn.Close() //nolint:errcheck // of no interest
+			if h := conn.Hello(); h.UID != 1000 || h.PID != 1 {
 				t.Errorf("hello %+v", h)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // Dial connects to the guest's socket. Where only the engine reaches that, the engine starts the guest's bridge in the
@@ -40,7 +41,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, lost(err)
 	}
-	s, err = b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{})
+	s, err = b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{}, wire.AppendMarker(nil, wire.FromGuest, 0)[:8])
 	return s, lost(err)
 }
 

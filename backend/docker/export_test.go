@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// NewStream returns the demultiplexer of an engine's stream.
-func NewStream(conn net.Conn) io.ReadWriteCloser {
-	return newStream(conn)
+// NewStream returns the demultiplexer of an engine's stream, whose output must start with start.
+func NewStream(conn net.Conn, start string) io.ReadWriteCloser {
+	return newStream(conn, []byte(start))
 }
 
 // GuestVolume names the volume that carries the guest.

@@ -131,7 +131,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
-	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil)
+	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
 	"sync"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -18,11 +19,12 @@ import (
 	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/workcell-dev/workcell/internal/gather"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses
-// the answer's status.
-func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
+// the answer's status. The output must start with start.
+func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any, start []byte) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()
 	req, err := b.hijackRequest(bctx, route, query, body)
@@ -37,7 +39,7 @@ func (b *driver) hijack(ctx context.Context, what, route string, query url.Value
 	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
 		return nil, errors.Join(b.calls.Fail(ctx, what, refusal(resp)), resp.Body.Close())
 	}
-	return newStream(conn), nil
+	return newStream(conn, start), nil
 }
 
 func (b *driver) hijackRequest(ctx context.Context, route string, query url.Values, body any) (*http.Request, error) {
@@ -104,13 +106,28 @@ type stream struct {
 	closing func() error
 }
 
-func newStream(conn io.ReadWriteCloser) *stream {
+func newStream(conn io.ReadWriteCloser, start []byte) *stream {
 	r, w := io.Pipe()
 	go func() { // ends with the connection
-		_, err := stdcopy.StdCopy(w, io.Discard, bufio.NewReaderSize(gather.NewReader(conn), readBuffer))
+		_, err := stdcopy.StdCopy(&output{w, start}, io.Discard, bufio.NewReaderSize(gather.NewReader(conn), readBuffer))
 		_ = w.CloseWithError(err) // never fails
 	}()
 	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}
+}
+
+// output passes on output that starts as it must. An engine that cannot start a program writes the reason in its place.
+type output struct {
+	w     io.Writer
+	start []byte // what must come next
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n := min(len(p), len(o.start))
+	if !bytes.Equal(p[:n], o.start[:n]) {
+		return 0, fmt.Errorf("docker: the engine did not start the program: %s", sanitize.Clip(strings.TrimSpace(string(p))))
+	}
+	o.start = o.start[n:]
+	return o.w.Write(p)
 }
 
 // Close ends both directions and pending calls.

@@ -21,17 +21,24 @@ func TestStreamDemultiplexes(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("0123456789", 20_000)
 	in := bytes.Join([][]byte{frame(1, "one "), frame(2, "not this"), frame(1, ""), frame(1, long), frame(1, " end")}, nil)
-	got, err := io.ReadAll(feed(t, in))
+	got, err := io.ReadAll(feed(t, in, "one "))
 	if want := "one " + long + " end"; err != nil || string(got) != want {
 		t.Errorf("%d bytes, %v, want %d", len(got), err, len(want))
 	}
-	if _, err := io.ReadAll(feed(t, []byte{9, 0, 0, 0, 0, 0, 0, 1, 'x'})); err == nil {
+	if _, err := io.ReadAll(feed(t, []byte{9, 0, 0, 0, 0, 0, 0, 1, 'x'}, "")); err == nil {
 		t.Error("a malformed frame went unnoticed")
+	}
+	// An engine that cannot start a program writes the reason to its output.
+	if got, err := io.ReadAll(feed(t, frame(1, "container is not running\r\n"), "WCLGUEST")); err == nil || len(got) != 0 || !strings.Contains(err.Error(), "is not running") {
+		t.Errorf("the engine's own output: %q, %v", got, err)
+	}
+	if got, err := io.ReadAll(feed(t, append(frame(1, "WCL"), frame(1, "GUEST and more")...), "WCLGUEST")); err != nil || string(got) != "WCLGUEST and more" {
+		t.Errorf("a start in two parts: %q, %v", got, err)
 	}
 }
 
 // feed returns a stream over a connection that carries in and then ends.
-func feed(t *testing.T, in []byte) io.Reader {
+func feed(t *testing.T, in []byte, start string) io.Reader {
 	t.Helper()
 	near, far := net.Pipe()
 	go func() {
@@ -39,5 +46,5 @@ func feed(t *testing.T, in []byte) io.Reader {
 		_ = far.Close()
 	}()
 	t.Cleanup(func() { _ = near.Close() })
-	return docker.NewStream(near)
+	return docker.NewStream(near, start)
 }
