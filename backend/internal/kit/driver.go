@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Engine is what is a driver's own: the methods of [backend.SandboxBackend] as [Driver] calls them once they are
+// Engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
 // admitted. Environments and List may return their results in any order, and ImageID gets a full reference.
 type Engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
@@ -168,12 +168,12 @@ func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
 }
 
-// CommitEnvironment keeps what was installed in a sandbox.
+// CommitEnvironment keeps the installed files of a sandbox.
 func (d *Driver) CommitEnvironment(ctx context.Context, id string) error {
 	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.CommitEnvironment(ctx, id) })
 }
 
-// Environments returns what was installed for the sandboxes of an instance, oldest first.
+// Environments returns the environments of an instance, oldest first.
 func (d *Driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Environment, error) {
 		list, err := d.engine.Environments(ctx, instance)
@@ -194,7 +194,7 @@ func (d *Driver) Snapshot(ctx context.Context, id, name string) (backend.Snapsho
 	return Admit(ctx, d.calls, telemetry.SpanDriverSnapshot, func(ctx context.Context) (backend.Snapshot, error) { return d.engine.Snapshot(ctx, id, name) })
 }
 
-// Snapshots returns those of a sandbox.
+// Snapshots returns the snapshots of a sandbox.
 func (d *Driver) Snapshots(ctx context.Context, id string) (list []backend.Snapshot, m backend.SnapshotMechanism, err error) {
 	list, err = Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Snapshot, error) {
 		list, m, err = d.engine.Snapshots(ctx, id)
