@@ -379,7 +379,7 @@ func (b *binding) setAside(ctx context.Context) {
 	for _, s := range mine {
 		err := b.release(ctx, s)
 		running, lerr := s.ListExecs(ctx)
-		if err == nil && (lerr != nil || slices.ContainsFunc(running, func(e session.ExecStatus) bool { return !e.Done() })) {
+		if lerr != nil || err == nil && slices.ContainsFunc(running, func(e session.ExecStatus) bool { return !e.Done() }) {
 			continue // who cannot be told idle stays, until it has been idle for long enough
 		}
 		err = errors.Join(err, b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{KeepWorkspace: true}))
