@@ -38,8 +38,8 @@ func (b *breakable) Dial(ctx context.Context, id string) (io.ReadWriteCloser, er
 	return rw, err
 }
 
-// TestSetAside: at the end of a run, `keep: workspace` removes the sandbox of a user, unless another run works in it or its
-// commands cannot be listed.
+// TestSetAside verifies that "keep: workspace" removes a user's sandbox at the end of a run, unless another run works in
+// it or its commands cannot be listed.
 func TestSetAside(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -73,7 +73,8 @@ func TestSetAside(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = m.Close(context.Background()) }) // it may be broken
-			r := &rig{t: t, manager: m, log: &buffertest.Buffer{}, plugin: &tools.Plugin{Manager: m, Logger: slog.New(slog.DiscardHandler)}}
+			r := &rig{t: t, manager: m, log: &buffertest.Buffer{}}
+			r.plugin = &tools.Plugin{Manager: m, Logger: slog.New(slog.DiscardHandler)}
 			r.g = initGenkit(t, fstest.MapFS{}, r.plugin)
 			model, _ := r.model(call("sandbox_exec", obj{"command": "true"}), func(req *ai.ModelRequest) ([]*ai.Part, error) {
 				list, err := m.List(t.Context())
@@ -86,7 +87,8 @@ func TestSetAside(t *testing.T) {
 				}
 				return []*ai.Part{ai.NewTextPart("done")}, err
 			})
-			a := r.agent("a", "---\nmodel: "+model+"\nsandbox: {mode: code, runtime: bash, session: user, keep: workspace}\n---\nGo.")
+			const sandbox = "sandbox: {mode: code, runtime: bash, session: user, keep: workspace}"
+			a := r.agent("a", "---\nmodel: "+model+"\n"+sandbox+"\n---\nGo.")
 			if _, err := a.Run(session.WithUser(t.Context(), "ann"), nil, nil); err != nil {
 				t.Error(err)
 			}

@@ -176,7 +176,8 @@ func TestReplacedDirectory(t *testing.T) {
 	t.Parallel()
 	above, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
-	dir, other, file := filepath.Join(above, "project"), filepath.Join(above, "other"), filepath.Join(t.TempDir(), "base.zip")
+	dir, other := filepath.Join(above, "project"), filepath.Join(above, "other")
+	file := filepath.Join(t.TempDir(), "base.zip")
 	write(t, dir, "a", "a", 0o600)
 	write(t, other, "key", "k", 0o600)
 	replaced := func(by string) {
