@@ -112,30 +112,28 @@ func vanish(t *testing.T, e *engine, m *session.Manager, store session.Store, ke
 // does not have it any more.
 func TestLostLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for name, key := range map[string]session.Key{"agent": session.AgentKey("run_1", "default"), "user": session.UserKey("lab")} {
-		for end, how := range map[string]func(*testing.T, *session.Manager){
-			"dies":     func(_ *testing.T, m *session.Manager) { m.Die() },
-			"detaches": func(t *testing.T, m *session.Manager) { must(t, m.Detach(t.Context())) },
-		} {
-			t.Run(name+" "+end, func(t *testing.T) {
-				t.Parallel()
-				e := newEngine(t)
-				opts := shared()
-				first, m := dying(t, e, opts), newManager(t, e, opts)
-				clock := newClock(m)
-				s := vanish(t, e, first, opts.Store, key)
-				clock.add(2 * time.Hour)
-				m.Reap(t.Context())
-				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordRemoving || !e.hasFiles(t, s.ID()) {
-					t.Errorf("while its process lives: %+v", rec)
-				}
-				how(t, first)
-				m.Reap(t.Context())
-				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.hasFiles(t, s.ID()) {
-					t.Errorf("record %+v, the files are there: %v", rec, e.hasFiles(t, s.ID()))
-				}
-			})
-		}
+	for end, how := range map[string]func(*testing.T, *session.Manager){
+		"dies":     func(_ *testing.T, m *session.Manager) { m.Die() },
+		"detaches": func(t *testing.T, m *session.Manager) { must(t, m.Detach(t.Context())) },
+	} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			opts := shared()
+			first, m := dying(t, e, opts), newManager(t, e, opts)
+			clock := newClock(m)
+			s := vanish(t, e, first, opts.Store, session.AgentKey("run_1", "default"))
+			clock.add(2 * time.Hour)
+			m.Reap(t.Context())
+			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordRemoving || !e.hasFiles(t, s.ID()) {
+				t.Errorf("while its process lives: %+v", rec)
+			}
+			how(t, first)
+			m.Reap(t.Context())
+			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.hasFiles(t, s.ID()) {
+				t.Errorf("record %+v, the files are there: %v", rec, e.hasFiles(t, s.ID()))
+			}
+		})
 	}
 }
 
@@ -163,6 +161,29 @@ func TestExpiredIsMissed(t *testing.T) {
 	m.Reap(t.Context())
 	if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) != 1 {
 		t.Errorf("gone are %v, %v", gone, err)
+	}
+}
+
+// TestLostNamed verifies that the next opener of a lost sandbox with a name gets it with its files, also in another process.
+func TestLostNamed(t *testing.T) {
+	t.Parallel()
+	for next, die := range map[string]bool{"same process": false, "next process": true} {
+		t.Run(next, func(t *testing.T) {
+			t.Parallel()
+			e, key := newEngine(t), session.UserKey("lab")
+			opts := shared()
+			m := dying(t, e, opts)
+			s := mustOpen(t, m, key)
+			output(t, s, "echo kept > file")
+			e.remove(s.Info().EngineID)
+			eventually(t, "its record has no owner", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
+			if die {
+				m.Die()
+				m = newManager(t, e, opts)
+			}
+			m.Reap(t.Context())
+			reopen(t, m, key, testImage(), s.ID())
+		})
 	}
 }
 
