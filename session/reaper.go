@@ -141,7 +141,7 @@ func (m *Manager) prune(ctx context.Context) {
 		}
 	}
 	m.mu.Unlock()
-	recs, err := m.store.List(ctx, RecordClosed)
+	recs, err := m.store.List(ctx, RecordClosed, "lost") // which earlier versions wrote
 	if err != nil {
 		if ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
