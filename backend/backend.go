@@ -56,7 +56,7 @@ type SandboxBackend interface {
 	// Remove ends a sandbox and deletes it. Removing an unknown one is no error.
 	Remove(ctx context.Context, id string, opts RemoveOptions) error
 
-	// Dial opens a new stream to the guest. It disturbs no other stream, of this process or another one. ErrNotFound when
+	// Dial opens a new stream to the guest. Other streams, of this or another process, continue. ErrNotFound when
 	// the sandbox is gone, ErrLost when it is not running.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 

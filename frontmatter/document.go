@@ -33,7 +33,7 @@ type Document struct {
 
 	parts parts
 	named []string       // what `outputs:` says; nil without it
-	root  *yamlnode.Node // of the frontmatter; nil when there is none
+	root  *yamlnode.Node // of the frontmatter; nil without one
 }
 
 // Meta is what package tools needs to know of the rest of the frontmatter. Genkit reads the file again by itself.

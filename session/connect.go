@@ -14,7 +14,7 @@ import (
 )
 
 // Connect returns a session on a sandbox of this instance that another process owns. Closing the session only ends the
-// connection. The environment that the owner asked for stays with the owner: commands get the image's and their own.
+// connection. Commands get the image's environment and their own, but not the one of the owner's request.
 //
 // If labels can be forged (backend.Capabilities.Forgeable), a sandbox without a record in Options.Store causes
 // backend.ErrPermission. A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An

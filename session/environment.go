@@ -142,7 +142,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if err := guarded(func() error { return m.opts.Environments.Install(ctx, s, asked.Environment) }); err != nil {
 		return err
 	}
-	s.disconnect() // its end is no loss
+	s.disconnect() // so its end is not a loss
 	return m.b.CommitEnvironment(ctx, s.engine.ID)
 }
 

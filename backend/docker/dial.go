@@ -82,7 +82,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	return info, res.State.Pid, b.guardNetwork(ctx, res)
 }
 
-// lost is what it means when a sandbox that just ran is gone or in conflict.
+// lost returns backend.ErrLost for a sandbox that ran a moment ago and is gone or in conflict.
 func lost(err error) error {
 	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
 		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)

@@ -115,7 +115,7 @@ func newStream(conn io.ReadWriteCloser, start []byte) *stream {
 	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}
 }
 
-// output passes on output that starts as it must. An engine that cannot start a program writes the reason in its place.
+// output checks how output starts. An engine that cannot start a program writes the reason there instead.
 type output struct {
 	w     io.Writer
 	start []byte // what must come next

@@ -131,7 +131,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestRemoveBegun: the id of a run is no pattern and no path, so it never means another run.
+// TestRemoveBegun: a run ID with a pattern or a path is refused, so it cannot name another run.
 func TestRemoveBegun(t *testing.T) {
 	t.Parallel()
 	d := runfiles.Dir(t.TempDir())

@@ -96,8 +96,8 @@ func (r *Recorder) Turn() int {
 	return r.past.turns
 }
 
-// Close ends the recording: a tool that returns later is not recorded any more. It returns the failure of a Write, or of the
-// call that interrupted the run.
+// Close ends the recording. A tool that returns later is not recorded. Close returns the failure of a Write, or of the call
+// that interrupted the run.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

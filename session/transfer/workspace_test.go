@@ -163,7 +163,7 @@ func TestPlaceWithin(t *testing.T) {
 		if err := snapshot.Take(t.Context()); (err == nil) != inside {
 			t.Errorf("%s: taken: %v", dir, err)
 		}
-		// The run goes on with what an earlier process took, and where it took it.
+		// The run continues with the files that an earlier process took, in the same place.
 		if again, err := NewSnapshot(t.Context(), at, file); inside && (err != nil || again.Dir() != snapshot.Dir()) {
 			t.Errorf("%s again: %q, %v", dir, again.Dir(), err)
 		}
@@ -171,7 +171,7 @@ func TestPlaceWithin(t *testing.T) {
 }
 
 // TestReplacedDirectory: the directory of a snapshot stays the one that was copied, when a link replaces it meanwhile, and
-// is nobody's where another machine took the snapshot.
+// does not exist if another machine took the snapshot.
 func TestReplacedDirectory(t *testing.T) {
 	t.Parallel()
 	above, err := filepath.EvalSymlinks(t.TempDir())

@@ -36,7 +36,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// A broken connection ends attached execs. Another host finds the recorded ones, including those that somebody waited for.
+// A broken connection ends attached execs. Another host finds the recorded ones, including those with a waiting caller.
 func TestBrokenConnection(t *testing.T) {
 	t.Parallel()
 	g, second := start(t)

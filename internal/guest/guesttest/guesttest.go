@@ -147,7 +147,7 @@ func (g *Guest) Dial() io.ReadWriteCloser {
 	return conn
 }
 
-// Log is what the guest wrote to its standard error so far.
+// Log returns the guest's standard error.
 func (g *Guest) Log() string { return g.log.String() }
 
 // buffer is a bytes.Buffer for concurrent use.

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Stream is what a guest serves a host over. Deadlines keep a host that stopped reading from holding the guest.
+// Stream connects a guest to a host. Deadlines keep a host that stopped reading from holding the guest.
 type Stream interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error

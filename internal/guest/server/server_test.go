@@ -166,7 +166,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	}
 }
 
-// TestOtherVersion: a host of another version learns only the guest's. What is no host learns nothing.
+// TestOtherVersion: a host of another version learns only the guest's. Any other peer learns nothing.
 func TestOtherVersion(t *testing.T) {
 	s, _ := newServer(t)
 	const other = 99
