@@ -154,7 +154,7 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 	}
 	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
 		ready := slices.ContainsFunc(recs, func(rec Record) bool { return rec.ID == s.id })
-		return s.owned && !s.wasLost() && m.isAnothers(s.id) || !s.owned && !ready
+		return s.owned && m.isAnothers(s.id) || !s.owned && !ready
 	}), nil
 }
 

@@ -284,7 +284,8 @@ func (m *Manager) isAnothers(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
-	return err == nil && (rec.Owner != m.owner || rec.State == RecordRemoving || rec.State == RecordClosed)
+	removed := rec.State == RecordRemoving && rec.Reason != string(owner.EngineLost) || rec.State == RecordClosed
+	return err == nil && (rec.Owner != m.owner || removed)
 }
 
 // saveClosed updates the record of a sandbox that is gone.
