@@ -76,8 +76,8 @@ func newDoctorCmd(a *app) *cobra.Command {
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
-For each problem, the command suggests a fix. It does not pull images or apply fixes. By default, it checks all
-backends. To check only one, use --backend, WORKCELL_BACKEND, or the configuration file.
+For each problem, the command suggests a fix. It applies no fixes and, except on Kubernetes, pulls no images. By
+default, it checks all backends. To check only one, use --backend, WORKCELL_BACKEND, or the configuration file.
 
 The exit code is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
 		Args: cobra.NoArgs,

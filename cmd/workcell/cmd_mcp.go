@@ -62,7 +62,11 @@ func newMCPCmd(a *app) *cobra.Command {
 
 With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
 sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
-WORKCELL_MCP_TOKEN is set. Tokens are required unless the server listens on a loopback address.`,
+WORKCELL_MCP_TOKEN is set. Tokens are required unless the server listens on a loopback address. The endpoint is /mcp.
+
+Clients get the tools sandbox_open, sandbox_exec, sandbox_fs_*, sandbox_snapshot, and others; with --agents or
+--workflows also execute_task. --policy limits CPU, memory, images, commands, and hosts. To add the server to Claude
+Code, run: claude mcp add workcell -- workcell mcp`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

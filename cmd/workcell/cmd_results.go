@@ -276,7 +276,7 @@ func newRunsFilesCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "files RUN [PATH]",
 		Short:   "List all outputs of a run, or one PATH",
-		Example: "  workcell runs files run_4k2\n  workcell runs files run_4k2 dist -o json",
+		Example: "  workcell runs files run_…\n  workcell runs files run_… dist -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
 			list, err := outputsAt(made, append(args, ".")[0])
@@ -312,8 +312,8 @@ func newRunsGetCmd(a *app) *cobra.Command {
 PATH . means all outputs. Existing files that differ are not overwritten, unless you pass --force.
 
 Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form.`,
-		Example: "  workcell runs get run_4k2 report.csv\n  workcell runs get run_4k2 dist /srv/site --force\n" +
-			"  workcell runs get run_4k2 report.csv - | head\n  workcell runs get run_4k2 . results",
+		Example: "  workcell runs get run_… report.csv\n  workcell runs get run_… dist /srv/site --force\n" +
+			"  workcell runs get run_… report.csv - | head\n  workcell runs get run_… . results",
 		Args: cobra.RangeArgs(2, 3),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
 			at := path.Clean(args[0])
@@ -370,7 +370,7 @@ func newRunsDiffCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "diff RUN",
 		Short:   "Print a run's changes as a patch",
-		Example: "  workcell runs diff run_4k2 | git apply",
+		Example: "  workcell runs diff run_… | git apply",
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
 links. The workspace must be a copy of a directory. You can apply the patch with git apply.
 
@@ -394,7 +394,7 @@ func newRunsApplyCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "apply RUN [DIR]",
 		Short:   "Apply a run's changes to its source directory",
-		Example: "  workcell runs apply run_4k2\n  workcell runs apply run_4k2 ../another-checkout",
+		Example: "  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
 		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
 host executed the run, DIR is required.
 
@@ -429,7 +429,7 @@ func newRunsRmCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "rm RUN…",
 		Short:   "Delete finished runs with their outputs and patches",
-		Example: "  workcell runs rm run_4k2",
+		Example: "  workcell runs rm run_…",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			kept, err := a.runFiles()

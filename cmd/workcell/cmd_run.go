@@ -68,9 +68,10 @@ func newRunCmd(a *app) *cobra.Command {
 	return a.runVerb(&cobra.Command{
 		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
 		Short: "Run a workflow or an agent",
-		Long: `Run a workflow and print its result, or run an agent and print its answer. The agents in a workflow share
-one sandbox. It is removed when the run ends, even if the run fails. Progress is printed to standard error. Press Ctrl-C
-to stop the run.
+		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
+workflow share one sandbox. It is removed when the run ends, even if the run fails, unless you pass --keep or the
+workflow sets retention:. With checkpoints: true, the sandbox of a failed run is kept, too. Progress is printed to
+standard error. Press Ctrl-C to stop the run.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
 run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
@@ -79,6 +80,10 @@ default).
 The agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless
 you set --agents. INPUT is for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text for the
 agent's only input field or for its field named input or task.
+
+A workflow runs for at most one hour and 50 steps unless it sets timeout: and max_steps:. Sandboxes have no network
+access unless the file sets network:. The directory of --workspace is copied; it changes only if you pass --apply or run
+` + "`workcell runs apply`" + ` later.
 
 With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
 run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,

@@ -27,7 +27,12 @@ func newSessionsCmd(a *app) *cobra.Command {
 started in other processes.
 
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
-ID to a unique prefix.`,
+ID to a unique prefix with at least four characters after sbx_ or run_.
+
+A sandbox of sessions open is kept until you remove it. A run's sandbox ends with its run. You can use it while the run
+does.`,
+		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
+			"  workcell sessions rm \"$id\"",
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
 		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
 		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
@@ -150,8 +155,8 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 		Short:   "List sandboxes",
 		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
 remain), or kept (its run has ended). ENDS shows when a running sandbox ends if it stays idle; it is not idle while a
-process runs in it. With --all, the list includes sandboxes that were removed or lost in the last hour, and REASON
-shows why a sandbox is not running.
+process runs in it. With --all, the list includes sandboxes that were removed in the last hour, or lost by a run in the
+last 30 days, and REASON shows why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
@@ -188,7 +193,7 @@ gap line means that events may be missing because the engine was not reachable.`
 		}),
 	})
 	cmd.Flags().StringVar(&user, "user", "", "list only the sandboxes of the end user `NAME` (--user of a run)")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "include sandboxes that were removed or lost in the last hour")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include removed sandboxes, see above")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print changes until interrupted; with -o json, one object per change")
 	return cmd
 }

@@ -79,8 +79,8 @@ The command runs without a shell, with the standard input, output, and error of 
 command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
 Workcell failed, 126 if the program cannot be executed, and 127 if it was not found.
 
-With --interpreter, the argument, or standard input without one, is a program. It runs in an interpreter that keeps
-its variables between calls. The value of its last expression is printed. Images are omitted.`,
+With --interpreter, the command runs its argument as a program, or reads the program from standard input. The
+interpreter keeps its variables between calls. The value of its last expression is printed. Images are omitted.`,
 		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.language != "" {

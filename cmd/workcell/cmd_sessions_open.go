@@ -41,7 +41,7 @@ func newSessionsOpenCmd(a *app) *cobra.Command {
 ` + "`workcell sessions rm`" + `.
 
 With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
-command fails if flags specify a different image or other settings than the sandbox has. With --rebuild, it instead
+command fails if the image or other settings in the flags differ from the sandbox's. With --rebuild, it instead
 rebuilds the sandbox with the specified settings and keeps its workspace files. -e adds variables to an existing
 sandbox.
 

@@ -29,10 +29,10 @@ func newWorkerCmd(a *app) *cobra.Command {
 	cmd := a.verb(engineFlags|imageFlags|auditFlags, &cobra.Command{
 		Use:   "worker",
 		Short: "Run queued workflows",
-		Long: `Run the workflows that ` + "`workcell run --detach`" + ` added to the queue in the PostgreSQL database
-(--state), and resume runs whose worker died. You can start any number of workers, on one or more hosts. Each run is
-executed by one worker at a time. It uses the flags that it was started with, the model keys in the environment of the
-worker, and the configuration of the worker's host.
+		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of dead workers.
+To add a workflow to the queue, use ` + "`workcell run --detach`" + `. You can start any number of workers, on one or more
+hosts. Each run is executed by one worker at a time. It uses the flags that it was started with, the model keys in the
+environment of the worker, and the configuration of the worker's host.
 
 On the first Ctrl-C or TERM, the worker takes no more runs and waits up to --grace for its current runs to finish.
 Unfinished runs are interrupted, and another worker resumes them, in the same sandboxes if it can connect to their

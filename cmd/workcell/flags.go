@@ -58,7 +58,8 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
 			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or "+
-				"containerd if Docker is not available) (default: the sandbox's own backend, $WORKCELL_BACKEND, or auto)")
+				"containerd if Docker is not available) (default: the sandbox's own backend, $WORKCELL_BACKEND, the "+
+				"configuration file, or auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,

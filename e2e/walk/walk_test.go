@@ -37,7 +37,7 @@ func pages() (names []string, steps map[string]map[string]step) {
 			fix + ` --workspace ./my-project`: {first: "cp -r examples/workflows/projects/buggy-calculator my-project", says: `(?s)all_passed: true.*1 file changed.*, run: workcell runs apply run_`},
 			`workcell runs apply run_…`:       {says: `1 file changed in .*/my-project`, then: "(cd my-project && python3 -m unittest)"},
 			`workcell runs resume run_…`:      {killed: true, says: `all_passed: true`},
-			`workcell agent run examples/agents/python-developer.prompt "plot the primes below 100"`: {says: `(?m)^there are 25$`},
+			`workcell agent run examples/agents/python-developer.prompt "how many primes are below 100?"`: {says: `(?m)^there are 25$`},
 			`workcell validate examples`:                                                       {says: `valid`},
 			`id=$(workcell sessions open --image python:3.11-slim)`:                            {},
 			`workcell sessions exec "$id" -- sh -c 'python3 -c "print(6*7)" | tee report.csv'`: {says: `^42\n$`},
