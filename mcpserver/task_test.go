@@ -309,7 +309,8 @@ func TestTaskOutputs(t *testing.T) {
 	noise := do(t, cs, "get_files", map[string]any{"session_id": out.SessionID, "format": "patch"})
 	code, message := noise.failure()
 	if code != "too_large" || message != "the patch has more than 10485760 bytes" {
-		t.Errorf("%s: %s; %v files with %v bytes, skipped %v", code, message, noise.fields["count"], noise.fields["total_bytes"], noise.fields["skipped"])
+		t.Errorf("%s: %s; %v files with %v bytes, skipped %v", code, message,
+			noise.fields["count"], noise.fields["total_bytes"], noise.fields["skipped"])
 	}
 }
 

@@ -70,7 +70,7 @@ func newRunCmd(a *app) *cobra.Command {
 		Short: "Run a workflow or an agent",
 		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
 workflow share one sandbox. It is removed when the run ends, even if the run fails, unless you pass --keep or the
-workflow sets retention:. With checkpoints: true, the sandbox of a failed run is kept, too. Progress is printed to
+workflow sets retention:. With checkpoints: true, the sandbox of a failed run is also kept. Progress is printed to
 standard error. Press Ctrl-C to stop the run.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the

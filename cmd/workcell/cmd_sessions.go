@@ -31,7 +31,8 @@ ID to a unique prefix with at least four characters after sbx_ or run_.
 
 A sandbox of sessions open is kept until you remove it. A run's sandbox ends with its run. You can use it while the run
 does.`,
-		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
+		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
+			"  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
 			"  workcell sessions rm \"$id\"",
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
 		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),

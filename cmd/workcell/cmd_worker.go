@@ -30,8 +30,8 @@ func newWorkerCmd(a *app) *cobra.Command {
 		Use:   "worker",
 		Short: "Run queued workflows",
 		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of dead workers.
-To add a workflow to the queue, use ` + "`workcell run --detach`" + `. You can start any number of workers, on one or more
-hosts. Each run is executed by one worker at a time. It uses the flags that it was started with, the model keys in the
+To add a workflow to the queue, use ` + "`workcell run --detach`" + `. You can start any number of workers, on one
+or more hosts. Each run is executed by one worker at a time. It uses the flags that it was started with, the model keys in the
 environment of the worker, and the configuration of the worker's host.
 
 On the first Ctrl-C or TERM, the worker takes no more runs and waits up to --grace for its current runs to finish.

@@ -57,8 +57,8 @@ func newRootCmd(a *app) *cobra.Command {
 		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
-The default backend is Docker, or containerd if Docker is not available. Run ` + "`workcell doctor`" + ` to check your setup.
-A run removes its sandboxes when it ends, unless you pass --keep or the workflow keeps them (retention:, checkpoints:).
+The default backend is Docker, or containerd if Docker is not available. To check your setup, run
+` + "`workcell doctor`" + `. A run removes its sandboxes when it ends, unless you pass --keep or the workflow keeps them (retention:, checkpoints:).
 
 ` + exitCodeHelp + `
 

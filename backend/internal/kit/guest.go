@@ -19,7 +19,7 @@ import (
 // ErrElsewhere means that a guest cannot be reached but through its engine.
 var ErrElsewhere = errors.New("cannot enter the guest agent's process from this host")
 
-// ErrNoProcess is an ErrElsewhere for a process that does not exist on this machine.
+// ErrNoProcess wraps ErrElsewhere. The process does not exist on this machine.
 var ErrNoProcess = fmt.Errorf("no such process: %w", ErrElsewhere)
 
 // defaultGuest returns the guest that the library carries.

@@ -92,7 +92,7 @@ func checkPeer(conn *net.UnixConn) error {
 	if cred.Pid == 0 {
 		return nil // outside
 	}
-	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 || peerGone(conn) { // else ppid is that of a later process
+	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 || peerGone(conn) { // a later process may have the pid
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}
 	return nil
