@@ -58,7 +58,8 @@ func newRootCmd(a *app) *cobra.Command {
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
 The default backend is Docker, or containerd if Docker is not available. To check your setup, run
-` + "`workcell doctor`" + `. A run removes its sandboxes when it ends, unless you pass --keep or the workflow keeps them (retention:, checkpoints:).
+` + "`workcell doctor`" + `. A run removes its sandboxes when it ends, unless you pass --keep or the workflow
+keeps them (retention:, checkpoints:).
 
 ` + exitCodeHelp + `
 
