@@ -124,7 +124,8 @@ type output struct {
 func (o *output) Write(p []byte) (int, error) {
 	n := min(len(p), len(o.start))
 	if !bytes.Equal(p[:n], o.start[:n]) {
-		return 0, fmt.Errorf("docker: the engine did not start the program: %s", sanitize.Clip(strings.TrimSpace(string(p))))
+		text := strings.TrimSpace(sanitize.Text(string(p[:min(len(p), 400)])))
+		return 0, fmt.Errorf("docker: the engine did not start the program: %s", text)
 	}
 	o.start = o.start[n:]
 	return o.w.Write(p)

@@ -48,7 +48,7 @@ services:
         exec dockerd --host=unix:///run/engine/docker.sock --group=65532
     volumes: ["/usr:/usr:ro", "/etc/alternatives:/etc/alternatives:ro"]
     privileged: false
-    cap_add: [NET_ADMIN, SYS_ADMIN]
+    cap_add: [NET_ADMIN, SYS_ADMIN, SYS_PTRACE]
     security_opt: ["apparmor=unconfined", "seccomp=unconfined"]
 `
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -454,7 +455,7 @@ func TestHostileDatabase(t *testing.T) {
 	look := file(t, "look.yaml", "id: look\nsandbox: {runtime: bash}\noutputs: [found]\nsteps: [{id: look, type: exec, command: 'ls -A . > found'}]\n")
 	note := func(key, value string) string {
 		id := here.ok(t, "run", "--detach", look)
-		tampered(t, here, id, key, value)
+		tampered(t, here, id, key, strconv.Quote(value))
 		return id
 	}
 	reads, escapes, parses := note("workspace", canary), note("backend", "docker"), note("model", "scripted/"+filepath.Join(canary, "canary"))
