@@ -124,6 +124,28 @@ func TestEngineSlow(t *testing.T) {
 	backendtest.Create(t, b, newSpec())
 }
 
+// TestEngineUnknown verifies that no container is created before the engine reports its limits and profiles.
+func TestEngineUnknown(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) {
+		o.Host, o.Patience, o.CallTimeout = p.host, 2*time.Second, 2*time.Second
+	})
+	var created atomic.Bool
+	p.on(func(r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/containers/create") {
+			created.Store(true)
+		}
+		return !strings.HasSuffix(r.URL.Path, "/info")
+	})
+	if c := b.Capabilities(); c.Memory || c.PIDs {
+		t.Errorf("an unknown engine has the capabilities %+v", c)
+	}
+	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrUnavailable) || created.Load() {
+		t.Errorf("Create: %v, want ErrUnavailable; created: %t", err, created.Load())
+	}
+}
+
 func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
