@@ -21,7 +21,7 @@ func dialChecks() []check {
 	}
 }
 
-// beside opens streams of another process, and checks that they leave nothing in the sandbox.
+// beside opens streams as a second process would, and checks that no process remains in the sandbox.
 func (s *suite) beside(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)

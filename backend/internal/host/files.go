@@ -40,7 +40,7 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Public returns an error without paths of the host. Its class stays testable, and a full disk is backend.ErrNoRoom.
+// Public removes host paths from an error and keeps its class. A full disk is backend.ErrNoRoom.
 func Public(err error) error {
 	var pe *os.PathError
 	var le *os.LinkError

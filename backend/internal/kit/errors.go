@@ -84,8 +84,8 @@ func Unexplained(err error) bool {
 	return errors.As(err, &e) && e.Kind == nil
 }
 
-// classed returns a failure of the engine that it did not explain, such as a full disk or a runtime that is gone, with the
-// class of those that may pass without a change of the request.
+// classed adds a class to an engine's failure without one, such as a full disk or a missing runtime: the same request may
+// succeed later.
 func classed(err error) error {
 	if !Unexplained(err) {
 		return err
