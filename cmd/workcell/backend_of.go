@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/internal/runfiles"
-	"github.com/workcell-dev/workcell/internal/runtrace"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/internal/otelsetup"
-	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"

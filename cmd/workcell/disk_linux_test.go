@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 )
 
 // newDisk mounts a file system of 1 MiB for the state of a user.

@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/workcell-dev/workcell/internal/config"
-	"github.com/workcell-dev/workcell/internal/engines"
-	"github.com/workcell-dev/workcell/internal/environ"
-	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
-	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // lostUser returns a user of a database, and what has all who use it taken for dead.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
-	"github.com/workcell-dev/workcell/internal/reaper"
-	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // testImages stand in for the official images in tests, so that no registry is needed.

@@ -24,7 +24,7 @@ import (
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/workcell-dev/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
 )
 
 // meterCollector is an endpoint of OTLP for metrics. It keeps the latest values of each.

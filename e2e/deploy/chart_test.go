@@ -2,6 +2,7 @@
 package deploy
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/workcell-dev/workcell/internal/config"
+	"github.com/workcell-dev/workcell/internal/commandtest"
 )
 
 const chart = "deploy/helm/workcell"
@@ -152,22 +153,39 @@ func TestValuesOfTheConfiguration(t *testing.T) {
 			}
 		}
 	}
-	file := filepath.Join(t.TempDir(), config.Name)
-	if err := os.WriteFile(file, []byte(m.Data[config.Name]), 0o600); err != nil {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "workcell.yaml")
+	if err := os.WriteFile(file, []byte(m.Data["workcell.yaml"]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, File: file, Backends: []string{"kubernetes"}})
+	command, err := commandtest.Build(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := c.Kubernetes
-	if k.Namespace != "boxes" || k.NetworkPolicy != "enforced" || k.GuestImage != "example.com/guest:1" {
-		t.Errorf("kubernetes: %+v", k)
+	c := exec.Command(command, "config", "show", "-o", "json", "--config", file)
+	c.Env = []string{"HOME=" + dir}
+	text, err := c.Output()
+	if err != nil {
+		t.Fatalf("config show: %v\n%s", err, text)
 	}
-	if diff := cmp.Diff(map[string]int{"python:3.11-slim": 4}, c.Pool); diff != "" {
-		t.Errorf("pool (-want +got):\n%s", diff)
+	var values []struct {
+		Key   string
+		Value any
 	}
-	if got := c.Variables["OTEL_EXPORTER_OTLP_ENDPOINT"]; got != "http://collector:4318" {
-		t.Errorf("traces go to %q", got)
+	if err := json.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"kubernetes.namespace": "boxes", "kubernetes.network_policy": "enforced", "kubernetes.guest_image": "example.com/guest:1",
+		"telemetry.endpoint": "http://collector:4318", "pool": []any{"python:3.11-slim=4"},
+	}
+	have := map[string]any{}
+	for _, v := range values {
+		if want[v.Key] != nil {
+			have[v.Key] = v.Value
+		}
+	}
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/clustertest"
 	"github.com/workcell-dev/workcell/internal/guestimage"
-	"github.com/workcell-dev/workcell/internal/reaper"
 )
 
 // TestCommandLine runs testdata/*.txtar: the command of the image, as users call it, on the cluster.
@@ -26,7 +25,7 @@ func TestCommandLine(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			for name, value := range map[string]string{
-				"PATH": bin + string(os.PathListSeparator) + os.Getenv("PATH"), "WORKCELL_STATE_DIR": filepath.Join(e.WorkDir, ".state"), reaper.Variable: "off",
+				"PATH": bin + string(os.PathListSeparator) + os.Getenv("PATH"), "WORKCELL_STATE_DIR": filepath.Join(e.WorkDir, ".state"), "WORKCELL_REAPER": "off",
 				"WORKCELL_BACKEND": "kubernetes", "KUBECONFIG": clustertest.Kubeconfig(), "WORKCELL_KUBE_NAMESPACE": namespace(),
 				"WORKCELL_KUBE_GUEST_IMAGE": guestimage.Reference(), "WORKCELL_KUBE_STORAGE_CLASS": clustertest.StorageClass,
 				"WORKCELL_KUBE_NETWORK_POLICY": "enforced",

@@ -31,7 +31,7 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/hint", "internal/sanitize", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
+	all := []string{"backend/...", "cmd/workcell/internal/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -132,21 +132,21 @@ func layers() []layer {
 		// The difference of two directories, and globs of files; they know nothing of sandboxes.
 		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar", "golang.org/x/sys"}},
 		{dir: "internal/outputs", may: []string{"internal/hint"}, only: []string{"github.com/bmatcuk/doublestar"}},
-		{dir: "internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
+		{dir: "cmd/workcell/internal/parcel", may: []string{"backend", "internal/runfiles", "session/transfer", "workflow/worker"}, only: []string{}},
 		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
-		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
-		{dir: "internal/config", may: []string{"internal/hint", "backend", "frontmatter", "internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
-		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
-		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
-		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
-		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/pgstore", "session/sqlitestore", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
-		{dir: "internal/reaper", may: []string{"internal/state", "backend", "session", "session/sqlitestore"}},
+		{dir: "cmd/workcell/internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "cmd/workcell/internal/config", may: []string{"internal/hint", "backend", "frontmatter", "cmd/workcell/internal/environ", "internal/sanitize", "internal/suggest", "internal/yamlnode"}},
+		{dir: "cmd/workcell/internal/engines", may: []string{"backend/...", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
+		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
+		{dir: "cmd/workcell/internal/state", may: []string{"cmd/workcell/internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/pgstore", "session/sqlitestore", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
+		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
-		{dir: "internal/models", may: []string{"gateway/model", "internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
+		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
+		{dir: "cmd/workcell/internal/scripted", may: []string{"internal/hint", "internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

@@ -5,7 +5,7 @@ package models
 import (
 	"github.com/firebase/genkit/go/core/api"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
 // genkitPlugins returns none: this build is without the clients of model providers.

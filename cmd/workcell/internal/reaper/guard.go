@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/firebase/genkit/go/core/api"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
 // machine is a user's configuration directory.

@@ -15,7 +15,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/googlegenai"
 	"github.com/firebase/genkit/go/plugins/ollama"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
 // ollamaTimeoutSeconds bounds one answer. The plugin's own default, 30 s, is less than a large local model needs.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/internal/parcel"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/parcel"
 )
 
 func must(t *testing.T, err error) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 )
 
 func TestNewExporter(t *testing.T) {

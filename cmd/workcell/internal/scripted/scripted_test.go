@@ -14,8 +14,8 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/internal/transcript"
 )
 

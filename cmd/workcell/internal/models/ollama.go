@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
