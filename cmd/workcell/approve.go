@@ -17,14 +17,14 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// terminalApprover returns who is asked about calls of host tools: the one at the terminal. Nil when there is none.
-func (h *host) terminalApprover() hosttools.ApproverFunc {
-	for _, stream := range []any{h.stdin, h.stderr} {
+// Approver returns who is asked about calls of host tools: the one at the terminal. Nil when there is none.
+func (p *progress) Approver() hosttools.ApproverFunc {
+	for _, stream := range []any{p.in, p.w} {
 		if f, ok := stream.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 			return nil
 		}
 	}
-	return newAsker(h.stdin, h.stderr, h.p.Hold).approve
+	return newAsker(p.in, p.w, p.Hold).approve
 }
 
 // asker puts questions to a person, one at a time.

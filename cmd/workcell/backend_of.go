@@ -26,7 +26,7 @@ func recorded(ctx context.Context, store state.Records) ([]session.Info, error) 
 // backendOf returns the backend that has the first of sandboxes that is recorded, and fallback when none is, or when
 // --backend chose it. A name that sandboxes of several backends have means fallback's, if it has one.
 func (a *app) backendOf(ctx context.Context, store state.Records, fallback string, sandboxes []string) (string, error) {
-	if store == nil || a.Backend != "" || len(sandboxes) == 0 {
+	if store == nil || a.opts.Backend != "" || len(sandboxes) == 0 {
 		return fallback, nil
 	}
 	list, err := recorded(ctx, store)
@@ -55,7 +55,7 @@ func (a *app) backendOf(ctx context.Context, store state.Records, fallback strin
 
 // byBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of them.
 func (a *app) byBackend(ctx context.Context, use stateUse, sandboxes []string) (groups [][]string, err error) {
-	if a.Backend != "" || len(sandboxes) < 2 {
+	if a.opts.Backend != "" || len(sandboxes) < 2 {
 		return [][]string{sandboxes}, nil
 	}
 	place, err := a.state()
@@ -87,13 +87,13 @@ func (a *app) byBackend(ctx context.Context, use stateUse, sandboxes []string) (
 }
 
 // whereElse adds the recorded engine of a sandbox to the error that this engine does not have it.
-func (a *app) whereElse(ctx context.Context, err error) error {
+func (m *manager) whereElse(ctx context.Context, err error) error {
 	var unknown *unknownSandbox
-	if !errors.As(err, &unknown) || a.records == nil {
+	if !errors.As(err, &unknown) || m.records == nil {
 		return err
 	}
-	list, _ := recorded(ctx, a.records) // the error is true without them
-	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == a.engine })
+	list, _ := recorded(ctx, m.records) // the error is true without them
+	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == m.engine })
 	for _, name := range unknown.names {
 		if found := namedSandboxes(list, name); len(found) > 0 {
 			return fail(exitNotFound, err,

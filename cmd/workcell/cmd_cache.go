@@ -55,8 +55,8 @@ func (a *app) checkCaches(names []string) error {
 	return nil
 }
 
-func newCacheCmd(a *app) *cobra.Command {
-	return group(&cobra.Command{
+func newCacheCmd(a *command) *cobra.Command {
+	return subcommands(&cobra.Command{
 		Use:     "cache",
 		Aliases: []string{"caches"},
 		Short:   "Manage the package caches of sandboxes",
@@ -66,7 +66,7 @@ Sandboxes cannot write to caches; only cache fill does.`,
 	}, newCacheLsCmd(a), newCacheFillCmd(a), newCacheRmCmd(a))
 }
 
-func newCacheLsCmd(a *app) *cobra.Command {
+func newCacheLsCmd(a *command) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -102,7 +102,7 @@ type cacheFillOptions struct {
 	sizeMB int64
 }
 
-func newCacheFillCmd(a *app) *cobra.Command {
+func newCacheFillCmd(a *command) *cobra.Command {
 	o := &cacheFillOptions{}
 	cmd := a.verb(engineFlags|imageFlags, &cobra.Command{
 		Use:   "fill NAME -- COMMAND [ARG…]",
@@ -146,23 +146,23 @@ func runtimeOf(name string) frontmatter.Runtime {
 	return frontmatter.RuntimeBash
 }
 
-func (o *cacheFillOptions) run(ctx context.Context, a *app) error {
+func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
 	if err := a.checkCaches([]string{o.Name}); err != nil {
 		return err
 	}
 	if o.sizeMB < 0 || o.sizeMB > 1<<20 {
 		return usageError(fmt.Errorf("invalid value %d for --size-mb", o.sizeMB), "must be from 1 to 1048576")
 	}
-	variables, err := parseEnv(a.env, o.env)
+	variables, err := parseEnv(a.Options.Env, o.env)
 	if err != nil {
 		return err
 	}
 	if o.Request.Image == "" {
 		wish.DefaultImage(&o.Request, runtimeOf(o.Name))
 	}
-	p := newProgress(a.stderr)
+	p := a.progress()
 	defer p.Close()
-	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts, a.ociRuntime, p.Pull
+	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts, a.Options.OCIRuntime, p.Pull
 	o.MaxBytes, o.Stdout, o.Stderr = o.sizeMB<<20, a.stderr, a.stderr
 	if o.from != "" {
 		o.Request.Prepare = func(ctx context.Context, s *session.Session) error {
@@ -172,12 +172,12 @@ func (o *cacheFillOptions) run(ctx context.Context, a *app) error {
 			})
 		}
 	}
-	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
+	return a.withManager(ctx, managerUse{}, func(ctx context.Context, m *manager) error {
 		store, err := a.caches()
 		if err != nil {
 			return err
 		}
-		in, err := store.Fill(ctx, m, o.FillOptions)
+		in, err := store.Fill(ctx, m.Manager, o.FillOptions)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (o *cacheFillOptions) run(ctx context.Context, a *app) error {
 	})
 }
 
-func newCacheRmCmd(a *app) *cobra.Command {
+func newCacheRmCmd(a *command) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Empty caches",

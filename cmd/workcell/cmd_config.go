@@ -14,20 +14,17 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 )
 
-// config returns the configuration by flags, environment, and configuration file. They are read once, before anything
-// runs concurrently.
-func (a *app) config() (*config.Config, error) {
-	if a.loaded != nil {
-		return a.loaded, nil
-	}
-	if _, err := backend.NewImagePolicy(a.AllowImage...); err != nil {
+// load reads the configuration.
+func (a *app) load() (*settings, error) {
+	if _, err := backend.NewImagePolicy(a.opts.AllowImage...); err != nil {
 		return nil, usageError(err, "see --allow-image in --help")
 	}
-	c, err := config.Load(config.Options{Env: a.env, File: a.configFlag, Flags: a.configFlags(), Backends: a.backends()})
+	c, err := config.Load(config.Options{Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: backendNames(a.opts.Env)})
 	if err != nil {
 		return nil, fail(exitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
 	}
@@ -38,13 +35,12 @@ func (a *app) config() (*config.Config, error) {
 	if err := a.checkMounts(mounts); err != nil {
 		return nil, err
 	}
-	if a.Defaults == nil { // else they are those that a run began with
-		a.Defaults = &session.Defaults{
-			Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
-		}
+	if a.opts.Defaults != nil { // those that a run began with
+		return &settings{c, *a.opts.Defaults}, nil
 	}
-	a.loaded = c
-	return c, nil
+	return &settings{c, session.Defaults{
+		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+	}}, nil
 }
 
 // checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have its rights.
@@ -57,7 +53,7 @@ func (a *app) checkMounts(list []backend.Mount) error {
 		return err
 	}
 	held := []string{string(dir)}
-	if home, err := a.env.ConfigHome(); err == nil { // a user without a home has none
+	if home, err := a.opts.Env.ConfigHome(); err == nil { // a user without a home has none
 		held = append(held, filepath.Join(home, "workcell"))
 	}
 	for _, m := range list {
@@ -75,38 +71,34 @@ func (a *app) checkMounts(list []backend.Mount) error {
 
 // configFlags returns the values of the flags that are settings, too.
 func (a *app) configFlags() map[string][]string {
-	flags := map[string][]string{"allow-image": a.AllowImage, "map-image": a.MapImage, "mount": a.mounts, "pool": a.pool}
-	if a.Backend != "" {
-		flags["backend"] = []string{a.Backend}
+	flags := map[string][]string{"allow-image": a.opts.AllowImage, "map-image": a.opts.MapImage, "mount": a.opts.Mounts, "pool": a.opts.Pool}
+	if a.opts.Backend != "" {
+		flags["backend"] = []string{a.opts.Backend}
 	}
-	if a.ociRuntime != "" {
-		flags["oci-runtime"] = []string{a.ociRuntime}
+	if a.opts.OCIRuntime != "" {
+		flags["oci-runtime"] = []string{a.opts.OCIRuntime}
 	}
-	if a.TraceContent {
+	if a.opts.TraceContent {
 		flags["trace-content"] = []string{"true"}
 	}
 	return flags
 }
 
-// backends returns the names that --backend takes.
-func (a *app) backends() []string {
+// backendNames returns the names that --backend takes.
+func backendNames(env environ.Lookup) []string {
 	names := []string{engines.Auto}
-	for _, e := range (engines.Set{Env: a.env}).All() { // their names alone, for what reads the configuration
+	for _, e := range (engines.Set{Env: env}).All() { // their names alone, for what reads the configuration
 		names = append(names, e.Name)
 	}
 	return names
 }
 
-// resumeWith makes the flags of this command those that a run was started with.
-func (a *app) resumeWith(flags runFlags) { a.runFlags, a.loaded = flags, nil }
-
 // configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not: whatever
 // exports is set up by them alone.
 func (a *app) configureTelemetry(c *config.Config) error {
-	a.TraceContent = c.TraceContent
 	var errs []error
 	for name, value := range c.Variables {
-		if a.env.Get(name) == "" {
+		if a.opts.Env.Get(name) == "" {
 			errs = append(errs, os.Setenv(name, value))
 		}
 	}
@@ -125,7 +117,7 @@ func (a *app) checkImage(doc *frontmatter.Document) error {
 	return nil
 }
 
-func newConfigCmd(a *app) *cobra.Command {
+func newConfigCmd(a *command) *cobra.Command {
 	origin := false
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:   "show",
@@ -144,7 +136,7 @@ configuration file.`,
 		},
 	})
 	cmd.Flags().BoolVar(&origin, "origin", false, "show the origin of each value")
-	return group(&cobra.Command{
+	return subcommands(&cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration",
 		Long: `Show the configuration. A workcell.yaml file sets defaults for limits, images, the backend, traces, and
@@ -153,7 +145,7 @@ reads $XDG_CONFIG_HOME/workcell/workcell.yaml.`,
 	}, cmd)
 }
 
-func (a *app) showConfig(values []config.Value, origin bool) error {
+func (a *command) showConfig(values []config.Value, origin bool) error {
 	head := []string{"KEY", "VALUE"}
 	if origin {
 		head = append(head, "ORIGIN")

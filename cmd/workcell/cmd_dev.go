@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-func newDevCmd(a *app) *cobra.Command {
+func newDevCmd(a *command) *cobra.Command {
 	cmd := a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
 		Use:     "dev PATH…",
 		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
@@ -28,7 +28,7 @@ agent, or a directory of agents. Start this command with the Genkit CLI:
 The UI shows workflows as flows, agents as prompts, and sandbox tools as tools that you can run.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			workflows, files, err := devFiles(args, a.Agents)
+			workflows, files, err := devFiles(args, a.Options.Agents)
 			if err != nil {
 				return err
 			}
@@ -36,8 +36,7 @@ The UI shows workflows as flows, agents as prompts, and sandbox tools as tools t
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			a.poolOf = &session.Request{}
-			return a.withHost(cmd.Context(), files, false, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
+			return a.withHost(cmd.Context(), managerUse{pool: &session.Request{}}, files, false, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
 	})
 	a.poolFlag(cmd.Flags())
@@ -77,8 +76,8 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 
 // serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the lease.
 func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) error {
-	h.onTool = h.p.tool
-	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: h.p.event, OnPull: h.p.Pull, Logger: h.logger()})
+	h.onTool = h.p.Tool
+	engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.logger()})
 	for _, wf := range workflows {
 		if err := engine.Register(h.g, wf); err != nil {
 			return fail(exitInvalid, err, "")
@@ -86,6 +85,6 @@ func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) err
 	}
 	h.notice("serving %d workflow(s) and %d agent(s); press Ctrl-C to stop", len(workflows), len(h.agents))
 	var lost error
-	state.AwaitLost(ctx, h.records, h.m.Owner(), func(err error) { lost = err })
+	state.AwaitLost(ctx, h.m.records, h.m.Owner(), func(err error) { lost = err })
 	return lost
 }

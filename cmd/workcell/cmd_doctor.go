@@ -69,7 +69,7 @@ func (r *engineReport) add(name string, v verdict, detail, fix string) {
 	r.Checks = append(r.Checks, check{name, v, detail, fix})
 }
 
-func newDoctorCmd(a *app) *cobra.Command {
+func newDoctorCmd(a *command) *cobra.Command {
 	image, network := "", false
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:     "doctor",
@@ -101,12 +101,12 @@ The exit code is 5 if the selected backend, by default Docker or containerd, can
 }
 
 // diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
-func (a *app) diagnose(ctx context.Context, image string, network bool) (*report, error) {
+func (a *command) diagnose(ctx context.Context, image string, network bool) (*report, error) {
 	c, err := a.config()
 	if err != nil {
 		return nil, err
 	}
-	r := &report{Backend: c.Backend, Version: buildVersion(), Guest: embed.Version()}
+	r := &report{Backend: c.Backend, Version: a.version, Guest: embed.Version()}
 	drivers := a.engines().All()
 	if r.Backend != engines.Auto {
 		d, err := a.engines().Named(r.Backend)
@@ -122,7 +122,7 @@ func (a *app) diagnose(ctx context.Context, image string, network bool) (*report
 	var looking sync.WaitGroup
 	for i, d := range drivers {
 		r.Backends[i] = &engineReport{Name: d.Name, Checks: []check{}}
-		looking.Go(func() { a.examine(ctx, r.Backends[i], d, image, network) })
+		looking.Go(func() { a.examine(ctx, c, r.Backends[i], d, image, network) })
 	}
 	looking.Wait()
 	r.choose()
@@ -190,13 +190,13 @@ func (r *report) summary() string {
 }
 
 // examine runs the checks of one backend in order; each needs the one before it.
-func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, image string, network bool) {
-	m, done, err := a.openManager(ctx, d.Name, stateUnused)
+func (a *command) examine(ctx context.Context, conf *config.Config, r *engineReport, d engines.Engine, image string, network bool) {
+	m, err := a.openManager(ctx, managerUse{backend: d.Name, state: stateUnused})
 	if err != nil {
 		r.absent(ctx, d, err)
 		return
 	}
-	defer done()
+	defer m.done()
 	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox should it still be there; nothing else is open
 	if !r.engine(ctx, m.Backend(), d) {
 		return
@@ -213,9 +213,9 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 			"and no daemon supervises them", "use docker or containerd for stronger isolation; docs/local.md compares them")
 	}
 	r.enforcement(m.Backend().Capabilities())
-	found := r.images(ctx, m.Backend(), a.loaded, image)
+	found := r.images(ctx, m.Backend(), conf, image)
 	if network && d.TryNetwork != nil {
-		r.network(ctx, d, found, a.loaded)
+		r.network(ctx, d, found, conf)
 	}
 	r.trial(ctx, m, found)
 	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
@@ -396,7 +396,7 @@ func (r *engineReport) network(ctx context.Context, d engines.Engine, image stri
 }
 
 // trial opens a sandbox and closes it.
-func (r *engineReport) trial(ctx context.Context, m *session.Manager, image string) {
+func (r *engineReport) trial(ctx context.Context, m *manager, image string) {
 	const name = "sandbox"
 	if image == "" {
 		r.add(name, verdictWarn, "not tested: no image available", "pull one of the images above, or pass --image")

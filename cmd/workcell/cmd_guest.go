@@ -16,11 +16,11 @@ import (
 	"github.com/workcell-dev/workcell/internal/guestimage"
 )
 
-func newGuestCmd(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"}, newGuestImageCmd(a))
+func newGuestCmd(a *command) *cobra.Command {
+	return subcommands(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"}, newGuestImageCmd(a))
 }
 
-func newGuestImageCmd(a *app) *cobra.Command {
+func newGuestImageCmd(a *command) *cobra.Command {
 	output, ref, arch := "", guestimage.Reference(), "amd64"
 	if slices.Contains(embed.Arches(), runtime.GOARCH) {
 		arch = runtime.GOARCH
@@ -47,7 +47,7 @@ Workcell.`,
 	return cmd
 }
 
-func (a *app) writeGuestImage(output, ref, arch string) (err error) {
+func (a *command) writeGuestImage(output, ref, arch string) (err error) {
 	if output == "-" {
 		return guestimage.Write(a.stdout, ref, arch)
 	}

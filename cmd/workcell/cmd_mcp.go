@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
@@ -53,7 +54,7 @@ type mcpOptions struct {
 	idle      time.Duration
 }
 
-func newMCPCmd(a *app) *cobra.Command {
+func newMCPCmd(a *command) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
 	cmd := a.verb(engineFlags|imageFlags|modelFlags|auditFlags, &cobra.Command{
 		Use:   "mcp [flags]",
@@ -99,7 +100,7 @@ Code, run: claude mcp add workcell -- workcell mcp`,
 	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of the sandboxes")
 	f.StringArrayVar(&o.hosts, "network-allow", nil,
 		"allow sandboxes to reach only `HOST` with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
-	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64,
+	f.IntVar(&a.Options.MaxSandboxes, "max-sandboxes", 64,
 		"maximum number of open sandboxes for all clients; additional sandboxes fail with the error code capacity")
 	a.poolFlag(f)
 	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache that the sandboxes can read, for example pip (repeatable)")
@@ -110,9 +111,9 @@ Code, run: claude mcp add workcell -- workcell mcp`,
 }
 
 // serveFunc serves clients until the context ends.
-type serveFunc func(context.Context, *app, *mcpserver.Server) error
+type serveFunc func(context.Context, *command, *mcpserver.Server) error
 
-func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
+func (o *mcpOptions) run(ctx context.Context, a *command) (err error) {
 	if err := o.check(a); err != nil {
 		return err
 	}
@@ -138,23 +139,26 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer tel.Close(ctx)
-	endTools, err := a.startHostTools(ctx)
+	hosts, endTools, err := a.startHostTools(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = endTools(err) }()
-	a.poolOf = &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()}
 	place, err := a.state()
 	if err != nil {
 		return err
 	}
 	// Servers with the same database share their clients, whose sandboxes the others still need when one of them ends.
-	if a.join = place.URL != "" && o.transport == transportHTTP; a.join && !o.exitGiven {
+	use := managerUse{
+		join: place.URL != "" && o.transport == transportHTTP,
+		pool: &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()},
+	}
+	if use.join && !o.exitGiven {
 		o.onExit = onExitKeep
 	}
 	for said := ""; ; {
-		err := o.serve(ctx, a, policy, serve)
-		if !a.join || ctx.Err() != nil || !state.Passes(err) {
+		err := o.serve(ctx, a, use, hosts, policy, serve)
+		if !use.join || ctx.Err() != nil || !state.Passes(err) {
 			return err
 		}
 		if why := err.Error(); why != said {
@@ -169,12 +173,18 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 }
 
 // serve serves clients until ctx ends, or the manager of the sandboxes is taken for dead.
-func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy, serve serveFunc) (err error) {
-	m, done, err := a.openManager(ctx, "", stateNeeded)
+func (o *mcpOptions) serve(
+	ctx context.Context, a *command, use managerUse, hosts *hosttools.Registry, policy mcpserver.Policy, serve serveFunc,
+) (err error) {
+	conf, err := a.config()
 	if err != nil {
 		return err
 	}
-	defer done()
+	m, err := a.openManager(ctx, use)
+	if err != nil {
+		return err
+	}
+	defer m.done()
 	closeManager := m.Close
 	if o.onExit == onExitKeep {
 		closeManager = m.Detach
@@ -182,8 +192,8 @@ func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy,
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go state.AwaitLost(ctx, a.records, m.Owner(), lost) // it can open nothing then
-	runner, err := a.taskRunner(m, o.agents, o.workflows, o.coding)
+	go state.AwaitLost(ctx, m.records, m.Owner(), lost) // it can open nothing then
+	runner, err := a.taskRunner(m, hosts, o.agents, o.workflows, o.coding)
 	if err != nil {
 		return err
 	}
@@ -192,12 +202,12 @@ func (o *mcpOptions) serve(ctx context.Context, a *app, policy mcpserver.Policy,
 		Sandbox: tools.Sandbox{
 			Runtime: o.runtime, Image: o.image, Network: o.reach(), Cache: o.caches,
 			// The policy bounds it.
-			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(a.Defaults.ExecTimeout)},
+			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(conf.ExecTimeout)},
 		},
 		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.forgetRun,
-		IdleTimeout: o.idle, Shared: a.join, Version: buildVersion(), Logger: a.logger(),
+		IdleTimeout: o.idle, Shared: use.join, Version: a.version, Logger: a.logger(),
 	}
-	srv, err := mcpserver.New(m, opts)
+	srv, err := mcpserver.New(m.Manager, opts)
 	if err != nil {
 		return err
 	}
@@ -217,15 +227,15 @@ func (o *mcpOptions) reach() frontmatter.Network {
 	return frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}
 }
 
-func (o *mcpOptions) check(a *app) error {
+func (o *mcpOptions) check(a *command) error {
 	problems := netrule.List{Allow: o.hosts}.Problems()
 	switch {
 	case len(problems) > 0:
 		return usageError(fmt.Errorf("--network-allow: %w", problems[0]), "use example.org, *.example.org, example.org:8443, or registry:npm")
 	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
 		return usageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
-	case a.maxSandboxes < 1:
-		return usageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.maxSandboxes), "must be at least 1")
+	case a.Options.MaxSandboxes < 1:
+		return usageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.Options.MaxSandboxes), "must be at least 1")
 	case o.idle < time.Second:
 		return usageError(fmt.Errorf("invalid value %v for --idle-timeout", o.idle), "must be at least 1s")
 	case o.transport == transportStdio && o.http.given():
@@ -236,7 +246,7 @@ func (o *mcpOptions) check(a *app) error {
 
 // serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
 // holds it, a library that goes around os.Stdout or a child process, writes to standard error from here on.
-func (o *mcpOptions) serveStdio(ctx context.Context, a *app, srv *mcpserver.Server) error {
+func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.Server) error {
 	out := a.stdout
 	if f, ok := out.(*os.File); ok {
 		own, err := takeStdout(f, os.Stderr)
@@ -309,14 +319,14 @@ func (f *mcpHTTPFlags) given() bool {
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
 // used. serve serves clients. Before and after serve, until end, clients get 503.
-func (f *mcpHTTPFlags) prepare(a *app) (serve serveFunc, end func(), err error) {
+func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
 	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
 		if n < 1 {
 			return nil, nil, usageError(fmt.Errorf("invalid value %d for --%s", n, name), "must be at least 1")
 		}
 	}
 	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
-	if opts.Tokens, err = f.tokens(a.env); err != nil {
+	if opts.Tokens, err = f.tokens(a.Options.Env); err != nil {
 		return nil, nil, err
 	}
 	host, _, err := net.SplitHostPort(f.listen)
@@ -365,7 +375,7 @@ func (f *mcpHTTPFlags) prepare(a *app) (serve serveFunc, end func(), err error) 
 		})
 	}
 	stop := unready()
-	return func(ctx context.Context, a *app, srv *mcpserver.Server) error {
+	return func(ctx context.Context, a *command, srv *mcpserver.Server) error {
 		stop()
 		l, err := again()
 		if err != nil {

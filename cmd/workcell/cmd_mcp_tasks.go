@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
@@ -35,7 +36,8 @@ const (
 // taskRunner runs agents and workflows for MCP clients as `workcell run` does.
 type taskRunner struct {
 	*app
-	manager *session.Manager
+	manager *manager
+	tools   *hosttools.Registry
 	tasks   map[string]mcpTask
 	prompts string // directory of the coding agents' files; empty without any
 
@@ -58,11 +60,11 @@ type mcpTask struct {
 
 // taskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
 // Models are not looked for yet: running a task whose key is missing returns that error.
-func (a *app) taskRunner(m *session.Manager, agents, workflows string, coding codingTasks) (*taskRunner, error) {
-	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, hosts: map[string]*host{}}
+func (a *app) taskRunner(m *manager, hosts *hosttools.Registry, agents, workflows string, coding codingTasks) (*taskRunner, error) {
+	r := &taskRunner{app: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*host{}}
 	var errs []error
 	var err error
-	if r.prompts, err = coding.write(a.Model); err != nil {
+	if r.prompts, err = coding.write(a.opts.Model); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{r.prompts, agents} {
@@ -192,7 +194,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
-	engine := workflow.NewEngine(own.m, &own, &workflow.Options{
+	engine := workflow.NewEngine(own.m.Manager, &own, &workflow.Options{
 		Within: &run, Results: string(kept), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
 		Logger: r.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted && t.Kind == taskWorkflow {
@@ -216,7 +218,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 			err = got.err
 		}
 	}
-	if box := transfer.Shared(r.manager, run); box != nil {
+	if box := transfer.Shared(r.manager.Manager, run); box != nil {
 		out.Outputs = taskOutputs(box, res.Outputs)
 	}
 	return out, err
@@ -313,7 +315,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if h := r.hosts[t.Name]; h != nil {
 		return h, nil
 	}
-	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
+	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, r.tools, t.agents) // it outlives this call
 	if err != nil {
 		if code, _ := classify(err); code == exitModel {
 			message, todo := "no model is available for the task", "pass --model provider/name"

@@ -118,7 +118,7 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		}
 	}
 	var stderr strings.Builder
-	r, err := (&app{stderr: &stderr}).taskRunner(nil, dir, dir, codingTasks{})
+	r, err := newApp(Options{Stderr: &stderr}).taskRunner(nil, nil, dir, dir, codingTasks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"extra"}, exitUsage, "unknown command"},
 	} {
 		var stdout, stderr strings.Builder
-		code := run(t.Context(), append([]string{"mcp", "--state-dir", t.TempDir()}, tc.args...), strings.NewReader(""), &stdout, &stderr)
+		code := run(t.Context(), append([]string{"mcp", "--state-dir", t.TempDir()}, tc.args...), newCommand(strings.NewReader(""), &stdout, &stderr, ""), commands()...)
 		if code != tc.code || !strings.Contains(stderr.String(), tc.want) || stdout.Len() != 0 {
 			t.Errorf("%q: exit code %d, standard error %q, standard output %q; want %d, %q", tc.args, code, stderr.String(), stdout.String(), tc.code, tc.want)
 		}

@@ -94,24 +94,23 @@ func (a *app) forgetOldRuns(ctx context.Context) error {
 	return nil
 }
 
-// checkHome refuses flags that ask for what a run cannot make, and notes what there is where its outputs will go.
-func (a *app) checkHome(want []string, workspace string) error {
+// checkHome refuses flags that ask for what a run cannot make. It returns the directory of the outputs without links, and what
+// there is.
+func (a *app) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
 	switch {
-	case a.Apply && workspace == "":
-		return usageError(errors.New("--apply requires a workspace that is copied from a directory"), "pass --workspace DIR")
-	case a.Force && a.Out == "":
-		return usageError(errors.New("--force requires --out DIR"), "")
-	case a.Out == "":
-		return nil
+	case a.opts.Apply && workspace == "":
+		return "", nil, usageError(errors.New("--apply requires a workspace that is copied from a directory"), "pass --workspace DIR")
+	case a.opts.Force && a.opts.Out == "":
+		return "", nil, usageError(errors.New("--force requires --out DIR"), "")
+	case a.opts.Out == "":
+		return "", nil, nil
 	case len(want) == 0:
-		return usageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
+		return "", nil, usageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
 	}
-	var err error
-	if a.Out, err = withoutLinks(a.Out); err != nil { // a link that replaces the directory during the run is not followed
-		return usageError(fmt.Errorf("--out: %w", err), "")
+	if dir, err = withoutLinks(a.opts.Out); err != nil { // a link that replaces the directory during the run is not followed
+		return "", nil, usageError(fmt.Errorf("--out: %w", err), "")
 	}
-	a.before = patch.Stamp(a.Out, outputs.Globs(want).In(os.DirFS(a.Out)))
-	return nil
+	return dir, patch.Stamp(dir, outputs.Globs(want).In(os.DirFS(dir))), nil
 }
 
 // withoutLinks returns the path of a directory with its links resolved. The directory need not exist.
@@ -128,7 +127,8 @@ func withoutLinks(dir string) (string, error) {
 type homecoming struct {
 	transfer.Made
 	run       string
-	dir       string // that the patch is for
+	dir       string       // that the patch is for
+	before    patch.Stamps // files in --out when the run began
 	succeeded bool
 }
 
@@ -137,31 +137,31 @@ func (h *host) bringHome(home homecoming) error {
 	for _, name := range home.Missing {
 		h.p.Line("optional output %s not found", name)
 	}
-	if h.Apply && !home.succeeded {
+	if h.opts.Apply && !home.succeeded {
 		h.p.Line("--apply: changes not applied because the run did not succeed")
 	}
 	var err error
 	switch n := len(home.Outputs); {
 	case n == 0:
-	case h.Out != "":
-		err = h.putOutputs(home.Outputs, h.Out, h.before, h.Force)
+	case h.opts.Out != "":
+		err = h.putOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force)
 	default:
 		h.p.Line("%s collected; to list them, run: workcell runs files %s", counted(n, "output"), home.run)
 	}
 	switch {
-	case home.Patch == nil && h.Apply && home.succeeded:
+	case home.Patch == nil && h.opts.Apply && home.succeeded:
 		return errors.Join(err, fail(exitFailed, errors.New("--apply: the run has no patch"), "its steps used separate sandboxes; only a shared sandbox has a patch"))
 	case home.Patch == nil:
 		return err
 	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
-		if h.Apply && home.succeeded {
+		if h.opts.Apply && home.succeeded {
 			h.p.Line("nothing to apply: the run changed no files in %s", home.dir)
 		}
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
 	listFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
-	if h.Apply && home.succeeded {
+	if h.opts.Apply && home.succeeded {
 		return errors.Join(err, h.apply(home.Patch, home.dir))
 	}
 	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
@@ -254,7 +254,7 @@ func (a *app) openMade(ctx context.Context, id string) (string, *runfiles.Archiv
 }
 
 // withMade returns what a command runs with what a run made.
-func (a *app) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		run, made, err := a.openMade(cmd.Context(), args[0])
 		if err != nil {
@@ -272,7 +272,7 @@ type shownOutput struct {
 	Mode  string `json:"mode"`
 }
 
-func newRunsFilesCmd(a *app) *cobra.Command {
+func newRunsFilesCmd(a *command) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "files RUN [PATH]",
 		Short:   "List all outputs of a run, or one PATH",
@@ -303,7 +303,7 @@ func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 	return list, nil
 }
 
-func newRunsGetCmd(a *app) *cobra.Command {
+func newRunsGetCmd(a *command) *cobra.Command {
 	force := false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "get RUN PATH [DIR|-]",
@@ -366,7 +366,7 @@ func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 	return p, err
 }
 
-func newRunsDiffCmd(a *app) *cobra.Command {
+func newRunsDiffCmd(a *command) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "diff RUN",
 		Short:   "Print a run's changes as a patch",
@@ -390,7 +390,7 @@ Files that are not in the patch are listed on standard error. A terminal gets co
 	})
 }
 
-func newRunsApplyCmd(a *app) *cobra.Command {
+func newRunsApplyCmd(a *command) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "apply RUN [DIR]",
 		Short:   "Apply a run's changes to its source directory",
@@ -425,7 +425,7 @@ through links, or below .git. Applying a run twice has no further effect.`,
 	})
 }
 
-func newRunsRmCmd(a *app) *cobra.Command {
+func newRunsRmCmd(a *command) *cobra.Command {
 	return a.verb(0, &cobra.Command{
 		Use:     "rm RUN…",
 		Short:   "Delete finished runs with their outputs and patches",

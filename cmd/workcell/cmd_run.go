@@ -26,7 +26,7 @@ import (
 )
 
 // runVerb returns a command that runs a workflow or an agent.
-func (a *app) runVerb(cmd *cobra.Command) *cobra.Command {
+func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 	var (
 		file   string
 		pairs  []string
@@ -38,33 +38,33 @@ func (a *app) runVerb(cmd *cobra.Command) *cobra.Command {
 		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
 	f.StringVar(&file, "input-file", "",
 		"JSON or YAML input `FILE`, or - for standard input; --input and INPUT override it")
-	f.StringVar(&a.Workspace, "workspace", "",
+	f.StringVar(&a.Options.Workspace, "workspace", "",
 		"`DIR` to copy into the run's sandboxes instead of workspace: in the workflow")
-	f.StringVar(&a.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
-	f.BoolVar(&a.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
-	f.BoolVar(&a.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
-	f.StringVar(&a.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
-	f.BoolVar(&a.Keep, "keep", false,
+	f.StringVar(&a.Options.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
+	f.BoolVar(&a.Options.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
+	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
+	f.StringVar(&a.Options.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
+	f.BoolVar(&a.Options.Keep, "keep", false,
 		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
 	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		wf, agents, err := loadWorkflow(args[0], a.Agents)
+		wf, agents, err := loadWorkflow(args[0], a.Options.Agents)
 		if err != nil {
 			return err
 		}
-		input, err := a.input(wf, file, append(pairs, args[1:]...))
+		input, err := a.input(a.stdin, wf, file, append(pairs, args[1:]...))
 		if err != nil {
 			return err
 		}
 		if detach {
 			return a.detach(cmd, wf, agents, input)
 		}
-		return a.run(cmd.Context(), wf, agents, input)
+		return a.app.run(cmd.Context(), wf, agents, input, a.showResult)
 	}
 	return cmd
 }
 
-func newRunCmd(a *app) *cobra.Command {
+func newRunCmd(a *command) *cobra.Command {
 	return a.runVerb(&cobra.Command{
 		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
 		Short: "Run a workflow or an agent",
@@ -96,6 +96,32 @@ run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
 	})
 }
 
+// stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
+func stayHere() map[string]string {
+	said := "pass it to `workcell worker`, or configure it on the worker's host"
+	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
+	return map[string]string{
+		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
+		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
+		"out": later, "force": later, "apply": later,
+	}
+}
+
+// detach puts a run into the queue.
+func (a *command) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
+	flags := stayHere()
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		if cmd.Flags().Changed(name) {
+			return usageError(fmt.Errorf("--%s cannot be used with --detach", name), flags[name])
+		}
+	}
+	e, err := a.app.detach(cmd.Context(), wf, agents, input)
+	if err != nil {
+		return err
+	}
+	return a.printQueued(runOutput{ID: e.RunID, Workflow: wf.ID, State: runQueued, Started: e.Time})
+}
+
 // runArgs requires a file. Only agents accept more arguments.
 func runArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasSuffix(args[0], agentExt) {
@@ -107,7 +133,7 @@ func runArgs(cmd *cobra.Command, args []string) error {
 	return cobra.ExactArgs(1)(cmd, args)
 }
 
-func newAgentCmd(a *app) *cobra.Command {
+func newAgentCmd(a *command) *cobra.Command {
 	cmd := a.runVerb(&cobra.Command{
 		Use:   "run FILE.prompt [INPUT…] [flags]",
 		Short: "Run an agent and print its answer",
@@ -125,42 +151,60 @@ INPUT can also be plain text, for the agent's only input field or for its field 
 			return cobra.MinimumNArgs(1)(cmd, args)
 		},
 	})
-	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
+	return subcommands(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
 }
 
-func (a *app) run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
+// runSpec is a run as execute drives it.
+type runSpec struct {
+	wf     *workflow.Workflow
+	note   string
+	before patch.Stamps                                  // files in --out when it began
+	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine
+	show   showResult
+	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // begins or resumes it
+}
+
+// showResult shows the result of a run: for a workflow of ForAgent, the agent's answer. err is the run's.
+type showResult func(wf *workflow.Workflow, res *workflow.Result, got answer, err error) error
+
+// run runs a workflow, and puts what it made where the flags say.
+func (a *app) run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any, show showResult) error {
 	workspace := a.place(wf)
 	if workspace.Dir != "" {
 		a.reportSkipped(ctx, workspace)
 	}
-	if err := a.checkHome(wf.Outputs(), workspace.Dir); err != nil {
+	dir, before, err := a.checkHome(wf.Outputs(), workspace.Dir)
+	if err != nil {
 		return err
 	}
+	flags := a.opts.RunFlags
+	flags.Out = dir
+	a = a.withFlags(flags)
 	j, err := a.openJournal(ctx)
 	if err != nil {
 		return err
 	}
 	defer j.Close() // every entry was on the disk before the run went on
 	a.pruneRuns(ctx, j)
-	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, managerUse{}, agents, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(wf.Path)
 		if err != nil {
 			return err
 		}
-		return h.execute(ctx, j, wf, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
-			return e.Run(ctx, wf, input)
+		return h.execute(ctx, j, runSpec{
+			wf: wf, note: note, before: before, show: show,
+			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) { return e.Run(ctx, wf, input) },
 		})
 	})
 }
 
-// execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
-func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workflow, note string,
-	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
-	h.onTool = h.p.tool
-	answered := h.alone(wf)
+// execute drives a run until it ends or somebody asks for its end.
+func (h *host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
+	h.onTool = h.p.Tool
+	answered := h.alone(spec.wf)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go state.AwaitLost(ctx, h.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
+	go state.AwaitLost(ctx, h.m.records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
 	kept, err := h.runFiles()
 	if err != nil {
 		return err
@@ -170,16 +214,16 @@ func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workf
 		return err
 	}
 	var began sync.Once // the first event is of the run, later ones may be of workflows that it runs inside
-	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
-		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
-		Results: string(kept), OnKept: h.onKept,
+	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
+		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), spec.note),
+		Results: string(kept), OnKept: spec.onKept,
 		OnEvent: func(ev workflow.Event) {
-			h.p.event(ev)
+			h.p.Event(ev)
 			began.Do(func() {
 				if ev.Kind != workflow.EventRunStarted || place.URL == "" {
 					return
 				}
-				if err := kept.KeepNote(ev.RunID, note); err != nil {
+				if err := kept.KeepNote(ev.RunID, spec.note); err != nil {
 					h.p.Line("run %s cannot be resumed: %v", ev.RunID, err)
 				}
 			})
@@ -199,7 +243,7 @@ func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workf
 	if got.err != nil {
 		err = got.err // which does not name the step
 	}
-	if werr := h.printResult(wf, res, got, err); werr != nil {
+	if werr := spec.show(spec.wf, res, got, err); werr != nil {
 		return errors.Join(err, werr)
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
@@ -211,23 +255,25 @@ func (h *host) execute(ctx context.Context, j runstore.Store, wf *workflow.Workf
 	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
 	home := h.bringHome(homecoming{
 		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
-		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
+		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
 	})
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
 // place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any place.
 func (a *app) place(wf *workflow.Workflow) transfer.Place {
-	if a.Workspace != "" {
-		return transfer.Place{Dir: a.Workspace}
+	if a.opts.Workspace != "" {
+		return transfer.Place{Dir: a.opts.Workspace}
 	}
 	return wf.Workspace()
 }
 
 // retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
 func (h *host) retention() time.Duration {
-	if h.Keep {
-		return h.loaded.KeepSandboxes
+	if h.opts.Keep {
+		if conf, err := h.config(); err == nil { // else there was no manager
+			return conf.KeepSandboxes
+		}
 	}
 	return 0
 }
@@ -255,7 +301,7 @@ func runError(err error) error {
 
 // showKept names the sandboxes of a run that were left.
 func (h *host) showKept(ctx context.Context, run string) {
-	if !h.Keep {
+	if !h.opts.Keep {
 		return
 	}
 	list, err := h.m.List(context.WithoutCancel(ctx))
@@ -331,7 +377,7 @@ func (h *host) alone(wf *workflow.Workflow) func() answer {
 	var kept atomic.Pointer[answer]
 	if wf.Agent() != nil {
 		if h.p != nil {
-			h.p.kind = "agent"
+			h.p.Kind("agent")
 		}
 		h.onReply = func(res tools.AgentResult, err error) { kept.Store(&answer{res, err}) }
 	}
@@ -345,7 +391,7 @@ func (h *host) alone(wf *workflow.Workflow) func() answer {
 
 // leave keeps the sandboxes of a run whose results are not collected, and prints how to collect them.
 func (h *host) leave(ctx context.Context, runID string) error {
-	if h.Apply {
+	if h.opts.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -363,10 +409,10 @@ func (h *host) leave(ctx context.Context, runID string) error {
 	return h.m.Detach(ctx)
 }
 
-// printResult prints the result of a run: for a workflow of ForAgent, the agent's answer. err is the run's.
-func (h *host) printResult(wf *workflow.Workflow, res *workflow.Result, got answer, err error) error {
+// showResult prints the result of a run, as showResult says.
+func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got answer, err error) error {
 	if wf.Agent() == nil {
-		return h.print(res, func(w io.Writer) error { return resultTable(w, res) })
+		return a.print(res, func(w io.Writer) error { return resultTable(w, res) })
 	}
 	if got.Text == "" { // the agent did not answer, or it answered before the run was interrupted
 		if text, ok := res.Output.(string); ok {
@@ -387,7 +433,7 @@ func (h *host) printResult(wf *workflow.Workflow, res *workflow.Result, got answ
 		stat := res.Patch.Stat()
 		out.Patch = &stat
 	}
-	return h.print(out, func(w io.Writer) error {
+	return a.print(out, func(w io.Writer) error {
 		if out.Output != nil {
 			return writeLines(w, "", out.Output)
 		}

@@ -27,8 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-func newRunsCmd(a *app) *cobra.Command {
-	return group(&cobra.Command{
+func newRunsCmd(a *command) *cobra.Command {
+	return subcommands(&cobra.Command{
 		Use:   "runs",
 		Short: "Manage runs and collect their results",
 		Long: `List, show, resume, and cancel the runs of workflows and agents, and collect their results.
@@ -41,7 +41,7 @@ are kept for 30 days. You can shorten a run ID to its unique beginning.`,
 }
 
 // journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
-func (a *app) journalled(fn func(ctx context.Context, j runstore.Store, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) journalled(fn func(ctx context.Context, j runstore.Store, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		j, err := a.openJournal(cmd.Context())
 		if err != nil {
@@ -54,7 +54,7 @@ func (a *app) journalled(fn func(ctx context.Context, j runstore.Store, args []s
 
 // runNote is what the journal keeps of a run for the command that resumes it. Paths are absolute.
 type runNote struct {
-	runFlags
+	RunFlags
 	Workflow string `json:"workflow"`
 	Engine   string `json:"engine"`
 	Detached bool   `json:"detached,omitempty"` // it came from the queue, where its files are
@@ -62,10 +62,14 @@ type runNote struct {
 
 // note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
 func (h *host) note(path string) (string, error) {
-	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engine}
-	n.Backend = h.m.Backend().Name()
+	set, err := h.loaded()
+	if err != nil {
+		return "", err
+	}
+	n := runNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.engine}
+	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), set.conf.TraceContent, &set.defaults
 	script, isScript := scriptOf(n.Model)
-	err := absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
+	err = absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
 	if err != nil {
 		return "", err
 	}
@@ -196,7 +200,7 @@ func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (runNote
 }
 
 // take makes a run that was interrupted this process's own.
-func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.Run) error {
+func take(ctx context.Context, j runstore.Store, m *manager, r runstore.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
 		return fail(exitConflict, fmt.Errorf("another process took the run: %w", err), "to see its state, run `workcell runs show "+r.ID+"`")
@@ -205,22 +209,22 @@ func take(ctx context.Context, j runstore.Store, m *session.Manager, r runstore.
 }
 
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
-func (n runNote) checkEngine(ctx context.Context, a *app, m *session.Manager, run string) error {
+func (n runNote) checkEngine(ctx context.Context, m *manager, run string) error {
 	if n.Detached {
 		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
 			err := fmt.Errorf("the run requires backend %s, but this host uses %s", n.Backend, has)
 			return fail(exitInvalid, err, "set WORKCELL_BACKEND="+n.Backend)
 		}
-		return a.checkRecords(ctx, a.engine, run)
+		return m.checkRecords(ctx, run)
 	}
-	if a.engine == n.Engine {
+	if m.engine == n.Engine {
 		return nil
 	}
 	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine", n.Backend),
 		"set DOCKER_HOST, CONTAINERD_ADDRESS, and similar variables to their values at the start of the run")
 }
 
-func newRunsResumeCmd(a *app) *cobra.Command {
+func newRunsResumeCmd(a *command) *cobra.Command {
 	fresh, from, detach := false, "", false
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "resume RUN",
@@ -240,23 +244,16 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if !detach {
-				return a.resumeRun(ctx, j, args[0], from, fresh)
+				return a.resumeRun(ctx, j, args[0], from, fresh, a.showResult)
 			}
 			if fresh || from != "" {
 				return usageError(errors.New("--detach cannot be used with --from or --fresh-sandbox"), "resume the run without --detach")
 			}
-			r, err := findRun(ctx, j, args[0])
+			r, err := a.handOver(ctx, j, args[0])
 			if err != nil {
 				return err
 			}
-			n, err := interrupted(ctx, j, r)
-			if err == nil {
-				err = a.checkNote(r, n)
-			}
-			if err != nil {
-				return err
-			}
-			return a.handOver(ctx, r, n)
+			return a.printQueued(runOutput{ID: r.ID, Workflow: r.Workflow, State: runInterrupted, Started: r.Started})
 		}),
 	})
 	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "use an empty sandbox if the run's sandbox is gone")
@@ -265,7 +262,7 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 	return cmd
 }
 
-func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, fresh bool) error {
+func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, fresh bool, show showResult) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
@@ -277,7 +274,7 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 	if err := a.checkNote(r, n); err != nil {
 		return err
 	}
-	wf, agents, done, err := a.loadRun(ctx, r, &n)
+	wf, agents, onKept, done, err := a.loadRun(ctx, r, &n)
 	if err != nil {
 		return fail(exitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
@@ -286,13 +283,12 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"restore the original file, or cancel the run: workcell runs cancel "+r.ID)
 	}
-	flags := n.runFlags
+	flags := n.RunFlags
 	if n.Detached {
 		flags.Backend = "" // this machine chooses
 	}
-	a.resumeWith(flags)
-	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
-		if err := n.checkEngine(ctx, a, h.m, r.ID); err != nil {
+	return a.withFlags(flags).withHost(ctx, managerUse{}, agents, true, func(ctx context.Context, h *host) error {
+		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
 		entries, err := j.Entries(ctx, r.ID)
@@ -318,13 +314,32 @@ func (a *app) resumeRun(ctx context.Context, j runstore.Store, id, from string, 
 			return err
 		}
 		h.resume(kept)
-		return h.execute(ctx, j, wf, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
-			if from != "" {
-				return e.ResumeFrom(ctx, wf, entries, from)
-			}
-			return e.Resume(ctx, wf, entries)
+		return h.execute(ctx, j, runSpec{
+			wf: wf, note: r.Note, onKept: onKept, show: show,
+			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+				if from != "" {
+					return e.ResumeFrom(ctx, wf, entries, from)
+				}
+				return e.Resume(ctx, wf, entries)
+			},
 		})
 	})
+}
+
+// handOver puts a run that was interrupted into the queue.
+func (a *app) handOver(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		return r, err
+	}
+	n, err := interrupted(ctx, j, r)
+	if err == nil {
+		err = a.checkNote(r, n)
+	}
+	if err == nil {
+		err = a.enqueue(ctx, r, n)
+	}
+	return r, err
 }
 
 // errFilesGone is in the error of checkSandboxes when nobody can resume the run as it was.
@@ -332,7 +347,7 @@ var errFilesGone = errors.New("are gone")
 
 // checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
 // are closed with their steps.
-func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error {
+func checkSandboxes(ctx context.Context, m *manager, runID string) error {
 	gone, err := m.Gone(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID})
 	if err != nil {
 		return err
@@ -350,7 +365,7 @@ func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error
 		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
 }
 
-func newRunsCancelCmd(a *app) *cobra.Command {
+func newRunsCancelCmd(a *command) *cobra.Command {
 	var wait time.Duration
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "cancel RUN",
@@ -363,44 +378,41 @@ stop, as with Ctrl-C, and waits for it. If the process was killed, the command e
 			if wait < 0 {
 				return usageError(fmt.Errorf("invalid value %s for --wait: must not be negative", wait), "for example --wait 5m")
 			}
-			return a.cancelRun(ctx, j, args[0], wait)
+			r, err := a.cancelRun(ctx, j, args[0], wait)
+			if err != nil {
+				return err
+			}
+			if err = a.showRun(ctx, j, r.ID); errors.Is(err, runstore.ErrDamaged) {
+				a.notice("run %s was cancelled, but its steps cannot be shown: %v", r.ID, err)
+				return nil
+			}
+			return err
 		}),
 	})
 	cmd.Flags().DurationVar(&wait, "wait", 3*time.Minute, "how long to wait for the run to stop")
 	return cmd
 }
 
-func (a *app) cancelRun(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
+// cancelRun ends a run and removes its sandboxes.
+func (a *app) cancelRun(ctx context.Context, j runstore.Store, id string, wait time.Duration) (runstore.Run, error) {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
-		return err
+		return r, err
 	}
 	switch state, err := runState(ctx, j, r); {
 	case err != nil:
-		return err
+		return r, err
 	case state == runRunning:
-		if err := askCancel(ctx, j, r.ID, wait); err != nil {
-			return err
-		}
+		return r, askCancel(ctx, j, r.ID, wait)
 	case state == runQueued:
-		if err := a.cancelQueued(ctx, j, r, wait); err != nil {
-			return err
-		}
+		return r, a.cancelQueued(ctx, j, r, wait)
 	default: // also one that has finished, which is an error with its outcome
-		err := cancelDead(ctx, a, j, r)
+		err := a.cancelDead(ctx, j, r)
 		if errors.Is(err, errElsewhere) {
 			err = a.cancelElsewhere(ctx, j, r.ID, wait, err)
 		}
-		if err != nil {
-			return err
-		}
+		return r, err
 	}
-	err = a.showRun(ctx, j, r.ID)
-	if errors.Is(err, runstore.ErrDamaged) {
-		a.notice("run %s was cancelled, but its steps cannot be shown: %v", r.ID, err)
-		return nil
-	}
-	return err
 }
 
 // askCancel asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
@@ -429,14 +441,13 @@ func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Durat
 }
 
 // cancelDead ends a run that was interrupted.
-func cancelDead(ctx context.Context, a *app, j runstore.Store, r runstore.Run) error {
+func (a *app) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) error {
 	n, err := interrupted(ctx, j, r)
 	if err != nil {
 		return err
 	}
-	a.resumeWith(runFlags{Backend: n.Backend})
-	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
-		if err := n.checkEngine(ctx, a, m, r.ID); err != nil {
+	return a.withFlags(RunFlags{Backend: n.Backend}).withManager(ctx, managerUse{}, func(ctx context.Context, m *manager) error {
+		if err := n.checkEngine(ctx, m, r.ID); err != nil {
 			return err
 		}
 		if err := take(ctx, j, m, r); err != nil {
@@ -469,6 +480,14 @@ type runOutput struct {
 	Finished time.Time `json:"finished,omitzero"`
 }
 
+// printQueued prints the run that a worker will take.
+func (a *command) printQueued(r runOutput) error {
+	return a.print(r, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, r.ID)
+		return err
+	})
+}
+
 func runRow(ctx context.Context, j runstore.Store, r runstore.Run) (runOutput, error) {
 	state, err := runState(ctx, j, r)
 	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
@@ -485,7 +504,7 @@ func (r runOutput) took(now time.Time) string {
 	return ""
 }
 
-func newRunsLsCmd(a *app) *cobra.Command {
+func newRunsLsCmd(a *command) *cobra.Command {
 	var limit int
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
@@ -529,7 +548,7 @@ type shownRun struct {
 	detached bool
 }
 
-func newRunsShowCmd(a *app) *cobra.Command {
+func newRunsShowCmd(a *command) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "show RUN",
 		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
@@ -543,7 +562,7 @@ including the input and output of each step.`,
 	})
 }
 
-func (a *app) showRun(ctx context.Context, j runstore.Store, id string) error {
+func (a *command) showRun(ctx context.Context, j runstore.Store, id string) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
@@ -661,14 +680,14 @@ func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + 
 var errElsewhere = errors.New("on another engine")
 
 // checkRecords makes sure that no sandbox of a run is on another engine than this process has.
-func (a *app) checkRecords(ctx context.Context, engine, runID string) error {
-	recs, err := a.records.List(ctx)
+func (m *manager) checkRecords(ctx context.Context, runID string) error {
+	recs, err := m.records.List(ctx)
 	if err != nil {
 		return err
 	}
 	for _, rec := range recs {
-		if rec.Key.Run() == runID && rec.Engine != engine && rec.State.Live() {
-			return fail(exitFailed, fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, engine),
+		if rec.Key.Run() == runID && rec.Engine != m.engine && rec.State.Live() {
+			return fail(exitFailed, fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, m.engine),
 				"a worker on the host of that engine can continue the run; to cancel it, run `workcell runs cancel "+runID+"`")
 		}
 	}

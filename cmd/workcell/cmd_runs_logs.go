@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-func newRunsLogsCmd(a *app) *cobra.Command {
+func newRunsLogsCmd(a *command) *cobra.Command {
 	follow := false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "logs RUN",
@@ -34,7 +34,7 @@ otherwise.`,
 			if follow && r.Owner == "" && r.Finished.IsZero() {
 				a.notice("run %s is queued; no worker has started it yet", r.ID)
 			}
-			if r, err = a.showLog(ctx, r, follow); err != nil || !follow {
+			if r, err = a.showLog(ctx, a.contents(), r, follow); err != nil || !follow {
 				return err
 			}
 			return outcomeError(ctx, j, r)

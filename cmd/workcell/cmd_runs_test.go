@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 // TestForgetAmbiguousRun: the beginning of two runs' ids deletes neither, not even the results if only one of them has some.
 func TestForgetAmbiguousRun(t *testing.T) {
 	t.Parallel()
-	a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")
+	_, a, j := endedRuns(t, "run_aaaaaaaaaaa", "run_aaaaaaaaaab")
 	kept, err := a.runFiles()
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +38,7 @@ func TestForgetAmbiguousRun(t *testing.T) {
 // detached, so that its files come from the database.
 func TestCheckNote(t *testing.T) {
 	t.Parallel()
-	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-	a.stateDirFlag, a.stateFlag = t.TempDir(), "postgres://nobody@192.0.2.1/x" // it is not asked
+	a := newApp(Options{StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"}) // which is not asked
 	kept, err := a.runFiles()
 	if err != nil {
 		t.Fatal(err)
@@ -73,10 +73,10 @@ func TestCheckNote(t *testing.T) {
 }
 
 // endedRuns returns a command whose state directory has the journals of runs that have ended.
-func endedRuns(t *testing.T, ids ...string) (*app, runstore.Store) {
+func endedRuns(t *testing.T, ids ...string) (dir string, a *app, j runstore.Store) {
 	t.Helper()
-	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-	a.stateDirFlag = t.TempDir()
+	dir = t.TempDir()
+	a = newApp(Options{Env: os.LookupEnv, Stderr: io.Discard, StateDir: dir})
 	j, err := a.openJournal(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -90,5 +90,5 @@ func endedRuns(t *testing.T, ids ...string) (*app, runstore.Store) {
 			}
 		}
 	}
-	return a, j
+	return dir, a, j
 }

@@ -25,7 +25,7 @@ const (
 	traceJSON = "json"
 )
 
-func newRunsTraceCmd(a *app) *cobra.Command {
+func newRunsTraceCmd(a *command) *cobra.Command {
 	out, all := traceText, false
 	cmd := a.verb(0, &cobra.Command{
 		Use:   "trace [RUN]",
@@ -49,7 +49,7 @@ With -o json, you can send the spans to an OpenTelemetry collector:
 }
 
 // drawTrace draws the traces of a run: one for each process that worked on it.
-func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
+func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
 	dir, err := a.runFiles()
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (a *app) drawTrace(ctx context.Context, j runstore.Store, id, out string, a
 		}
 		o := runtrace.Options{All: all, Width: 120}
 		if f, ok := a.stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			o.Color = a.env.Get("NO_COLOR") == ""
+			o.Color = a.Options.Env.Get("NO_COLOR") == ""
 			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
 				o.Width = width
 			}

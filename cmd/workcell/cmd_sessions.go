@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-func newSessionsCmd(a *app) *cobra.Command {
-	return group(&cobra.Command{
+func newSessionsCmd(a *command) *cobra.Command {
+	return subcommands(&cobra.Command{
 		Use:     "sessions",
 		Aliases: []string{"session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
@@ -40,16 +40,17 @@ does.`,
 }
 
 // managed returns what a command runs with a manager.
-func (a *app) managed(use stateUse, fn func(ctx context.Context, m *session.Manager, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) managed(use stateUse, fn func(ctx context.Context, m *manager, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return a.withManager(cmd.Context(), use, func(ctx context.Context, m *session.Manager) error { return fn(ctx, m, args) })
+		return a.withManager(cmd.Context(), managerUse{state: use}, func(ctx context.Context, m *manager) error { return fn(ctx, m, args) })
 	}
 }
 
 // inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
-func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
+func (a *command) inSandbox(fn func(ctx context.Context, m *manager, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+		use := managerUse{state: stateWanted, sandboxes: args[:1]}
+		return a.withManager(cmd.Context(), use, func(ctx context.Context, m *manager) error {
 			list, err := m.List(ctx)
 			if err != nil {
 				return err
@@ -62,28 +63,28 @@ func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []
 			if err != nil {
 				return err
 			}
-			return fn(ctx, s, args[1:])
-		}, args[0])
+			return fn(ctx, m, s, args[1:])
+		})
 	}
 }
 
-// withManager runs fn with a manager that leaves every sandbox as it is when fn is done; sandboxes are as in openManager. All
-// of it is one trace.
-func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error, sandboxes ...string) (err error) {
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of
+// it is one trace.
+func (a *app) withManager(ctx context.Context, use managerUse, fn func(context.Context, *manager) error) (err error) {
 	ctx, tel, err := a.startTracing(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer tel.Close(ctx)
-	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
+	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.opts.Command)
 	defer func() { spans.End(span, spanError(err)) }()
-	m, done, err := a.openManager(ctx, "", use, sandboxes...)
+	m, err := a.openManager(ctx, use)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer m.done()
 	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
-	return a.whereElse(ctx, fn(ctx, m))
+	return m.whereElse(ctx, fn(ctx, m))
 }
 
 // spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
@@ -148,7 +149,7 @@ func abbreviates(short, id string) bool {
 	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
 }
 
-func newSessionsLsCmd(a *app) *cobra.Command {
+func newSessionsLsCmd(a *command) *cobra.Command {
 	user, all, watch := "", false, false
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "ls",
@@ -165,7 +166,7 @@ gap line means that events may be missing because the engine was not reachable.`
 		Args:    cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
-		RunE: a.managed(stateWanted, func(ctx context.Context, m *session.Manager, _ []string) error {
+		RunE: a.managed(stateWanted, func(ctx context.Context, m *manager, _ []string) error {
 			switch {
 			case watch && all:
 				return usageError(errors.New("--watch and --all cannot be used together"), "remove one of these flags")
@@ -208,7 +209,7 @@ type eventOutput struct {
 }
 
 // watchSandboxes tells what becomes of sandboxes until the command is ended.
-func (a *app) watchSandboxes(ctx context.Context, m *session.Manager, user string) error {
+func (a *command) watchSandboxes(ctx context.Context, m *manager, user string) error {
 	for e, err := range m.Watch(ctx, session.WatchFilter{User: user}) {
 		switch {
 		case ctx.Err() != nil:
@@ -237,14 +238,14 @@ func (a *app) watchSandboxes(ctx context.Context, m *session.Manager, user strin
 }
 
 // sandboxInfos returns the sandboxes of m's engine by their creation. all adds those that only the records have.
-func (a *app) sandboxInfos(ctx context.Context, m *session.Manager, all bool) ([]session.Info, error) {
+func (a *command) sandboxInfos(ctx context.Context, m *manager, all bool) ([]session.Info, error) {
 	list, err := m.List(ctx)
-	if err != nil || !all || a.records == nil {
+	if err != nil || !all || m.records == nil {
 		return list, err
 	}
-	recs, err := a.records.List(ctx, session.RecordClosed)
+	recs, err := m.records.List(ctx, session.RecordClosed)
 	for _, rec := range recs {
-		if rec.Engine == a.engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
+		if rec.Engine == m.engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
 			info := session.Info{
 				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
 				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: stateRemoved,
@@ -256,7 +257,7 @@ func (a *app) sandboxInfos(ctx context.Context, m *session.Manager, all bool) ([
 	return list, err
 }
 
-func newSessionsShowCmd(a *app) *cobra.Command {
+func newSessionsShowCmd(a *command) *cobra.Command {
 	return a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "show SANDBOX",
 		Aliases: []string{"inspect"},
@@ -267,15 +268,16 @@ last hour.`,
 		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+			use := managerUse{state: stateWanted, sandboxes: args}
+			return a.withManager(cmd.Context(), use, func(ctx context.Context, m *manager) error {
 				return a.showSandbox(ctx, m, args[0])
-			}, args[0])
+			})
 		},
 	})
 }
 
 // showSandbox shows the sandbox that is there, else the latest of that name that was.
-func (a *app) showSandbox(ctx context.Context, m *session.Manager, name string) error {
+func (a *command) showSandbox(ctx context.Context, m *manager, name string) error {
 	list, err := a.sandboxInfos(ctx, m, true)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-func newSessionsCpCmd(a *app) *cobra.Command {
+func newSessionsCpCmd(a *command) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files to or from a sandbox",
@@ -32,9 +32,10 @@ in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it
 		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+			use := managerUse{state: stateWanted, sandboxes: sandboxNames(remotePath(args))}
+			return a.withManager(cmd.Context(), use, func(ctx context.Context, m *manager) error {
 				return a.copyFiles(ctx, m, args)
-			}, sandboxNames(remotePath(args))...)
+			})
 		},
 	})
 }
@@ -56,7 +57,7 @@ func inSandbox(arg string) bool {
 }
 
 // copyFiles does one copy.
-func (a *app) copyFiles(ctx context.Context, m *session.Manager, args []string) error {
+func (a *command) copyFiles(ctx context.Context, m *manager, args []string) error {
 	src, dst := args[0], args[1]
 	list, err := m.List(ctx)
 	if err != nil {
@@ -70,7 +71,7 @@ func (a *app) copyFiles(ctx context.Context, m *session.Manager, args []string) 
 	if err != nil {
 		return err
 	}
-	p := newProgress(a.stderr)
+	p := a.progress()
 	defer p.Close()
 	watch := transfer.Observer{
 		Progress: func(e transfer.Event) { p.Status(copyStatus(e)) },

@@ -68,7 +68,7 @@ type sessionsExecOptions struct {
 	language string // of the interpreter that runs a program; empty runs a command
 }
 
-func newSessionsExecCmd(a *app) *cobra.Command {
+func newSessionsExecCmd(a *command) *cobra.Command {
 	o := &sessionsExecOptions{}
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
@@ -100,8 +100,8 @@ interpreter keeps its variables between calls. The value of its last expression 
 	return cmd
 }
 
-func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) error {
-	own, err := parseEnv(a.env, o.env)
+func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string) error {
+	own, err := parseEnv(a.Options.Env, o.env)
 	if err != nil {
 		return err
 	}
@@ -109,11 +109,11 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 		return usageError(fmt.Errorf("invalid value %s for --exec-timeout", o.timeout),
 			fmt.Sprintf("must be from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
-	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+	return a.inSandbox(func(ctx context.Context, m *manager, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
 			return err
 		}
-		environment, err := a.loadEnv(ctx, s, own)
+		environment, err := m.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) err
 const printedBytes = 512 << 10 // the most there is
 
 // program runs a program in an interpreter of the sandbox.
-func (o *sessionsExecOptions) program(ctx context.Context, a *app, s *session.Session, args []string, environment map[string]string) error {
+func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
 	if len(args) == 0 {
 		code, err := io.ReadAll(io.LimitReader(a.stdin, session.MaxStdinBytes+1))
 		if err != nil {
@@ -178,7 +178,7 @@ func (o *sessionsExecOptions) program(ctx context.Context, a *app, s *session.Se
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
+func (a *command) execStatus(limits backend.Limits, res session.ExecResult) error {
 	switch res.Status {
 	case session.ExecTimedOut:
 		a.notice("command timed out after %s; all its processes were killed", res.Timeout)
@@ -234,7 +234,7 @@ type sessionsAttachOptions struct {
 	another    bool
 }
 
-func newSessionsAttachCmd(a *app) *cobra.Command {
+func newSessionsAttachCmd(a *command) *cobra.Command {
 	o := &sessionsAttachOptions{}
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
@@ -266,12 +266,12 @@ with exec, or 0 after the detach keys.`,
 	return cmd
 }
 
-func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) error {
+func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []string) error {
 	keys, err := parseDetachKeys(o.detachKeys)
 	if err != nil {
 		return usageError(err, "use characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, or DEL, for example ctrl-p,ctrl-q")
 	}
-	own, err := parseEnv(a.env, o.env)
+	own, err := parseEnv(a.Options.Env, o.env)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) e
 	if err != nil {
 		return usageError(err, "to run a command without a terminal: workcell sessions exec SANDBOX -- COMMAND")
 	}
-	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+	return a.inSandbox(func(ctx context.Context, m *manager, s *session.Session, argv []string) error {
 		if err := o.checkUser(s.Info().User); err != nil {
 			return err
 		}
@@ -294,12 +294,12 @@ func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) e
 				})
 			}
 		}
-		environment, err := a.loadEnv(ctx, s, own)
+		environment, err := m.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
 		}
 		if environment["TERM"] == "" {
-			environment["TERM"] = cmp.Or(a.env.Get("TERM"), defaultTerm)
+			environment["TERM"] = cmp.Or(a.Options.Env.Get("TERM"), defaultTerm)
 		}
 		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
 			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.size()}, at)
@@ -320,7 +320,7 @@ func openTerminal(ctx context.Context, s *session.Session) (execID string, err e
 
 // viewer is this process's terminal at one of a sandbox.
 type viewer struct {
-	a    *app
+	a    *command
 	s    *session.Session
 	name string // the sandbox's, as it was given
 	tty  *hostTerminal

@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session/forward"
 )
 
-func newSessionsForwardCmd(a *app) *cobra.Command {
+func newSessionsForwardCmd(a *command) *cobra.Command {
 	address := "127.0.0.1"
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "forward [flags] SANDBOX PORT|HOST:PORT…",
@@ -37,7 +37,7 @@ waiting for connections does not.`,
 			if err != nil {
 				return err
 			}
-			return a.inSandbox(func(ctx context.Context, s *session.Session, _ []string) error {
+			return a.inSandbox(func(ctx context.Context, _ *manager, s *session.Session, _ []string) error {
 				return a.forward(ctx, s, at, ports)
 			})(cmd, args)
 		},
@@ -66,7 +66,7 @@ type forwarded struct {
 }
 
 // forward forwards ports until the command is ended or the sandbox is gone.
-func (a *app) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
+func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
 	f, err := forward.Listen(s, ports, &forward.Options{Address: at, Log: a.logger()})
 	if err != nil {
 		return fail(exitFailed, err, "use HOST:PORT for another local port, or :PORT for any free port")

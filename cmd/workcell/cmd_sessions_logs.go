@@ -16,7 +16,7 @@ import (
 // followWait is how long one question for new output waits.
 const followWait = 30 * time.Second
 
-func newSessionsLogsCmd(a *app) *cobra.Command {
+func newSessionsLogsCmd(a *command) *cobra.Command {
 	follow := false
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "logs [flags] SANDBOX [EXEC_ID]",
@@ -38,7 +38,7 @@ it.`,
 			if len(args) == 1 && follow {
 				return usageError(errors.New("--follow requires EXEC_ID"), listsCommands)
 			}
-			return a.inSandbox(func(ctx context.Context, s *session.Session, ids []string) error {
+			return a.inSandbox(func(ctx context.Context, _ *manager, s *session.Session, ids []string) error {
 				if len(ids) == 0 {
 					return a.listExecs(ctx, s)
 				}
@@ -66,7 +66,7 @@ type execOutput struct {
 	StderrBytes int64             `json:"stderr_bytes"`
 }
 
-func (a *app) listExecs(ctx context.Context, s *session.Session) error {
+func (a *command) listExecs(ctx context.Context, s *session.Session) error {
 	known, err := s.ListExecs(ctx)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (a *app) listExecs(ctx context.Context, s *session.Session) error {
 }
 
 // printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
-func (a *app) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
+func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
 	req := session.ReadExecRequest{ExecID: execID}
 	for {
 		res, err := s.ReadExec(ctx, req)
@@ -152,7 +152,7 @@ func logsError(err error) error {
 	return err
 }
 
-func newSessionsKillCmd(a *app) *cobra.Command {
+func newSessionsKillCmd(a *command) *cobra.Command {
 	all, signal := false, ""
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
@@ -168,7 +168,7 @@ With --signal, the commands get only this signal. The command prints their IDs a
 			}
 			return nil
 		},
-		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, ids []string) error {
+		RunE: a.inSandbox(func(ctx context.Context, _ *manager, s *session.Session, ids []string) error {
 			return a.kill(ctx, s, ids, all, signal)
 		}),
 	})
@@ -184,8 +184,8 @@ type killedExec struct {
 }
 
 // kill ends commands of a sandbox; a missing one is not to be taken for a missing sandbox.
-func (a *app) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
-	killed := printed[killedExec]{a: a}
+func (a *command) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
+	killed := printed[killedExec]{command: a}
 	done := func(st session.ExecStatus) { killed.add(st.ExecID, killedExec{st.ExecID, st.Status}) }
 	if all {
 		list := s.ListExecs

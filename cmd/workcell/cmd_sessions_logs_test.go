@@ -16,10 +16,9 @@ import (
 )
 
 // ownedSandbox opens a sandbox called "box" in this process, as the process of a run has it.
-func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Session) {
+func ownedSandbox(t *testing.T, environ []string) (*manager, *session.Session) {
 	t.Helper()
-	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-	a.env = func(name string) (string, bool) {
+	env := func(name string) (string, bool) {
 		for _, e := range environ {
 			if v, ok := strings.CutPrefix(e, name+"="); ok {
 				return v, true
@@ -28,7 +27,7 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 		return "", false
 	}
 	ctx := context.WithoutCancel(t.Context())
-	m, done, err := a.openManager(ctx, "", stateNeeded)
+	m, err := newApp(Options{Env: env, Stderr: io.Discard}).openManager(ctx, managerUse{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +35,7 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 		if err := m.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		done()
+		m.done()
 	})
 	s, _, err := m.Open(ctx, session.UserKey("box"), session.Request{Image: "debian:bookworm-slim"})
 	if err != nil {

@@ -32,7 +32,7 @@ type sessionsOpenOptions struct {
 	rebuild bool
 }
 
-func newSessionsOpenCmd(a *app) *cobra.Command {
+func newSessionsOpenCmd(a *command) *cobra.Command {
 	o := &sessionsOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:   "open [flags]",
@@ -54,7 +54,7 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 			if o.req.IdlePolicy == session.IdleStop && !cmd.Flags().Changed("idle-timeout") {
 				o.idle = session.DefaultIdleTimeout
 			}
-			o.req.Match, o.req.OCIRuntime = shapeFlags(cmd), a.ociRuntime
+			o.req.Match, o.req.OCIRuntime = shapeFlags(cmd), a.Options.OCIRuntime
 			if !cmd.Flags().Changed("image") {
 				wish.DefaultImage(&o.req, frontmatter.RuntimeBash)
 			}
@@ -83,8 +83,8 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	return cmd
 }
 
-func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
-	variables, err := o.complete(a.env)
+func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
+	variables, err := o.complete(a.Options.Env)
 	if err != nil {
 		return err
 	}
@@ -99,16 +99,15 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.Defaults.IdlePolicy = session.IdleStop
-	var named []string
+	use := managerUse{idlePolicy: session.IdleStop}
 	if o.name != "" && conf.Backend == engines.Auto {
-		named = []string{key.String()} // auto makes no second sandbox of a name
+		use.sandboxes = []string{key.String()} // auto makes no second sandbox of a name
 	}
-	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
-		p := newProgress(a.stderr)
+	return a.withManager(ctx, use, func(ctx context.Context, m *manager) error {
+		p := a.progress()
 		defer p.Close()
 		req := o.req
-		req.OnPull, req.Prepare = p.Pull, a.saveEnv(variables)
+		req.OnPull, req.Prepare = p.Pull, m.saveEnv(variables)
 		switch {
 		case o.rebuild:
 			req.Mode = session.OpenRebuild
@@ -132,11 +131,11 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 			_, err := fmt.Fprintln(w, s.ID())
 			return err
 		})
-	}, named...)
+	})
 }
 
 // conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine reports.
-func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
+func conflictHint(ctx context.Context, m *manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
 	if conflict.Gone {
 		return "to rebuild it with its files, pass only its original --mount, --network, and --oci-runtime; " +

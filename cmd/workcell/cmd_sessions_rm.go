@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-func newSessionsRmCmd(a *app) *cobra.Command {
+func newSessionsRmCmd(a *command) *cobra.Command {
 	var all, keep, force bool
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use: "rm SANDBOX… | SANDBOX:PATH… | --all",
@@ -44,13 +44,14 @@ and commands cannot run.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			groups, err := a.byBackend(cmd.Context(), stateWanted, args)
 			errs := []error{err}
-			removed := printed[removedSandbox]{a: a}
+			removed := printed[removedSandbox]{command: a}
 			for _, names := range groups {
 				mayName := slices.Clone(names) // a sandbox, whole or before a colon
 				for _, arg := range names {
 					mayName = append(mayName, sandboxNames(arg)...)
 				}
-				errs = append(errs, a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+				use := managerUse{state: stateWanted, sandboxes: mayName}
+				errs = append(errs, a.withManager(cmd.Context(), use, func(ctx context.Context, m *manager) error {
 					ids, files, err := toRemove(ctx, m, names, all, force)
 					errs := []error{err}
 					for _, f := range files {
@@ -64,7 +65,7 @@ and commands cannot run.`,
 						}
 					}
 					return errors.Join(errs...)
-				}, mayName...))
+				}))
 			}
 			return errors.Join(append(errs, removed.end())...)
 		},
@@ -84,7 +85,7 @@ type removedSandbox struct {
 // sandboxFile is a SANDBOX:PATH argument of rm.
 type sandboxFile struct{ id, sandbox, path string }
 
-func (f sandboxFile) remove(ctx context.Context, m *session.Manager, ignoreAbsent bool) error {
+func (f sandboxFile) remove(ctx context.Context, m *manager, ignoreAbsent bool) error {
 	if f.path == "" {
 		return usageError(fmt.Errorf("%s: names no file", f.sandbox), "to remove the sandbox, omit the colon")
 	}
@@ -106,7 +107,7 @@ func (f sandboxFile) remove(ctx context.Context, m *session.Manager, ignoreAbsen
 // toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its
 // sandboxes.
 func toRemove(
-	ctx context.Context, m *session.Manager, args []string, all, ignoreAbsent bool,
+	ctx context.Context, m *manager, args []string, all, ignoreAbsent bool,
 ) (ids []string, files []sandboxFile, err error) {
 	list, err := m.List(ctx)
 	if err != nil {
@@ -161,7 +162,7 @@ const (
 	environmentBytes = 20 << 30            // together
 )
 
-func newSessionsGCCmd(a *app) *cobra.Command {
+func newSessionsGCCmd(a *command) *cobra.Command {
 	o := &sessionsGCOptions{}
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "gc",
@@ -178,7 +179,7 @@ The command also covers:
   - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
   - with --yes, run results older than 30 days, and workspace copies left by killed commands`,
 		Args: cobra.NoArgs,
-		RunE: a.managed(stateNeeded, func(ctx context.Context, m *session.Manager, _ []string) error { return o.run(ctx, a, m) }),
+		RunE: a.managed(stateNeeded, func(ctx context.Context, m *manager, _ []string) error { return o.run(ctx, a, m) }),
 	})
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
@@ -200,7 +201,7 @@ type garbageOutput struct {
 	Removed   bool      `json:"removed"`
 }
 
-func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager) error {
+func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *manager) error {
 	if o.yes {
 		if err := a.forgetOldRuns(ctx); err != nil {
 			return err
@@ -273,7 +274,7 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 }
 
 // reclaim returns the environments to remove.
-func (o *sessionsGCOptions) reclaim(ctx context.Context, m *session.Manager, now time.Time) ([]session.EnvironmentInfo, error) {
+func (o *sessionsGCOptions) reclaim(ctx context.Context, m *manager, now time.Time) ([]session.EnvironmentInfo, error) {
 	list, err := m.Environments(ctx)
 	if o.environments {
 		return list, err

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-func newSessionsSnapshotCmd(a *app) *cobra.Command {
+func newSessionsSnapshotCmd(a *command) *cobra.Command {
 	remove := false
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "snapshot [flags] SANDBOX [NAME]",
@@ -29,7 +29,7 @@ workspace.`,
 			}
 			return cobra.RangeArgs(1, 2)(cmd, args)
 		},
-		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+		RunE: a.inSandbox(func(ctx context.Context, _ *manager, s *session.Session, args []string) error {
 			switch {
 			case remove:
 				return s.RemoveSnapshot(ctx, args[0])
@@ -50,7 +50,7 @@ workspace.`,
 	return cmd
 }
 
-func (a *app) listSnapshots(ctx context.Context, s *session.Session) error {
+func (a *command) listSnapshots(ctx context.Context, s *session.Session) error {
 	list, _, err := s.Snapshots(ctx)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (a *app) listSnapshots(ctx context.Context, s *session.Session) error {
 	})
 }
 
-func newSessionsRollbackCmd(a *app) *cobra.Command {
+func newSessionsRollbackCmd(a *command) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
 		Use:   "rollback SANDBOX NAME",
 		Short: "Restore a sandbox's files from a snapshot",
@@ -69,13 +69,13 @@ func newSessionsRollbackCmd(a *app) *cobra.Command {
 changed.`,
 		Example: "  workcell sessions rollback mybox before",
 		Args:    cobra.ExactArgs(2),
-		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+		RunE: a.inSandbox(func(ctx context.Context, _ *manager, s *session.Session, args []string) error {
 			return noSnapshot(s.Rollback(ctx, args[0]))
 		}),
 	})
 }
 
-func newSessionsForkCmd(a *app) *cobra.Command {
+func newSessionsForkCmd(a *command) *cobra.Command {
 	n := 1
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "fork [flags] SANDBOX NAME",
@@ -85,16 +85,16 @@ Forks of a named sandbox exist until you remove them. Forks of the sandbox of a 
 when they are idle or the run ends.`,
 		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
-		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, args []string) error {
+		RunE: a.inSandbox(func(ctx context.Context, m *manager, s *session.Session, args []string) error {
 			forks, err := s.Fork(ctx, args[0], n)
 			if err != nil {
 				return noSnapshot(err)
 			}
-			made := printed[sandboxOutput]{a: a}
-			variables, err := a.loadEnv(ctx, s, nil)
+			made := printed[sandboxOutput]{command: a}
+			variables, err := m.loadEnv(ctx, s, nil)
 			errs := []error{err}
 			for _, fork := range forks {
-				if save := a.saveEnv(variables); save != nil {
+				if save := m.saveEnv(variables); save != nil {
 					errs = append(errs, save(ctx, fork))
 				}
 				made.add(fork.ID(), sandboxRow(fork.Info()))
@@ -115,7 +115,7 @@ func noSnapshot(err error) error {
 }
 
 // mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are none.
-func (a *app) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
+func (a *command) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
 	if a.out == outputTable {
 		return ""
 	}

@@ -31,12 +31,12 @@ const (
 
 // toolsOptions are what the tools commands share.
 type toolsOptions struct {
-	*app
+	*command
 	agent string // file of the agent whose rules hold; empty: every tool is allowed
 }
 
-func newToolsCmd(a *app) *cobra.Command {
-	o := &toolsOptions{app: a}
+func newToolsCmd(a *command) *cobra.Command {
+	o := &toolsOptions{command: a}
 	verb := func(cmd *cobra.Command) *cobra.Command {
 		a.hostToolsFlag(cmd.Flags())
 		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools apply (default: all tools are allowed)")
@@ -49,7 +49,7 @@ func newToolsCmd(a *app) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
 	})
 	show.Flags().Var(oneOf(&as, asPython, asJSON), "as", "format of the declaration")
-	return group(&cobra.Command{
+	return subcommands(&cobra.Command{
 		Use: "tools", Short: "Inspect and call host tools",
 		Long: `Inspect and call host tools, which code in sandboxes may call. The file in --host-tools configures their MCP
 servers. In an agent's file, host_tools selects the tools that the agent may call.`,
@@ -185,11 +185,10 @@ func (o *toolsOptions) call(ctx context.Context, name, args string) error {
 		}
 		args = string(text)
 	}
-	p := newProgress(o.stderr)
+	p := o.progress()
 	defer p.Close()
-	h := &host{app: o.app, p: p}
 	var approver hosttools.Approver
-	if ask := h.terminalApprover(); ask != nil {
+	if ask := p.Approver(); ask != nil {
 		approver = ask
 	}
 	return o.use(ctx, approver, func(set *hosttools.Set) error {

@@ -59,7 +59,7 @@ type checkedFile struct {
 	Problems []problem `json:"problems"`
 }
 
-func newValidateCmd(a *app) *cobra.Command {
+func newValidateCmd(a *command) *cobra.Command {
 	strict := false
 	cmd := a.verb(outputFlags|agentsFlags, &cobra.Command{
 		Use:     "validate PATH…",
@@ -82,7 +82,7 @@ provider (--model) and a workspace: directory that does not exist (--workspace).
 	return cmd
 }
 
-func (a *app) validate(ctx context.Context, args []string, strict bool) (err error) {
+func (a *command) validate(ctx context.Context, args []string, strict bool) (err error) {
 	paths, err := filesToCheck(args)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (a *app) validate(ctx context.Context, args []string, strict bool) (err err
 	if registry != nil {
 		defer func() { err = errors.Join(err, registry.Close()) }()
 	}
-	c := &checker{app: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
+	c := &checker{command: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
@@ -171,7 +171,7 @@ func kindByName(path string) string {
 
 // checker checks files and counts what is wrong with them.
 type checker struct {
-	*app
+	*command
 	hostTools        *hosttools.Registry // nil: what agents ask of it is not checked
 	files            []checkedFile
 	errors, warnings int
@@ -194,7 +194,7 @@ func (c *checker) check(ctx context.Context, path string) {
 		doc, err := checkAgent(path)
 		wrong = append(wrong, err)
 		if doc != nil {
-			warned = append(warned, modelProblem(doc), rootProblem(c.env, doc.AsRoot()))
+			warned = append(warned, modelProblem(doc), rootProblem(c.Options.Env, doc.AsRoot()))
 		}
 		if doc != nil && err == nil {
 			wrong = append(wrong, hostToolProblems(ctx, c.hostTools, doc)...)
@@ -216,7 +216,7 @@ func (c *checker) check(ctx context.Context, path string) {
 		wf, err := workflow.Check(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
 		wrong = append(wrong, err)
 		if wf != nil {
-			warned = append(warned, workspaceProblem(ctx, wf), rootProblem(c.env, wf.AsRoot()))
+			warned = append(warned, workspaceProblem(ctx, wf), rootProblem(c.Options.Env, wf.AsRoot()))
 		}
 	}
 	c.add(checkedFile{Path: path, Kind: kind, Problems: []problem{}}, wrong, warned)
@@ -224,7 +224,7 @@ func (c *checker) check(ctx context.Context, path string) {
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.
 func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
-	files := agentsFor(workflow, c.Agents)
+	files := agentsFor(workflow, c.Options.Agents)
 	return func(name string) (*frontmatter.Document, error) {
 		doc, err := files.known(name)
 		if path, missing := files.find(name); missing == nil && !c.done[filepath.Clean(path)] {

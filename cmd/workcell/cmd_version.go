@@ -7,7 +7,6 @@ import (
 	"io"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -17,30 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// version is set by release builds with -ldflags "-X main.version=v1.2.3".
-var version string
-
-// buildVersion returns the released version, else what Go recorded of the module and its revision.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			v = "devel-" + s.Value[:min(12, len(s.Value))]
-		}
-	}
-	if v == "" || v == "(devel)" {
-		return "devel"
-	}
-	return v
-}
-
 type versionInfo struct {
 	Version string `json:"version"`
 	Guest   string `json:"guest"` // version of the embedded guest
@@ -49,7 +24,7 @@ type versionInfo struct {
 	Arch    string `json:"arch"`
 }
 
-func newVersionCmd(a *app) *cobra.Command {
+func newVersionCmd(a *command) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
 		Use:     "version",
 		Example: "  workcell version -o json",
@@ -57,7 +32,7 @@ func newVersionCmd(a *app) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{
-				Version: buildVersion(), Guest: embed.Version(),
+				Version: a.version, Guest: embed.Version(),
 				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 			}
 			return a.print(v, func(w io.Writer) error {
@@ -69,7 +44,7 @@ func newVersionCmd(a *app) *cobra.Command {
 }
 
 // newReaperCmd returns the command that a reaper runs, which is not for people.
-func newReaperCmd(a *app) *cobra.Command {
+func newReaperCmd(a *command) *cobra.Command {
 	owner, engine := "", ""
 	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:    reaper.Command + " --owner ID",
@@ -77,19 +52,19 @@ func newReaperCmd(a *app) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if owner == "" || a.Backend == "" || !filepath.IsAbs(a.stateDirFlag) {
+			if owner == "" || a.Options.Backend == "" || !filepath.IsAbs(a.Options.StateDir) {
 				return usageError(errors.New("--owner, --backend, and --state-dir are required"), "Workcell starts this command automatically")
 			}
 			if engine == "" {
 				var err error
-				if engine, err = a.engines().ID(cmd.Context(), a.Backend); err != nil {
+				if engine, err = a.engines().ID(cmd.Context(), a.Options.Backend); err != nil {
 					return err
 				}
 			}
 			r := &reaper.Reaper{
-				State: state.Place{Dir: state.Dir(a.stateDirFlag), URL: a.env.Get(state.Variable)}, Engine: engine, Logger: a.logger(),
+				State: state.Place{Dir: state.Dir(a.Options.StateDir), URL: a.Options.Env.Get(state.Variable)}, Engine: engine, Logger: a.logger(),
 				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
-					return a.engines().Open(ctx, a.Backend)
+					return a.engines().Open(ctx, a.Options.Backend)
 				},
 			}
 			return r.Run(cmd.Context(), owner)

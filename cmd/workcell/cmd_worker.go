@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +23,7 @@ import (
 // maxWorkerRuns bounds --max-runs.
 const maxWorkerRuns = 1000
 
-func newWorkerCmd(a *app) *cobra.Command {
+func newWorkerCmd(a *command) *cobra.Command {
 	o := worker.Options{MaxRuns: 4}
 	cmd := a.verb(engineFlags|imageFlags|auditFlags, &cobra.Command{
 		Use:   "worker",
@@ -54,7 +53,7 @@ engine. On a second signal, the worker exits immediately.`,
 	f := cmd.Flags()
 	f.IntVar(&o.MaxRuns, "max-runs", o.MaxRuns, "maximum number of concurrent runs")
 	f.DurationVar(&o.Grace, "grace", 0, "how long to wait for running workflows on shutdown")
-	f.BoolVar(&a.TraceContent, "trace-content", false, "include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
+	f.BoolVar(&a.Options.TraceContent, "trace-content", false, "include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 	a.hostToolsFlag(f)
 	return cmd
 }
@@ -117,12 +116,10 @@ func (w *runWorker) prune(ctx context.Context) {
 // forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's to say. What
 // it writes goes to the log.
 func (a *app) forRun(n runNote, log io.Writer) *app {
-	b := newApp(bytes.NewReader(nil), io.Discard, log)
-	b.env, b.command, b.noReaper = a.env, a.command, true
-	b.stateDirFlag, b.stateFlag, b.configFlag, b.ociRuntime, b.mounts = a.stateDirFlag, a.stateFlag, a.configFlag, a.ociRuntime, a.mounts
-	b.runFlags = a.runFlags
-	b.Model, b.Prices, b.Keep, b.User, b.Defaults, b.Audit = n.Model, n.Prices, n.Keep, n.User, nil, ""
-	return b
+	o := a.opts
+	o.Stderr, o.NoReaper, o.MaxSandboxes = log, true, 0
+	o.Model, o.Prices, o.Keep, o.User, o.Defaults, o.Audit = n.Model, n.Prices, n.Keep, n.User, nil, ""
+	return newApp(o)
 }
 
 // resume carries out a run, and tells its log why when it cannot.
@@ -165,15 +162,13 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 	if err := w.checkNote(r, n); err != nil {
 		return err
 	}
-	b := w.forRun(n, log)
-	wf, agents, clear, err := b.fetchRun(ctx, w.q, r, &n)
+	wf, agents, clear, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // which changes n
 	if err != nil {
 		return err
 	}
 	defer clear()
-	b.Model, b.Prices, b.onKept = n.Model, n.Prices, b.keepIn(w.q)
-	return b.hosting(ctx, w.tel, agents, true, func(ctx context.Context, h *host) error {
-		if err := n.checkEngine(ctx, h.app, h.m, r.ID); err != nil {
+	return w.forRun(n, log).hosting(ctx, w.tel, managerUse{}, agents, true, func(ctx context.Context, h *host) error {
+		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
 			return err
 		}
 		lost := checkSandboxes(ctx, h.m, r.ID)
@@ -186,7 +181,7 @@ func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) 
 			}
 			return h.resumeDetached(ctx, w.q, j, wf, entries)
 		}
-		return w.q.Carry(ctx, r, h.m.Owner(), state.Lost(h.records, h.m.Owner()), carry)
+		return w.q.Carry(ctx, r, h.m.Owner(), state.Lost(h.m.records, h.m.Owner()), carry)
 	})
 }
 
@@ -197,9 +192,9 @@ func (h *host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 		return err
 	}
 	h.resume(workflow.History(entries))
-	h.onTool = h.p.tool
-	res, err := workflow.NewEngine(h.m, h, &workflow.Options{
-		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j, Results: string(kept), OnKept: h.onKept, OnEvent: h.p.event,
+	h.onTool = h.p.Tool
+	res, err := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
+		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j, Results: string(kept), OnKept: h.keepIn(q), OnEvent: h.p.Event,
 	}).Resume(ctx, wf, entries)
 	switch {
 	case res == nil:

@@ -17,14 +17,14 @@ const maxCompletions = 50
 
 // completeWords lets shells complete what the commands below cmd take: sandboxes and runs by the state file alone, since an
 // engine may take its time, files by their extension, and the values of flags.
-func (a *app) completeWords(cmd *cobra.Command) {
+func (a *command) completeWords(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c, ok := f.Value.(interface{ Words() []string }); ok {
 			a.completeFlag(cmd, f.Name, c.Words())
 		}
 	})
 	if cmd.Flags().Lookup("backend") != nil {
-		a.completeFlag(cmd, "backend", a.backends())
+		a.completeFlag(cmd, "backend", backendNames(a.Options.Env))
 	}
 	switch {
 	case cmd.Name() == "cp":
@@ -55,7 +55,7 @@ func (a *app) completeWords(cmd *cobra.Command) {
 }
 
 // completeFlag lets shells complete the value of a flag. A flag that has a completion keeps it.
-func (a *app) completeFlag(cmd *cobra.Command, name string, words []string) {
+func (a *command) completeFlag(cmd *cobra.Command, name string, words []string) {
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails where there is one
 }
 
@@ -70,13 +70,13 @@ func firstArgument(every bool, list func(context.Context) []cobra.Completion) co
 }
 
 // stateThere returns the state; false when there is none, which completing a word does not change.
-func (a *app) stateThere() (state.Place, bool) {
-	place, err := a.state()
+func (a *command) stateThere() (state.Place, bool) {
+	place, err := newApp(a.Options).state() // flags are parsed late here
 	return place, err == nil && place.There()
 }
 
 // sandboxNames returns what the recorded sandboxes are called: the name of a named one, else the id.
-func (a *app) sandboxNames(ctx context.Context) []cobra.Completion {
+func (a *command) sandboxNames(ctx context.Context) []cobra.Completion {
 	place, ok := a.stateThere()
 	if !ok {
 		return nil
@@ -102,7 +102,7 @@ func (a *app) sandboxNames(ctx context.Context) []cobra.Completion {
 }
 
 // runIDs returns the ids of the latest runs.
-func (a *app) runIDs(ctx context.Context) []cobra.Completion {
+func (a *command) runIDs(ctx context.Context) []cobra.Completion {
 	place, ok := a.stateThere()
 	if !ok {
 		return nil

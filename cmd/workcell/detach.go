@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/parcel"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
@@ -43,56 +41,34 @@ func (a *app) openQueue(ctx context.Context, what string) (*worker.Queue, error)
 	return worker.Open(ctx, place.URL)
 }
 
-// stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
-func stayHere() map[string]string {
-	said := "pass it to `workcell worker`, or configure it on the worker's host"
-	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
-	return map[string]string{
-		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
-		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
-		"out": later, "force": later, "apply": later,
-	}
-}
-
-// detach puts a run into the queue.
-func (a *app) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
-	ctx := cmd.Context()
-	flags := stayHere()
-	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		if cmd.Flags().Changed(name) {
-			return usageError(fmt.Errorf("--%s cannot be used with --detach", name), flags[name])
-		}
-	}
+// detach puts a run into the queue and returns its beginning.
+func (a *app) detach(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) (workflow.Entry, error) {
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
-		return err
+		return workflow.Entry{}, err
 	}
 	defer q.Close()
 	e, err := wf.Begin(input)
 	if err != nil {
-		return runError(err)
+		return e, runError(err)
 	}
 	note, err := a.detachedNote(wf)
 	if err != nil {
-		return err
+		return e, err
 	}
 	if err := a.sendFiles(ctx, q, e.RunID, wf, agents, ""); err != nil {
-		return err
+		return e, err
 	}
 	if err := q.Add(ctx, e, note); err != nil {
-		return errors.Join(err, q.Drop(context.WithoutCancel(ctx), e.RunID, ""))
+		return e, errors.Join(err, q.Drop(context.WithoutCancel(ctx), e.RunID, ""))
 	}
-	row := runOutput{ID: e.RunID, Workflow: wf.ID, State: runQueued, Started: e.Time}
-	return a.print(row, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, row.ID)
-		return err
-	})
+	return e, nil
 }
 
 // detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
 func (a *app) detachedNote(wf *workflow.Workflow) (string, error) {
-	n := runNote{Detached: true, Workflow: wf.Path, runFlags: runFlags{
-		Backend: a.Backend, Model: a.Model, Prices: a.Prices, Keep: a.Keep, User: a.User, Workspace: a.place(wf).Dir,
+	n := runNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
+		Backend: a.opts.Backend, Model: a.opts.Model, Prices: a.opts.Prices, Keep: a.opts.Keep, User: a.opts.User, Workspace: a.place(wf).Dir,
 	}}
 	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
 		return "", err
@@ -103,8 +79,8 @@ func (a *app) detachedNote(wf *workflow.Workflow) (string, error) {
 
 // sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that begins now.
 func (a *app) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
-	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.Prices, Base: base}
-	files.Script, _ = scriptOf(a.Model)
+	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
+	files.Script, _ = scriptOf(a.opts.Model)
 	if files.Skills, err = skillsOf(agents); err != nil {
 		return err
 	}
@@ -154,8 +130,8 @@ func skillsOf(agents map[string]string) (map[string][]string, error) {
 	return skills, nil
 }
 
-// handOver puts a run that was interrupted into the queue, with its files as they are on this machine.
-func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
+// enqueue puts a run that was interrupted into the queue, with its files as they are on this machine.
+func (a *app) enqueue(ctx context.Context, r runstore.Run, n runNote) error {
 	q, err := a.openQueue(ctx, "--detach")
 	if err != nil {
 		return err
@@ -182,9 +158,9 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 		if _, err := os.Stat(base); err != nil {
 			base = "" // no sandbox has begun with it
 		}
-		a.runFlags = n.runFlags
-		if note, err = a.detachedNote(wf); err == nil {
-			err = a.sendFiles(ctx, q, r.ID, wf, agents, base)
+		b := a.withFlags(n.RunFlags)
+		if note, err = b.detachedNote(wf); err == nil {
+			err = b.sendFiles(ctx, q, r.ID, wf, agents, base)
 		}
 		if err != nil {
 			return err
@@ -198,10 +174,7 @@ func (a *app) handOver(ctx context.Context, r runstore.Run, n runNote) error {
 			return err
 		}
 	}
-	return a.print(runOutput{ID: r.ID, Workflow: r.Workflow, State: runInterrupted, Started: r.Started}, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, r.ID)
-		return err
-	})
+	return nil
 }
 
 // stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to; empty without one.
@@ -221,22 +194,23 @@ func (n runNote) stays() string {
 
 // loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was started with,
 // or from those that came with it. done is for its end.
-func (a *app) loadRun(ctx context.Context, r runstore.Run, n *runNote) (wf *workflow.Workflow, agents map[string]string, done func(), err error) {
+func (a *app) loadRun(ctx context.Context, r runstore.Run, n *runNote) (
+	wf *workflow.Workflow, agents map[string]string, onKept func(context.Context, string) error, done func(), err error,
+) {
 	if !n.Detached {
 		wf, agents, err = loadWorkflow(n.Workflow, n.Agents)
-		return wf, agents, func() {}, err
+		return wf, agents, nil, func() {}, err
 	}
 	q, err := a.openQueue(ctx, "a detached run")
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, nil, err
 	}
 	wf, agents, clear, err := a.fetchRun(ctx, q, r, n)
 	if err != nil {
 		q.Close()
-		return nil, nil, nil, err
+		return nil, nil, nil, nil, err
 	}
-	a.onKept = a.keepIn(q)
-	return wf, agents, func() {
+	return wf, agents, a.keepIn(q), func() {
 		clear()
 		q.Close()
 	}, nil
@@ -268,7 +242,7 @@ func (a *app) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *
 		return nil, nil, nil, err
 	}
 	// A writer of the database must not name files of this machine: only the parcel counts, and flags that name none.
-	n.runFlags = runFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
+	n.RunFlags = RunFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
 	if files.Script != "" {
 		n.Model = scripted.Provider + "/" + files.Script
 	} else if _, scripted := scriptOf(n.Model); scripted {
@@ -335,18 +309,18 @@ func (a *app) dropFiles(ctx context.Context, runID string) error {
 }
 
 // showLog prints the log of a run, with follow until the run has ended, and returns the run as it is then.
-func (a *app) showLog(ctx context.Context, r runstore.Run, follow bool) (runstore.Run, error) {
+func (a *app) showLog(ctx context.Context, w io.Writer, r runstore.Run, follow bool) (runstore.Run, error) {
 	q, err := a.openQueue(ctx, "the log of a run")
 	if err != nil {
 		return r, err
 	}
 	defer q.Close()
 	if follow {
-		return q.FollowLog(ctx, r.ID, a.contents())
+		return q.FollowLog(ctx, r.ID, w)
 	}
 	text, _, _, err := q.ReadLog(ctx, r.ID, 0)
 	if err == nil {
-		_, err = io.WriteString(a.contents(), text)
+		_, err = io.WriteString(w, text)
 	}
 	return r, err
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,21 +19,23 @@ import (
 var errNoQueue = fail(exitUnavailable, errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
 	"use a build with PostgreSQL")
 
-func newWorkerCmd(*app) *cobra.Command {
+func newWorkerCmd(*command) *cobra.Command {
 	return &cobra.Command{
 		Use: "worker", Short: "Not available in this build", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error { return errNoQueue },
 	}
 }
 
-func (*app) detach(*cobra.Command, *workflow.Workflow, map[string]string, map[string]any) error {
-	return errNoQueue
+func (*app) detach(context.Context, *workflow.Workflow, map[string]string, map[string]any) (workflow.Entry, error) {
+	return workflow.Entry{}, errNoQueue
 }
 
-func (*app) handOver(context.Context, runstore.Run, runNote) error { return errNoQueue }
+func (*app) enqueue(context.Context, runstore.Run, runNote) error { return errNoQueue }
 
-func (*app) loadRun(_ context.Context, _ runstore.Run, n *runNote) (*workflow.Workflow, map[string]string, func(), error) {
+func (*app) loadRun(_ context.Context, _ runstore.Run, n *runNote) (
+	*workflow.Workflow, map[string]string, func(context.Context, string) error, func(), error,
+) {
 	wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
-	return wf, agents, func() {}, err
+	return wf, agents, nil, func() {}, err
 }
 
 func (*app) openFetched(context.Context, string) (string, *runfiles.Archive, error) {
@@ -41,7 +44,7 @@ func (*app) openFetched(context.Context, string) (string, *runfiles.Archive, err
 
 func (*app) dropFiles(context.Context, string) error { return errNoQueue }
 
-func (*app) showLog(_ context.Context, r runstore.Run, _ bool) (runstore.Run, error) {
+func (*app) showLog(_ context.Context, _ io.Writer, r runstore.Run, _ bool) (runstore.Run, error) {
 	return r, errNoQueue
 }
 

@@ -17,7 +17,7 @@ import (
 func TestDetachStays(t *testing.T) {
 	t.Parallel()
 	some := []string{"x"}
-	runs := map[string]runFlags{
+	runs := map[string]RunFlags{
 		"allow-image": {AllowImage: some}, "map-image": {MapImage: some}, "mount": {Defaults: &session.Defaults{Mounts: []backend.Mount{{}}}},
 		"oci-runtime": {Defaults: &session.Defaults{OCIRuntime: "runsc"}}, "egress-allow-private": {EgressAllowPrivate: some}, "pip-index": {PipIndex: "x"},
 		"npm-registry": {NpmRegistry: "x"}, "host-tools": {HostTools: "x"}, "audit": {Audit: "x"}, "audit-hash": {AuditHash: true}, "trace-content": {TraceContent: true},
@@ -27,11 +27,11 @@ func TestDetachStays(t *testing.T) {
 		t.Errorf("flags that do not travel, and runs with them (-want +got):\n%s", diff)
 	}
 	for name, flags := range runs {
-		if got := (runNote{runFlags: flags}).stays(); got != name {
+		if got := (runNote{RunFlags: flags}).stays(); got != name {
 			t.Errorf("--%s: %q stays", name, got)
 		}
 	}
-	if got := (runNote{runFlags: runFlags{Defaults: &session.Defaults{}}}).stays(); got != "" {
+	if got := (runNote{RunFlags: RunFlags{Defaults: &session.Defaults{}}}).stays(); got != "" {
 		t.Errorf("%s stays of a run without", got)
 	}
 }

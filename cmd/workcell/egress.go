@@ -12,15 +12,14 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/gateway/egress"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // egressFlag adds the flags of networks that are not public, and of registries that may be in them.
-func (a *app) egressFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.EgressAllowPrivate, "egress-allow-private", nil,
+func (a *command) egressFlag(f *pflag.FlagSet) {
+	f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
 		"let hosts in network.allow use private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
-	f.StringVar(&a.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's)")
-	f.StringVar(&a.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's)")
+	f.StringVar(&a.Options.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's)")
+	f.StringVar(&a.Options.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's)")
 }
 
 // grantsDir holds what operators allow running sandboxes.
@@ -29,7 +28,7 @@ func grantsDir(dir state.Dir) string { return filepath.Join(string(dir), "egress
 // egress returns the gateway of this command's sandboxes.
 func (a *app) egress(dir state.Dir) (*egress.Gateway, error) {
 	o := &egress.Options{Grants: grantsDir(dir), Log: a.logger()}
-	for _, text := range a.EgressAllowPrivate {
+	for _, text := range a.opts.EgressAllowPrivate {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, usageError(fmt.Errorf("invalid value %q for --egress-allow-private", text), "for example 10.1.2.0/24")
@@ -41,14 +40,14 @@ func (a *app) egress(dir state.Dir) (*egress.Gateway, error) {
 
 // environments returns what installs packages for this command's sandboxes.
 func (a *app) environments(dir state.Dir) (*environment.Builder, error) {
-	b, err := environment.New(&environment.Options{Dir: filepath.Join(string(dir), "environments"), PipIndex: a.PipIndex, NpmRegistry: a.NpmRegistry})
+	b, err := environment.New(&environment.Options{Dir: filepath.Join(string(dir), "environments"), PipIndex: a.opts.PipIndex, NpmRegistry: a.opts.NpmRegistry})
 	if err != nil {
 		return nil, usageError(err, "for example --pip-index https://pypi.example.org/simple")
 	}
 	return b, nil
 }
 
-func newSessionsAllowCmd(a *app) *cobra.Command {
+func newSessionsAllowCmd(a *command) *cobra.Command {
 	return a.verb(engineFlags, &cobra.Command{
 		Use:   "allow [flags] SANDBOX HOST…",
 		Short: "Allow a sandbox to reach more hosts",
@@ -58,14 +57,15 @@ owns the sandbox exits. Hosts in network.deny are still refused.`,
 		Example: "  workcell sessions allow mybox files.example.org registry:npm",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+			use := managerUse{state: stateWanted, sandboxes: args[:1]}
+			return a.withManager(cmd.Context(), use, func(ctx context.Context, m *manager) error {
 				return a.allowHosts(ctx, m, args[0], args[1:])
-			}, args[0])
+			})
 		},
 	})
 }
 
-func (a *app) allowHosts(ctx context.Context, m *session.Manager, name string, hosts []string) error {
+func (a *command) allowHosts(ctx context.Context, m *manager, name string, hosts []string) error {
 	list, err := m.List(ctx)
 	if err != nil {
 		return err

@@ -26,18 +26,37 @@ import (
 
 // engines returns the engines that the environment leads to.
 func (a *app) engines() engines.Set {
-	s := engines.Set{Env: a.env, Machine: a.machine(), Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
+	s := engines.Set{Env: a.opts.Env, Machine: a.machine(), Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
 	if conf, err := a.config(); err == nil { // else the command fails for it anyway
 		s.Cluster = engines.Cluster(conf.Kubernetes)
 	}
 	return s
 }
 
+// managerUse is what a command needs of a manager.
+type managerUse struct {
+	state      stateUse
+	backend    string             // if empty, the configured one
+	sandboxes  []string           // that the command is about
+	idlePolicy session.IdlePolicy // of sandboxes that name none
+	pool       *session.Request   // what sandboxes of the pool are besides their image; nil keeps none ready
+	join       bool               // its sandboxes are those of several servers (session.Options.Join)
+}
+
+// manager is a session manager with the records of its sandboxes.
+type manager struct {
+	*session.Manager
+	app     *app
+	records state.Records // nil when the command does without
+	engine  string        // the id in the records; empty without them
+	done    func()        // for after it was closed or detached
+}
+
 // openManager connects to an engine and returns a manager with this installation's identity and the records of its
 // sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of the
-// first of them names, and name counts for those without a record; an empty one is what is configured. The caller must call
-// done after it closed or detached the manager.
-func (a *app) openManager(ctx context.Context, name string, use stateUse, sandboxes ...string) (m *session.Manager, done func(), err error) {
+// first of them names, and the configured one counts for those without a record. The caller must call done after it closed
+// or detached the manager.
+func (a *app) openManager(ctx context.Context, use managerUse) (_ *manager, err error) {
 	var open []func() // what done ends, in reverse
 	end := func() {
 		for _, f := range slices.Backward(open) {
@@ -49,84 +68,85 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse, sandbo
 			end()
 		}
 	}()
-	conf, err := a.config()
+	set, err := a.loaded()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	name = cmp.Or(name, conf.Backend)
+	conf, name := set.conf, cmp.Or(use.backend, set.conf.Backend)
 	opts := &session.Options{
-		Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes, Join: a.join,
-		Images: imagePolicy{conf}, Defaults: *a.Defaults, IdleTimeout: conf.IdleTimeout,
+		Logger: a.logger(), AllowRoot: rootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.join,
+		Images: imagePolicy{conf}, Defaults: set.defaults, IdleTimeout: conf.IdleTimeout,
 	}
+	opts.Defaults.IdlePolicy = cmp.Or(use.idlePolicy, opts.Defaults.IdlePolicy)
 	mapping, err := engines.ParseImageMap(conf.MapImages)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	dir, err := a.stateDir()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if opts.Egress, err = a.egress(dir); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if opts.Environments, err = a.environments(dir); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	caches, err := a.caches()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	opts.Caches = caches.Caches()
 	place, err := a.state()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	store, err := a.openStore(ctx, place, use)
+	store, err := a.openStore(ctx, place, use.state)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	m := &manager{app: a, records: store, done: end}
 	if store != nil {
-		a.records = store
 		open = append(open, func() { store.Close() }) // every change was on the disk before it was acknowledged
 	}
 	if opts.Instance, err = place.Instance(ctx, store); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if name, err = a.backendOf(ctx, store, name, sandboxes); err != nil {
-		return nil, nil, err
+	if name, err = a.backendOf(ctx, store, name, use.sandboxes); err != nil {
+		return nil, err
 	}
 	driver, err := a.engines().Open(ctx, name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
 	if opts.Engine, err = a.engines().ID(ctx, driver.Name()); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	opts.Pool = a.poolSpecs(conf)
+	opts.Pool = poolSpecs(conf, use.pool)
 	if driver.Name() == engines.Local {
 		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
 	}
 	if store != nil {
-		a.engine = opts.Engine
-		opts.Store = a.guarded(store, place, driver.Name())
+		m.engine = opts.Engine
+		opts.Store = a.guarded(store, place, driver.Name(), m.engine)
 	}
-	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
-	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
+	m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
+	if err != nil && store != nil && use.state == stateWanted { // no file of an owner can be made
 		a.withoutRecords(err)
 		opts.Store = nil
-		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
+		m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
-	return m, end, err
+	return m, err
 }
 
 // poolSpecs returns the sandboxes that a server keeps ready; none for other commands.
-func (a *app) poolSpecs(conf *config.Config) (specs []session.PoolSpec) {
-	if a.poolOf == nil {
+func poolSpecs(conf *config.Config, of *session.Request) (specs []session.PoolSpec) {
+	if of == nil {
 		return nil
 	}
 	for image, n := range conf.Pool {
-		req := *a.poolOf
+		req := *of
 		req.Image = image
 		specs = append(specs, session.PoolSpec{Request: req, Size: n})
 	}
@@ -134,17 +154,17 @@ func (a *app) poolSpecs(conf *config.Config) (specs []session.PoolSpec) {
 }
 
 // poolFlag adds --pool to a server.
-func (a *app) poolFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.pool, "pool", nil, "`IMAGE=N`: keep N pooled sandboxes of this image for fast opening (repeatable)")
+func (a *command) poolFlag(f *pflag.FlagSet) {
+	f.StringArrayVar(&a.Options.Pool, "pool", nil, "`IMAGE=N`: keep N pooled sandboxes of this image for fast opening (repeatable)")
 }
 
 // guarded returns the store that a manager of this command is to use.
-func (a *app) guarded(store state.Records, place state.Place, backendName string) session.Store {
-	if !reaper.Supported || a.noReaper || strings.EqualFold(a.env.Get(reaper.Variable), "off") {
+func (a *app) guarded(store state.Records, place state.Place, backendName, engine string) session.Store {
+	if !reaper.Supported || a.opts.NoReaper || strings.EqualFold(a.opts.Env.Get(reaper.Variable), "off") {
 		return store
 	}
 	return reaper.Guard(store, reaper.Options{
-		Dir: string(place.Dir), Backend: backendName, Engine: a.engine,
+		Dir: string(place.Dir), Backend: backendName, Engine: engine,
 		Environ: func() ([]string, error) {
 			vars, err := a.engines().Environ()
 			return append(vars, a.databaseVariables(place)...), err
@@ -166,10 +186,10 @@ func (p imagePolicy) Check(ref string) error { return p.CheckImage(ref) }
 
 // logger writes what operators should know to standard error.
 func (a *app) logger() *slog.Logger {
-	if a.env.Get("WORKCELL_DEBUG") != "" {
-		return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if a.opts.Env.Get("WORKCELL_DEBUG") != "" {
+		return slog.New(slog.NewTextHandler(a.opts.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	return slog.New(newLineLog(a.stderr))
+	return slog.New(newLineLog(a.opts.Stderr))
 }
 
 // lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
@@ -231,10 +251,12 @@ const (
 )
 
 // stateDir returns the directory for what must outlive a command.
-func (a *app) stateDir() (state.Dir, error) { return state.Locate(a.env, a.stateDirFlag) }
+func (a *app) stateDir() (state.Dir, error) { return state.Locate(a.opts.Env, a.opts.StateDir) }
 
 // state returns where records and journals are kept.
-func (a *app) state() (state.Place, error) { return state.Find(a.env, a.stateFlag, a.stateDirFlag) }
+func (a *app) state() (state.Place, error) {
+	return state.Find(a.opts.Env, a.opts.State, a.opts.StateDir)
+}
 
 // databaseVariables returns the variables by which another process gets to the same database.
 func (a *app) databaseVariables(place state.Place) (vars []string) {
@@ -244,7 +266,7 @@ func (a *app) databaseVariables(place state.Place) (vars []string) {
 	for _, name := range []string{
 		"PGPASSFILE", "PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "PGUSER", "PGHOST", "PGPORT",
 	} {
-		if v, ok := a.env(name); ok {
+		if v, ok := a.opts.Env(name); ok {
 			vars = append(vars, name+"="+v)
 		}
 	}
@@ -254,7 +276,7 @@ func (a *app) databaseVariables(place state.Place) (vars []string) {
 // machine returns what tells this machine from others that share its database, where its sandboxes have to be told apart;
 // empty where the state is of one machine anyway.
 func (a *app) machine() string {
-	if cmp.Or(a.stateFlag, a.env.Get(state.Variable)) == "" {
+	if cmp.Or(a.opts.State, a.opts.Env.Get(state.Variable)) == "" {
 		return ""
 	}
 	id, err := os.ReadFile("/etc/machine-id")
@@ -295,20 +317,20 @@ func (a *app) openJournal(ctx context.Context) (runstore.Store, error) {
 
 // saveEnv keeps what `sessions open -e` set: later commands come from other processes. It lies in the state file, which is
 // the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
-func (a *app) saveEnv(env map[string]string) func(context.Context, *session.Session) error {
+func (m *manager) saveEnv(env map[string]string) func(context.Context, *session.Session) error {
 	if len(env) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, s *session.Session) error { return a.records.AddEnv(ctx, s.ID(), env) }
+	return func(ctx context.Context, s *session.Session) error { return m.records.AddEnv(ctx, s.ID(), env) }
 }
 
 // loadEnv returns the environment of a command: what the sandbox was opened with, and own over it.
-func (a *app) loadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
-	if a.records == nil {
-		a.notice("variables of `sessions open -e` are not available without sandbox records")
+func (m *manager) loadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
+	if m.records == nil {
+		m.app.notice("variables of `sessions open -e` are not available without sandbox records")
 		return own, nil
 	}
-	env, err := a.records.Env(ctx, s.ID())
+	env, err := m.records.Env(ctx, s.ID())
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 func (a *app) executorImages() map[string]string {
 	images := map[string]string{}
 	for _, command := range frontmatter.ExecutorCommands() {
-		if image := a.env.Get("WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(command)); image != "" {
+		if image := a.opts.Env.Get("WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(command)); image != "" {
 			images[command] = image
 		}
 	}
@@ -31,7 +31,7 @@ func (a *app) executorImages() map[string]string {
 func (h *host) modelUses() (genkit, coding []models.Use, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
-		use := models.Use{Model: h.Model}
+		use := models.Use{Model: h.opts.Model}
 		if use.Model == "" {
 			use = models.Use{Model: doc.Meta.Model, Agent: name}
 		}
@@ -46,8 +46,8 @@ func (h *host) modelUses() (genkit, coding []models.Use, err error) {
 			genkit = append(genkit, use)
 		}
 	}
-	if len(h.docs) == 0 && h.Model != "" {
-		genkit = []models.Use{{Model: h.Model}}
+	if len(h.docs) == 0 && h.opts.Model != "" {
+		genkit = []models.Use{{Model: h.opts.Model}}
 	}
 	return genkit, coding, nil
 }
@@ -64,19 +64,19 @@ func (h *host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	}
 	byName := map[string]model.Provider{}
 	for _, use := range uses {
-		p, err := models.Upstream(h.env, use)
+		p, err := models.Upstream(h.opts.Env, use)
 		if err != nil {
 			return nil, err
 		}
 		byName[p.Name] = p
 	}
 	opts := &model.Options{Log: h.logger()}
-	if h.Prices != "" {
-		file, err := os.ReadFile(h.Prices)
+	if h.opts.Prices != "" {
+		file, err := os.ReadFile(h.opts.Prices)
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
-		over, err := model.ParsePrices(h.Prices, file)
+		over, err := model.ParsePrices(h.opts.Prices, file)
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}

@@ -10,35 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
 )
-
-// runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
-type runFlags struct {
-	Backend      string   `json:"backend"`                 // empty when it was not given
-	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
-	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
-	Model        string   `json:"model,omitempty"`         // in place of what the agents' files name
-	Prices       string   `json:"prices,omitempty"`        // file of model prices
-	TraceContent bool     `json:"trace_content,omitempty"` // prompts, answers and the like in traces
-	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
-	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
-	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
-	Audit        string   `json:"audit,omitempty"`         // file that decisions and commands are recorded in
-	AuditHash    bool     `json:"audit_hash,omitempty"`    // hashes in place of arguments
-	Out          string   `json:"out,omitempty"`           // directory to put outputs into
-	Force        bool     `json:"force,omitempty"`         // also over files there that are others
-	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
-	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
-	HostTools    string   `json:"host_tools,omitempty"`    // file of the servers whose tools code may call
-
-	EgressAllowPrivate []string `json:"egress_allow_private,omitempty"` // networks
-
-	PipIndex    string `json:"pip_index,omitempty"`    // in place of pypi.org
-	NpmRegistry string `json:"npm_registry,omitempty"` // in place of npm's own
-
-	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
-}
 
 // flagGroup is a set of flags that several commands have. What they say is in app.
 type flagGroup int
@@ -53,29 +25,29 @@ const (
 )
 
 // verb returns a command with the flags of some groups.
-func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
+func (a *command) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&engineFlags != 0 {
-		f.StringVar(&a.Backend, "backend", "",
+		f.StringVar(&a.Options.Backend, "backend", "",
 			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or "+
 				"containerd if Docker is not available) (default: the sandbox's own backend, $WORKCELL_BACKEND, the "+
 				"configuration file, or auto)")
 	}
 	if groups&imageFlags != 0 {
-		f.StringArrayVar(&a.MapImage, "map-image", nil,
+		f.StringArrayVar(&a.Options.MapImage, "map-image", nil,
 			"replace an image (`FROM=TO`), for example with one from a mirror (repeatable)")
-		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
+		f.StringArrayVar(&a.Options.AllowImage, "allow-image", nil,
 			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
-		f.StringArrayVar(&a.mounts, "mount", nil,
+		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
 			"mount a host directory in sandboxes (`SOURCE:TARGET[:rw]`), read-only unless you add :rw (repeatable)")
-		f.StringVar(&a.ociRuntime, "oci-runtime", "", "OCI `RUNTIME`, for example runsc for gVisor (default: the engine's)")
+		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "OCI `RUNTIME`, for example runsc for gVisor (default: the engine's)")
 		a.egressFlag(f)
 	}
 	if groups&modelFlags != 0 {
-		f.StringVar(&a.Model, "model", "",
+		f.StringVar(&a.Options.Model, "model", "",
 			"`MODEL` to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
-		f.StringVar(&a.Prices, "prices", "", "`FILE` with model prices for coding agents; overrides the built-in prices")
-		f.BoolVar(&a.TraceContent, "trace-content", false,
+		f.StringVar(&a.Options.Prices, "prices", "", "`FILE` with model prices for coding agents; overrides the built-in prices")
+		f.BoolVar(&a.Options.TraceContent, "trace-content", false,
 			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 		a.hostToolsFlag(f)
 	}
@@ -83,18 +55,18 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 		f.VarP(oneOf(&a.out, outputTable, outputJSON), "output", "o", "output format")
 	}
 	if groups&auditFlags != 0 {
-		f.StringVar(&a.Audit, "audit", "",
+		f.StringVar(&a.Options.Audit, "audit", "",
 			"append a JSON line to `FILE` for each tool call, sandbox, and command; if FILE cannot be written, the command fails")
-		f.BoolVar(&a.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
+		f.BoolVar(&a.Options.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
 	}
 	if groups&agentsFlags != 0 {
-		f.StringVar(&a.Agents, "agents", "", "`DIR` with agents (default: agents, ../agents, and . relative to the workflow)")
+		f.StringVar(&a.Options.Agents, "agents", "", "`DIR` with agents (default: agents, ../agents, and . relative to the workflow)")
 	}
 	return cmd
 }
 
-// group returns a command that is nothing but its subcommands.
-func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+// subcommands returns a command that is nothing but its subcommands.
+func subcommands(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subs...)

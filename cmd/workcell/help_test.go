@@ -11,7 +11,7 @@ import (
 // TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there is.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
-	root := newRootCmd(newApp(strings.NewReader(""), io.Discard, io.Discard))
+	root := newRootCmd(newCommand(strings.NewReader(""), io.Discard, io.Discard, ""), commands()...)
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

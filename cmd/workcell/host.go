@@ -36,8 +36,9 @@ func scriptOf(model string) (path string, ok bool) {
 // host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows progress.
 type host struct {
 	*app
-	m       *session.Manager
-	p       *progress // nil in servers
+	m       *manager
+	hosts   *hosttools.Registry // tools of the host for agents' code; nil for none
+	p       Front               // nil in servers
 	g       *genkit.Genkit
 	agents  map[string]*tools.Agent
 	docs    map[string]*frontmatter.Document
@@ -56,8 +57,8 @@ var (
 )
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
-func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string) (*host, error) {
-	h := &host{app: a, m: m, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
+func (a *app) newHost(ctx context.Context, m *manager, hosts *hosttools.Registry, files map[string]string) (*host, error) {
+	h := &host{app: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
@@ -65,7 +66,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 			err = a.checkImage(doc)
 		}
 		if err == nil {
-			err = errors.Join(hostToolProblems(ctx, a.hosts, doc)...)
+			err = errors.Join(hostToolProblems(ctx, hosts, doc)...)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -80,7 +81,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	if err != nil {
 		return nil, err
 	}
-	plugins = append(plugins, &tools.Plugin{Manager: m, Logger: a.logger(), HostTools: a.hosts, Models: proxy, ExecutorImages: a.executorImages()})
+	plugins = append(plugins, &tools.Plugin{Manager: m.Manager, Logger: a.logger(), HostTools: hosts, Models: proxy, ExecutorImages: a.executorImages()})
 	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if path, ok := scriptOf(h.Model); ok {
+	if path, ok := scriptOf(h.opts.Model); ok {
 		if len(coding) > 0 {
 			return nil, nil, usageError(errScriptedCoding,
 				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/executors.md")
@@ -115,12 +116,12 @@ func (h *host) plugins() ([]api.Plugin, *model.Proxy, error) {
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil, nil
 	}
-	h.modelOf = func(string) string { return h.Model }
+	h.modelOf = func(string) string { return h.opts.Model }
 	proxy, err := h.modelProxy(coding)
 	if err != nil {
 		return nil, nil, err
 	}
-	plugins, err := models.Plugins(h.env, genkit)
+	plugins, err := models.Plugins(h.opts.Env, genkit)
 	return plugins, proxy, err
 }
 
@@ -144,10 +145,10 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	}
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
 	if err != nil {
-		err = keyless{err, models.Secrets(h.env).Replace(err.Error())}
+		err = keyless{err, models.Secrets(h.opts.Env).Replace(err.Error())}
 	}
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Document().Meta.Model), "ollama/") {
-		err = models.OllamaError(ctx, h.env, err)
+		err = models.OllamaError(ctx, h.opts.Env, err)
 	}
 	return res, err
 }
@@ -193,7 +194,7 @@ func (h *host) AgentSandbox(name string) (session.Request, bool) {
 // initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
 // log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
 func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
-	if a.env.Get("WORKCELL_DEBUG") == "" {
+	if a.opts.Env.Get("WORKCELL_DEBUG") == "" {
 		logger.SetLevel(slog.LevelWarn)
 	}
 	defer func() {
@@ -217,7 +218,9 @@ func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *ot
 	if err != nil {
 		return ctx, nil, err
 	}
-	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent, Keep: keep})
+	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{
+		Env: a.opts.Env, Stderr: a.opts.Stderr, Version: a.opts.Version, Content: c.TraceContent, Keep: keep,
+	})
 	return ctx, tel, nil
 }
 
@@ -233,14 +236,14 @@ func (h *host) keepTrace(runID string) {
 // startAudit records what is done under the context that it returns in the file of --audit, if there is one. When that
 // cannot be written the context ends. end closes the file and adds such a failure to the command's error.
 func (a *app) startAudit(ctx context.Context) (_ context.Context, end func(error) error, err error) {
-	if a.Audit == "" {
-		if a.AuditHash {
+	if a.opts.Audit == "" {
+		if a.opts.AuditHash {
 			return ctx, nil, usageError(errors.New("--audit-hash requires --audit FILE"), "")
 		}
 		return ctx, func(err error) error { return err }, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	log, err := audit.Open(a.Audit, audit.Options{Hash: a.AuditHash, OnFailure: cancel})
+	log, err := audit.Open(a.opts.Audit, audit.Options{Hash: a.opts.AuditHash, OnFailure: cancel})
 	if err != nil {
 		cancel(nil)
 		return ctx, nil, fail(exitFailed, err, "check that you can append to the --audit file")
@@ -256,7 +259,7 @@ func (a *app) startAudit(ctx context.Context) (_ context.Context, end func(error
 
 // withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
 // traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
-func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
+func (a *app) withHost(ctx context.Context, use managerUse, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
 	catchBrokenPipes()
 	ctx, endAudit, err := a.startAudit(ctx)
 	if err != nil {
@@ -273,27 +276,27 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 			a.notice("trace: %s", id)
 		}
 	}()
-	return a.hosting(ctx, tel, files, oneRun, fn)
+	return a.hosting(ctx, tel, use, files, oneRun, fn)
 }
 
 // hosting is withHost for who has what the whole process shares: the audit in ctx, and traces.
-func (a *app) hosting(ctx context.Context, tel *otelsetup.Tracing, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
-	endTools, err := a.startHostTools(ctx)
+func (a *app) hosting(ctx context.Context, tel *otelsetup.Tracing, use managerUse, files map[string]string, oneRun bool, fn func(context.Context, *host) error) (err error) {
+	hosts, endTools, err := a.startHostTools(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = endTools(err) }()
-	m, done, err := a.openManager(ctx, "", stateNeeded)
+	m, err := a.openManager(ctx, use)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer m.done()
 	end := m.Close
-	if a.User != "" {
-		ctx, end = session.WithUser(ctx, a.User), m.Detach // the runs close their own sandboxes, and the user's stays
+	if a.opts.User != "" {
+		ctx, end = session.WithUser(ctx, a.opts.User), m.Detach // the runs close their own sandboxes, and the user's stays
 	}
 	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
-	h, err := a.newHost(ctx, m, files)
+	h, err := a.newHost(ctx, m, hosts, files)
 	if err != nil {
 		return err
 	}
@@ -302,8 +305,8 @@ func (a *app) hosting(ctx context.Context, tel *otelsetup.Tracing, files map[str
 			return err
 		}
 	}
-	h.tel, h.p = tel, newProgress(a.stderr)
-	h.approve = h.terminalApprover()
+	h.tel, h.p = tel, a.opts.Front(a.opts.Stderr)
+	h.approve = h.p.Approver()
 	defer func() {
 		h.p.Close()
 		if h.traced != "" {

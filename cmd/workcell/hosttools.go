@@ -16,28 +16,28 @@ import (
 )
 
 // hostToolsFlag adds the flag of the operator's file.
-func (a *app) hostToolsFlag(f *pflag.FlagSet) {
-	f.StringVar(&a.HostTools, "host-tools", "",
+func (a *command) hostToolsFlag(f *pflag.FlagSet) {
+	f.StringVar(&a.Options.HostTools, "host-tools", "",
 		"`FILE` with the MCP servers that provide host tools; host_tools in an agent selects its tools (default $WORKCELL_HOST_TOOLS)")
 }
 
 // startHostTools opens the registry for the agents of this command, which end closes, and starts the servers that are eager.
-func (a *app) startHostTools(ctx context.Context) (end func(error) error, err error) {
+func (a *app) startHostTools(ctx context.Context) (hosts *hosttools.Registry, end func(error) error, err error) {
 	c, err := a.readHostTools()
 	if err == nil && c != nil {
 		sources := a.hostToolSources(c)
-		if a.hosts, err = hosttools.New(&hosttools.Options{Policy: c.Policy, Log: a.logger()}, sources...); err == nil {
+		if hosts, err = hosttools.New(&hosttools.Options{Policy: c.Policy, Log: a.logger()}, sources...); err == nil {
 			err = startEager(ctx, c, sources)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return func(err error) error {
-		if a.hosts == nil {
+	return hosts, func(err error) error {
+		if hosts == nil {
 			return err
 		}
-		return errors.Join(err, a.hosts.Close())
+		return errors.Join(err, hosts.Close())
 	}, nil
 }
 
@@ -75,11 +75,11 @@ func (a *app) openHostTools() (*hosttools.Registry, error) {
 
 // readHostTools reads the operator's file; nil when none is named.
 func (a *app) readHostTools() (*serverfile.Config, error) {
-	file := cmp.Or(a.HostTools, a.env.Get("WORKCELL_HOST_TOOLS"))
+	file := cmp.Or(a.opts.HostTools, a.opts.Env.Get("WORKCELL_HOST_TOOLS"))
 	if file == "" {
 		return nil, nil
 	}
-	c, err := serverfile.Read(file, a.env)
+	c, err := serverfile.Read(file, a.opts.Env)
 	if err != nil {
 		return nil, fail(exitInvalid, err, "")
 	}
@@ -89,7 +89,7 @@ func (a *app) readHostTools() (*serverfile.Config, error) {
 func (a *app) hostToolSources(c *serverfile.Config) []hosttools.Source {
 	var environ []string
 	for _, name := range []string{"PATH", "HOME", "LANG"} {
-		if value, ok := a.env(name); ok {
+		if value, ok := a.opts.Env(name); ok {
 			environ = append(environ, name+"="+value)
 		}
 	}

@@ -26,8 +26,8 @@ import (
 const maxInputBytes = 4 << 20
 
 // input returns the input of a run: the values of a file, if one is named, and those of arguments over them.
-func (a *app) input(wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
-	input, err := readInputFile(a.stdin, file)
+func (a *app) input(stdin io.Reader, wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
+	input, err := readInputFile(stdin, file)
 	if err != nil {
 		return nil, err
 	}

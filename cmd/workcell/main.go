@@ -9,50 +9,53 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
-	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
-	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/suggest"
-	"github.com/workcell-dev/workcell/patch"
-	"github.com/workcell-dev/workcell/session"
 )
+
+// version is set by release builds with -ldflags "-X main.version=v1.2.3".
+var version string
 
 func main() {
 	stdout := os.Stdout
 	// Some libraries print to os.Stdout (dotprompt does, for YAML it cannot read). Data must stay pure, so whatever is
 	// not written through run's own writer lands on standard error.
 	os.Stdout = os.Stderr
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args[1:], newCommand(os.Stdin, stdout, os.Stderr, version), commands()...))
 }
 
-// run is the whole command: it parses args, does the work and returns the exit code. Everything the command reads from
-// its surroundings besides the environment comes in through the parameters.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := newApp(stdin, stdout, stderr)
-	ctx, stop := watchSignals(ctx, stderr, func(code int) {
+// commands returns the groups of commands.
+func commands() []group {
+	return []group{runCommands, sandboxCommands, adminCommands}
+}
+
+// group returns commands for the root.
+type group func(*command) []*cobra.Command
+
+// run parses args, does the work and returns the exit code.
+func run(ctx context.Context, args []string, a *command, groups ...group) int {
+	ctx, stop := watchSignals(ctx, a.stderr, func(code int) {
 		a.restoreTerminal()
 		os.Exit(code)
 	})
 	defer stop()
 
-	root := newRootCmd(a)
+	root := newRootCmd(a, groups...)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	return finish(ctx, stderr, err)
+	return finish(ctx, a.stderr, err)
 }
 
 // newRootCmd builds the tree of commands.
-func newRootCmd(a *app) *cobra.Command {
+func newRootCmd(a *command, groups ...group) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "workcell",
-		Version: buildVersion(),
+		Version: a.version,
 		Short:   "Sandboxes for Genkit agents",
 		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
@@ -87,35 +90,23 @@ Environment:
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("workcell {{.Version}}\n")
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { a.command = cmd.CommandPath() }
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		a.Options.Command = cmd.CommandPath()
+		a.app = newApp(a.Options)
+	}
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
+	root.PersistentFlags().StringVar(&a.Options.StateDir, "state-dir", "",
 		"`DIR` for sandbox records, run journals, and results (default $XDG_STATE_HOME/workcell)")
-	root.PersistentFlags().StringVar(&a.stateFlag, "state", "",
+	root.PersistentFlags().StringVar(&a.Options.State, "state", "",
 		"`URL` of a PostgreSQL database for records and journals (default $WORKCELL_STATE, or a file in --state-dir)")
-	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
+	root.PersistentFlags().StringVar(&a.Options.Config, "config", "",
 		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml)")
-	group(root,
-		newRunCmd(a),
-		newRunsCmd(a),
-		newWorkerCmd(a),
-		newAgentCmd(a),
-		newValidateCmd(a),
-		newSessionsCmd(a),
-		newMCPCmd(a),
-		newToolsCmd(a),
-		newDevCmd(a),
-		newGuestCmd(a),
-		newDoctorCmd(a),
-		newCacheCmd(a),
-		newConfigCmd(a),
-		newVersionCmd(a),
-	)
-	if reaper.Supported {
-		root.AddCommand(newReaperCmd(a))
+	subcommands(root)
+	for _, g := range groups {
+		root.AddCommand(g(a)...)
 	}
 	wrapArgErrors(root)
 	a.completeWords(root)
@@ -163,36 +154,42 @@ func commandHint(group *cobra.Command, args []string) string {
 	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
-// app is one call of the command: its streams, what the flags say that several commands have, and what is open for it.
-type app struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	env            environ.Lookup
-	command        string // the command that runs, "workcell sessions exec"
-
-	runFlags
-	stateDirFlag string
-	stateFlag    string
-	configFlag   string
-	ociRuntime   string
-	mounts       []string
-	loaded       *config.Config // a.config's; nil until it is needed
-	out          format
-	join         bool             // its sandboxes are those of several servers (session.Options.Join)
-	noReaper     bool             // what it leaves when it is killed is for others to go on with
-	maxSandboxes int              // that may be open at once; 0 is no bound. Only servers have a flag for it.
-	pool         []string         // IMAGE=N of servers' --pool
-	poolOf       *session.Request // what sandboxes of the pool are besides their image; nil for commands that keep none ready
-
-	before patch.Stamps                                  // files in --out when the run began
-	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine
-
-	hosts    *hosttools.Registry          // tools of the host for agents' code; nil for none
-	records  state.Records                // openManager's; nil when it does without
-	engine   string                       // the id of that of openManager; empty without records, when doctor opens several at once
+// command is one call of the command: its streams, what its flags say, and the app that is made of them.
+type command struct {
+	*app             // nil until the flags were read
+	Options  Options // what the flags say; commands bind them
+	stdin    io.Reader
+	stdout   io.Writer
+	stderr   io.Writer
+	version  string
+	out      format
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
-func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
-	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv, out: outputTable}
+// newCommand returns a command with streams. version is empty unless it is a release.
+func newCommand(stdin io.Reader, stdout, stderr io.Writer, version string) *command {
+	a := &command{stdin: stdin, stdout: stdout, stderr: stderr, version: buildVersion(version), out: outputTable}
+	a.Options = Options{Env: os.LookupEnv, Stderr: stderr, Version: a.version, Front: a.front}
+	return a
+}
+
+// buildVersion returns version, else what Go recorded of the module and its revision.
+func buildVersion(version string) string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = "devel-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	if v == "" || v == "(devel)" {
+		return "devel"
+	}
+	return v
 }

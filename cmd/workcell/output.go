@@ -29,15 +29,21 @@ const (
 )
 
 // print writes v to standard output in the chosen format; table draws it for people.
-func (a *app) print(v any, table func(io.Writer) error) error {
+func (a *command) print(v any, table func(io.Writer) error) error {
 	if a.out == outputJSON {
 		return writeJSON(a.stdout, v)
 	}
 	return table(a.stdout)
 }
 
+// progress starts to show what is done. The caller closes it.
+func (a *command) progress() *progress { return newProgress(a.stdin, a.stderr) }
+
+// front is Options.Front.
+func (a *command) front(w io.Writer) Front { return newProgress(a.stdin, w) }
+
 // printList prints items; for people as a table with a row for each.
-func printList[T any](a *app, items []T, header []string, row func(T) []string) error {
+func printList[T any](a *command, items []T, header []string, row func(T) []string) error {
 	return a.print(items, func(w io.Writer) error {
 		rows := make([][]string, len(items))
 		for i, item := range items {
@@ -50,13 +56,13 @@ func printList[T any](a *app, items []T, header []string, row func(T) []string) 
 // printed prints what a command does to one thing after the other: for people the id of each as soon as it is true, else
 // the list of all by end.
 type printed[T any] struct {
-	a     *app
-	items []T
+	command *command
+	items   []T
 }
 
 func (p *printed[T]) add(id string, item T) {
-	if p.items = append(p.items, item); p.a.out == outputTable {
-		fmt.Fprintln(p.a.stdout, id)
+	if p.items = append(p.items, item); p.command.out == outputTable {
+		fmt.Fprintln(p.command.stdout, id)
 	}
 }
 
@@ -64,17 +70,12 @@ func (p *printed[T]) end() error {
 	if p.items == nil {
 		p.items = []T{}
 	}
-	return p.a.print(p.items, func(io.Writer) error { return nil })
-}
-
-// notice writes a line about what is done to standard error. Text in it may come from a sandbox.
-func (a *app) notice(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "workcell: %s\n", sanitize.Line(fmt.Sprintf(format, args...)))
+	return p.command.print(p.items, func(io.Writer) error { return nil })
 }
 
 // contents returns standard output for contents that may come from a sandbox: a terminal must not act on them. Whoever
 // else reads them gets them as they are.
-func (a *app) contents() io.Writer {
+func (a *command) contents() io.Writer {
 	if isTerminal(a.stdout) {
 		return plainWriter{a.stdout}
 	}

@@ -19,7 +19,7 @@ import (
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	a := newApp(nil, &b, nil)
+	a := newCommand(nil, &b, nil, "")
 	if err := oneOf(&a.out, outputTable, outputJSON).Set("json"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestTableIsSafeForATerminal(t *testing.T) {
 func TestProgressOffATerminalIsPlainLines(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	p := newProgress(&b)
+	p := newProgress(nil, &b)
 	p.Status("opening")
 	p.Pull(backend.PullProgress{Image: "python", Status: "Pulling"})
 	p.Pull(backend.PullProgress{Image: "python", Layer: "a", Status: "Downloading", Current: 1 << 20, Total: 3 << 20})

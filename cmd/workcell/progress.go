@@ -20,6 +20,7 @@ import (
 // progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running now
 // and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
 type progress struct {
+	in   io.Reader // where answers come from
 	w    io.Writer
 	kind string // of runs: workflow or agent
 	live bool
@@ -38,8 +39,8 @@ type progress struct {
 }
 
 // newProgress starts telling. On a terminal it has a goroutine that redraws the live line until Close.
-func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
+func newProgress(in io.Reader, w io.Writer) *progress {
+	p := &progress{in: in, w: w, kind: "workflow", now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.live = true
 		p.stop, p.done = make(chan struct{}), make(chan struct{})
@@ -162,8 +163,11 @@ func (p *progress) Pull(ev backend.PullProgress) {
 	p.setStatus(text)
 }
 
-// event is workflow.Options.OnEvent.
-func (p *progress) event(ev workflow.Event) {
+// Kind sets what runs are called.
+func (p *progress) Kind(kind string) { p.kind = kind }
+
+// Event is workflow.Options.OnEvent.
+func (p *progress) Event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
 		p.Line("run %s started: %s %s", ev.RunID, p.kind, ev.Workflow)
@@ -249,8 +253,8 @@ func (p *progress) finished(ev workflow.Event) {
 	p.setStatus(strings.Join(p.running, ", "))
 }
 
-// tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
-func (p *progress) tool(agent string, e tools.ToolEvent) {
+// Tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
+func (p *progress) Tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
 	}

@@ -16,14 +16,14 @@ import (
 func TestResultsAtATerminal(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
-	a, _ := endedRuns(t, "run_evil")
-	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+a.stateDirFlag)
+	dir, _, _ := endedRuns(t, "run_evil")
+	u.environ = append(u.environ, "WORKCELL_STATE_DIR="+dir)
 	const evil = "\x1b[2J\x1b]0;title\a\u009b31m\u202eover\rwrite\x7f\u2066\b\U000e0041"
 	file := func(text string) patch.Entry { return patch.Entry{Mode: 0o644, Content: []byte(text)} }
 	p := patch.Compare(patch.Tree{"a": file("old\n")}, patch.Tree{"a": file(evil + "\n"), evil: file(evil), "l": patch.NewLink([]byte("/" + evil))})
 	p.Omitted = []patch.Conflict{{Path: evil, Reason: "it cannot be read"}}
 	made := runfiles.Made{Outputs: patch.Tree{"f": file(evil), evil: file("x")}, Patch: p, Workspace: t.TempDir()}
-	if err := runfiles.Dir(filepath.Join(a.stateDirFlag, "runs")).Save("run_evil", made); err != nil {
+	if err := runfiles.Dir(filepath.Join(dir, "runs")).Save("run_evil", made); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -110,7 +110,7 @@ func (t *hostTerminal) watchSize(ctx context.Context) <-chan session.TerminalSiz
 }
 
 // restoreTerminal sets this process's terminal back as it was found, if it is not.
-func (a *app) restoreTerminal() {
+func (a *command) restoreTerminal() {
 	if t := a.terminal.Swap(nil); t != nil {
 		t.restore()
 	}
