@@ -12,11 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // ownedSandbox opens a sandbox called "box" in this process, as the process of a run has it.
-func ownedSandbox(t *testing.T, environ []string) (*manager, *session.Session) {
+func ownedSandbox(t *testing.T, environ []string) (*app.Manager, *session.Session) {
 	t.Helper()
 	env := func(name string) (string, bool) {
 		for _, e := range environ {
@@ -27,7 +29,7 @@ func ownedSandbox(t *testing.T, environ []string) (*manager, *session.Session) {
 		return "", false
 	}
 	ctx := context.WithoutCancel(t.Context())
-	m, err := newApp(Options{Env: env, Stderr: io.Discard}).openManager(ctx, managerUse{})
+	m, err := app.New(app.Options{Env: env, Stderr: io.Discard}).OpenManager(ctx, app.Use{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +37,7 @@ func ownedSandbox(t *testing.T, environ []string) (*manager, *session.Session) {
 		if err := m.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		m.done()
+		m.Done()
 	})
 	s, _, err := m.Open(ctx, session.UserKey("box"), session.Request{Image: "debian:bookworm-slim"})
 	if err != nil {
@@ -45,10 +47,10 @@ func ownedSandbox(t *testing.T, environ []string) (*manager, *session.Session) {
 }
 
 // logs returns the list of commands of the sandbox "box".
-func (b user) logs() []execOutput {
+func (b user) logs() []sandboxcmd.ExecOutput {
 	b.t.Helper()
 	out, _ := b.run(0, "sessions", "logs", "box", "-o", "json")
-	var list []execOutput
+	var list []sandboxcmd.ExecOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		b.t.Fatal(err)
 	}
@@ -95,15 +97,15 @@ func TestSessionsLogs(t *testing.T) {
 		code int
 		args []string
 	}{
-		{exitFailed, []string{"logs", "box", last}}, {exitFailed, []string{"logs", "box", "exec_unknown"}},
-		{exitNotFound, []string{"logs", "missing"}}, {exitUsage, []string{"logs", "box", "-f"}},
-		{exitUsage, []string{"logs", "box", last, "-o", "json"}},
-		{exitFailed, []string{"kill", "box", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa"}},
-		{exitUsage, []string{"kill", "--signal", "NONE", "box", last}}, {exitUsage, []string{"kill", "--all", "box", last}},
+		{app.ExitFailed, []string{"logs", "box", last}}, {app.ExitFailed, []string{"logs", "box", "exec_unknown"}},
+		{app.ExitNotFound, []string{"logs", "missing"}}, {app.ExitUsage, []string{"logs", "box", "-f"}},
+		{app.ExitUsage, []string{"logs", "box", last, "-o", "json"}},
+		{app.ExitFailed, []string{"kill", "box", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa"}},
+		{app.ExitUsage, []string{"kill", "--signal", "NONE", "box", last}}, {app.ExitUsage, []string{"kill", "--all", "box", last}},
 	} {
 		stdout, stderr := b.run(c.code, append([]string{"sessions"}, c.args...)...)
 		hinted := strings.Contains(stderr, "hint: to list the commands, run `workcell sessions logs SANDBOX`")
-		if stdout != "" || c.code == exitFailed && !hinted {
+		if stdout != "" || c.code == app.ExitFailed && !hinted {
 			t.Errorf("%q: %q, %q", c.args, stdout, stderr)
 		}
 	}
@@ -143,7 +145,7 @@ func testLogsOfRunning(t *testing.T, b user, s *session.Session, id string) {
 		t.Errorf("followed: %q, %q, %v, %v", rest, errs.String(), err, werr)
 	}
 	three := 3
-	want := []execOutput{{ExecID: id, Status: session.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
+	want := []sandboxcmd.ExecOutput{{ExecID: id, Status: session.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
 	list = b.logs()
 	for i := range list {
 		list[i].DurationMS, list[i].AgeMS = 0, 0

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 )
 
@@ -34,7 +35,7 @@ func newDisk(t *testing.T) (dir string, u user) {
 // be seen and used.
 func (u user) refuses(want, hint string) {
 	u.t.Helper()
-	_, stderr := u.run(exitFailed, "sessions", "open", "--name", "second", "--image", "workcell/debian:12")
+	_, stderr := u.run(app.ExitFailed, "sessions", "open", "--name", "second", "--image", "workcell/debian:12")
 	if !strings.Contains(stderr, want) || !strings.Contains(stderr, hint) {
 		u.t.Errorf("open:\n%s", stderr)
 	}

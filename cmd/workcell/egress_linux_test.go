@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
 // loopbackServer is a server on an address of the host's loopback that says which paths were asked for.
@@ -56,7 +58,7 @@ steps: [{id: go, type: exec, command: "curl -fsS http://%s/begun && until curl -
 	if len(keys) != 1 {
 		t.Fatalf("there are %v", keys)
 	}
-	if _, stderr := u.run(exitUsage, "sessions", "allow", keys[0], "https://x.example"); !strings.Contains(stderr, "without scheme and path") {
+	if _, stderr := u.run(app.ExitUsage, "sessions", "allow", keys[0], "https://x.example"); !strings.Contains(stderr, "without scheme and path") {
 		t.Errorf("%s", stderr)
 	}
 	u.run(0, "sessions", "allow", keys[0], second)
@@ -64,10 +66,10 @@ steps: [{id: go, type: exec, command: "curl -fsS http://%s/begun && until curl -
 		t.Errorf("%v, %d requests: %s", err, len(more), &out)
 	}
 	u.run(0, "run", filepath.Join(files, "none.yaml"), "--keep")
-	if _, stderr := u.run(exitUsage, "sessions", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was created without network.allow") {
+	if _, stderr := u.run(app.ExitUsage, "sessions", "allow", u.sandboxes()[0], "a.example"); !strings.Contains(stderr, "was created without network.allow") {
 		t.Errorf("%s", stderr)
 	}
-	if _, stderr := u.run(exitUsage, "run", filepath.Join(files, "none.yaml"), "--egress-allow-private", "10.1"); !strings.Contains(stderr, "10.1.2.0/24") {
+	if _, stderr := u.run(app.ExitUsage, "run", filepath.Join(files, "none.yaml"), "--egress-allow-private", "10.1"); !strings.Contains(stderr, "10.1.2.0/24") {
 		t.Errorf("%s", stderr)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/runcmd"
 	"github.com/workcell-dev/workcell/internal/llmmock"
 )
 
@@ -44,7 +45,7 @@ func TestAgentWithAVendorsPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	var got agentOutput
+	var got runcmd.AgentOutput
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)
 	}

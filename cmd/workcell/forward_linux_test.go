@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 )
 
 // TestSessionsForward: a port of a sandbox without a network answers on the host's loopback, until the command is ended or the
@@ -58,10 +60,10 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("%q, %v", page, err)
 	}
 	_, port, _ := net.SplitHostPort(address)
-	if _, stderr := u.run(exitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use HOST:PORT for another local port") {
+	if _, stderr := u.run(app.ExitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use HOST:PORT for another local port") {
 		t.Errorf("a port that is taken: %s", stderr)
 	}
-	if code, stderr := stop(); code != exitSignalBase+int(syscall.SIGTERM) {
+	if code, stderr := stop(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
 		t.Errorf("ended with %d: %s", code, stderr)
 	}
 	if _, err := get(address); err == nil {
@@ -77,7 +79,7 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("ended with %d: %s", code, stderr)
 	}
 	for _, args := range [][]string{{"0"}, {"65536"}, {"1:2:3"}, {"0:80"}, {"http"}, {"80", "--address", "localhost"}, {"-1"}} {
-		u.run(exitUsage, append([]string{"sessions", "forward", "pages"}, args...)...)
+		u.run(app.ExitUsage, append([]string{"sessions", "forward", "pages"}, args...)...)
 	}
 }
 
@@ -118,8 +120,8 @@ func TestSessionsWatch(t *testing.T) {
 	next("removed", "before", "removed")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Wait() // its exit code is looked at
-	if code := cmd.ProcessState.ExitCode(); code != exitSignalBase+int(syscall.SIGTERM) {
+	if code := cmd.ProcessState.ExitCode(); code != app.ExitSignalBase+int(syscall.SIGTERM) {
 		t.Errorf("ended with %d", code)
 	}
-	u.run(exitUsage, "sessions", "ls", "--watch", "--all")
+	u.run(app.ExitUsage, "sessions", "ls", "--watch", "--all")
 }

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 )
 
 // TestEveryCommandHasAnExample: --help of every command shows how it is written, and each line is a command that there is.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
-	root := newRootCmd(newCommand(strings.NewReader(""), io.Discard, io.Discard, ""), commands()...)
+	root := cli.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard, ""), commands()...)
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

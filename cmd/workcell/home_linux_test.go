@@ -8,6 +8,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/runcmd"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
 // write writes files of a test into a new directory.
@@ -34,7 +38,7 @@ type leftRun struct {
 // leaves runs a command that cannot bring home what it made: it says why and what to do, and its sandbox stays.
 func (u user) leaves(why string, args ...string) (r leftRun) {
 	u.t.Helper()
-	out, stderr := u.run(exitFailed, append(args, "-o", "json")...)
+	out, stderr := u.run(app.ExitFailed, append(args, "-o", "json")...)
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		u.t.Fatalf("%v\n%s", err, stderr)
 	}
@@ -71,7 +75,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 	if r.Outcome != "succeeded" || !strings.Contains(r.Unfinished.Message, "cannot save the run's results") {
 		t.Errorf("%+v", r)
 	}
-	if u.run(exitConflict, "runs", "files", r.ID); u.state(r.ID) != runInterrupted {
+	if u.run(app.ExitConflict, "runs", "files", r.ID); u.state(r.ID) != app.RunInterrupted {
 		t.Errorf("the run is %s", u.state(r.ID))
 	}
 	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
@@ -112,7 +116,7 @@ steps: [{id: make, type: exec, command: "echo new > a.txt; head -c 3000000 /dev/
 func (u user) state(id string) string {
 	u.t.Helper()
 	out, _ := u.run(0, "runs", "show", id, "-o", "json")
-	var r runOutput
+	var r runcmd.RunOutput
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		u.t.Fatal(err)
 	}
@@ -123,7 +127,7 @@ func (u user) state(id string) string {
 func (u user) only() string {
 	u.t.Helper()
 	out, _ := u.run(0, "sessions", "ls", "-o", "json")
-	var list []sandboxOutput
+	var list []sandboxcmd.SandboxOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
 		u.t.Fatalf("%s, %v", out, err)
 	}
@@ -139,7 +143,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	})
 	project := write(t, map[string]string{"a.txt": "old\n"})
 	r := u.leaves("cannot collect output r.csv", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")
-	u.run(exitFailed, "runs", "resume", r.ID) // nothing has changed
+	u.run(app.ExitFailed, "runs", "resume", r.ID) // nothing has changed
 	u.run(0, "sessions", "exec", u.only(), "--", "sh", "-c", "rm r.csv && echo csv > r.csv")
 	u.run(0, "runs", "resume", r.ID)
 	if got, _ := u.run(0, "runs", "get", r.ID, "r.csv", "-"); got != "csv\n" || u.state(r.ID) != "succeeded" {
@@ -182,7 +186,7 @@ func TestKilledAgentRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.done
-	if got := u.state(id); got != runInterrupted {
+	if got := u.state(id); got != app.RunInterrupted {
 		t.Errorf("the run is %s", got)
 	}
 	u.run(0, "sessions", "exec", id, "--", "sh", "-c", "echo on > go")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 )
@@ -57,7 +58,7 @@ func TestServerTakenForDead(t *testing.T) {
 	r := u.start("dev", path)
 	r.until("serving ")
 	bury()
-	r.ends(exitFailed)
+	r.ends(app.ExitFailed)
 	r.until("lost its lease")
 }
 
@@ -109,7 +110,7 @@ func TestServerAwaitsDatabase(t *testing.T) {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.ends(exitSignalBase + int(syscall.SIGTERM))
+	r.ends(app.ExitSignalBase + int(syscall.SIGTERM))
 }
 
 // TestRunTakenForDead: a run whose process was taken for dead ends in the middle of a step, and leaves its sandbox to who resumes it.
@@ -128,12 +129,12 @@ func TestRunTakenForDead(t *testing.T) {
 		}
 	}
 	bury()
-	r.ends(exitFailed)
+	r.ends(app.ExitFailed)
 	r.until("lost its lease")
 	if n := len(r.sandboxes()); n != 1 {
 		t.Errorf("%d sandboxes are left", n)
 	}
-	if out, _ := u.run(0, "runs", "show", r.runID()); !strings.Contains(out, runInterrupted) {
+	if out, _ := u.run(0, "runs", "show", r.runID()); !strings.Contains(out, app.RunInterrupted) {
 		t.Errorf("the run is not interrupted:\n%s", out)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
@@ -182,7 +184,7 @@ func (u user) run(code int, args ...string) (stdout, stderr string) {
 func (u user) sandboxes() []string {
 	u.t.Helper()
 	out, _ := u.run(0, "sessions", "ls", "-o", "json")
-	var list []sandboxOutput
+	var list []sandboxcmd.SandboxOutput
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		u.t.Fatal(err)
 	}
@@ -210,8 +212,8 @@ func TestEngineThatHangs(t *testing.T) {
 					"DOCKER_HOST=unix://" + test.docker, "CONTAINERD_ADDRESS=" + test.containerd}
 				began := time.Now()
 				out, err := cmd.CombinedOutput()
-				if err == nil || cmd.ProcessState.ExitCode() != exitUnavailable {
-					t.Errorf("%v, want exit code %d\n%s", err, exitUnavailable, out)
+				if err == nil || cmd.ProcessState.ExitCode() != app.ExitUnavailable {
+					t.Errorf("%v, want exit code %d\n%s", err, app.ExitUnavailable, out)
 				}
 				// What is promised is 6 s; the rest is for a busy machine. A call of an engine may take two minutes.
 				if took := time.Since(began); took > time.Minute {

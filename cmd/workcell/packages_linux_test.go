@@ -12,6 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/sandboxcmd"
 )
 
 // depot serves a tool that a setup fetches, and an index without packages. It holds the first answer back until it is released.
@@ -97,7 +100,7 @@ func TestSetupOfProcesses(t *testing.T) {
 	if out, _ := u.run(0, "sessions", "gc", "-o", "json"); strings.Contains(out, "environment") {
 		t.Errorf("gc would remove what was used just now: %s", out)
 	}
-	var rows []garbageOutput
+	var rows []sandboxcmd.GarbageOutput
 	for _, removed := range []bool{false, true} {
 		flags := []string{"sessions", "gc", "--environments", "-o", "json"}
 		if removed {
@@ -129,7 +132,7 @@ func TestPackagesThatAreNot(t *testing.T) {
 		"pip.yaml":   {"pip install failed", "No matching distribution found for absent", "--pip-index"},
 		"setup.yaml": {"setup[0] failed", "refused host: other.test:80 (network.allow does not name it)", "setup.network.allow"},
 	} {
-		out, stderr := u.run(exitFailed, "run", filepath.Join(dir, file), "--egress-allow-private", "127.0.0.0/8", "--pip-index", index)
+		out, stderr := u.run(app.ExitFailed, "run", filepath.Join(dir, file), "--egress-allow-private", "127.0.0.0/8", "--pip-index", index)
 		for _, text := range want {
 			if !strings.Contains(out+stderr, text) {
 				t.Errorf("%s: no %q in %s%s", file, text, out, stderr)
@@ -140,7 +143,7 @@ func TestPackagesThatAreNot(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"pypi.org", "https://u:p@pypi.org/simple", "file:///etc"} {
-		if _, stderr := u.run(exitUsage, "run", filepath.Join(dir, "pip.yaml"), "--pip-index", bad); strings.Contains(stderr, "u:p") || !strings.Contains(stderr, "registry:pypi") {
+		if _, stderr := u.run(app.ExitUsage, "run", filepath.Join(dir, "pip.yaml"), "--pip-index", bad); strings.Contains(stderr, "u:p") || !strings.Contains(stderr, "registry:pypi") {
 			t.Errorf("%s: %s", bad, stderr)
 		}
 	}

@@ -1,0 +1,114 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// load reads the configuration.
+func (a *App) load() (*settings, error) {
+	if _, err := backend.NewImagePolicy(a.opts.AllowImage...); err != nil {
+		return nil, UsageError(err, "see --allow-image in --help")
+	}
+	c, err := config.Load(config.Options{Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: BackendNames(a.opts.Env)})
+	if err != nil {
+		return nil, Fail(ExitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
+	}
+	mounts, err := c.Mounts()
+	if err != nil {
+		return nil, UsageError(err, "for example --mount /srv/data:/data, or /srv/data:/data:rw for write access")
+	}
+	if err := a.checkMounts(mounts); err != nil {
+		return nil, err
+	}
+	if a.opts.Defaults != nil { // those that a run began with
+		return &settings{c, *a.opts.Defaults}, nil
+	}
+	return &settings{c, session.Defaults{
+		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
+	}}, nil
+}
+
+// checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have its rights.
+func (a *App) checkMounts(list []backend.Mount) error {
+	if len(list) == 0 {
+		return nil
+	}
+	dir, err := a.StateDir()
+	if err != nil {
+		return err
+	}
+	held := []string{string(dir)}
+	if home, err := a.opts.Env.ConfigHome(); err == nil { // a user without a home has none
+		held = append(held, filepath.Join(home, "workcell"))
+	}
+	for _, m := range list {
+		for _, dir := range held {
+			source, sourceErr := filepath.EvalSymlinks(m.Source) // it may be another machine's
+			dir, err := filepath.EvalSymlinks(dir)
+			if abs, absErr := filepath.Abs(dir); errors.Join(sourceErr, err, absErr) == nil &&
+				(strings.HasPrefix(source+"/", abs+"/") || strings.HasPrefix(abs+"/", source+"/")) {
+				return UsageError(fmt.Errorf("mounts: %s contains files of Workcell", m.Source), "mount another directory")
+			}
+		}
+	}
+	return nil
+}
+
+// configFlags returns the values of the flags that are settings, too.
+func (a *App) configFlags() map[string][]string {
+	flags := map[string][]string{"allow-image": a.opts.AllowImage, "map-image": a.opts.MapImage, "mount": a.opts.Mounts, "pool": a.opts.Pool}
+	if a.opts.Backend != "" {
+		flags["backend"] = []string{a.opts.Backend}
+	}
+	if a.opts.OCIRuntime != "" {
+		flags["oci-runtime"] = []string{a.opts.OCIRuntime}
+	}
+	if a.opts.TraceContent {
+		flags["trace-content"] = []string{"true"}
+	}
+	return flags
+}
+
+// BackendNames returns the names that --backend takes.
+func BackendNames(env environ.Lookup) []string {
+	names := []string{engines.Auto}
+	for _, e := range (engines.Set{Env: env}).All() { // their names alone, for what reads the configuration
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+// configureTelemetry sets the standard variables of OpenTelemetry that a file sets and the environment does not: whatever
+// exports is set up by them alone.
+func (a *App) configureTelemetry(c *config.Config) error {
+	var errs []error
+	for name, value := range c.Variables {
+		if a.opts.Env.Get(name) == "" {
+			errs = append(errs, os.Setenv(name, value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkImage refuses an agent whose image the operator does not allow, with the places of both.
+func (a *App) checkImage(doc *frontmatter.Document) error {
+	c, err := a.Config()
+	if err != nil || doc.Sandbox == nil || doc.Sandbox.Image == "" {
+		return err // what has no image of its own is checked where the image is known
+	}
+	if err := c.CheckImage(doc.Sandbox.Image); err != nil {
+		return doc.Problem([]any{"sandbox", "image"}, "use another image, or ask the operator to allow this image", "%v", err)
+	}
+	return nil
+}

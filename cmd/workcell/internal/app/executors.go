@@ -1,0 +1,146 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
+)
+
+// executorImages returns the images of coding agents that the environment names.
+func (a *App) executorImages() map[string]string {
+	images := map[string]string{}
+	for _, command := range frontmatter.ExecutorCommands() {
+		if image := a.opts.Env.Get("WORKCELL_EXECUTOR_IMAGE_" + strings.ToUpper(command)); image != "" {
+			images[command] = image
+		}
+	}
+	return images
+}
+
+// modelUses returns the models that agents ask: those that Genkit asks, and those that coding agents ask by the model proxy.
+func (h *Host) modelUses() (genkit, coding []models.Use, err error) {
+	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
+		doc := h.docs[name]
+		use := models.Use{Model: h.opts.Model}
+		if use.Model == "" {
+			use = models.Use{Model: doc.Meta.Model, Agent: name}
+		}
+		switch {
+		case use.Model == "" && NeedsNoModel(doc.Sandbox):
+		case use.Model == "":
+			return nil, nil, Fail(ExitModel, fmt.Errorf("agent %s %w", name, errNoModel),
+				"add model: provider/name to "+doc.File+", or pass --model provider/name")
+		case doc.Sandbox != nil && doc.Sandbox.Mode == frontmatter.ModeExecutor:
+			coding = append(coding, use)
+		default:
+			genkit = append(genkit, use)
+		}
+	}
+	if len(h.docs) == 0 && h.opts.Model != "" {
+		genkit = []models.Use{{Model: h.opts.Model}}
+	}
+	return genkit, coding, nil
+}
+
+// NeedsNoModel reports whether an agent's work is done by a program of the user's, which may have no model.
+func NeedsNoModel(s *frontmatter.Sandbox) bool {
+	return s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil && s.Executor.Command == "custom"
+}
+
+// modelProxy returns the proxy that coding agents ask their models by, nil when there are none.
+func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
+	if len(uses) == 0 {
+		return nil, nil
+	}
+	byName := map[string]model.Provider{}
+	for _, use := range uses {
+		p, err := models.Upstream(h.opts.Env, use)
+		if err != nil {
+			return nil, err
+		}
+		byName[p.Name] = p
+	}
+	opts := &model.Options{Log: h.Logger()}
+	if h.opts.Prices != "" {
+		file, err := os.ReadFile(h.opts.Prices)
+		if err != nil {
+			return nil, Fail(ExitInvalid, err, "")
+		}
+		over, err := model.ParsePrices(h.opts.Prices, file)
+		if err != nil {
+			return nil, Fail(ExitInvalid, err, "")
+		}
+		opts.Prices = model.DefaultPrices().With(over)
+	}
+	return model.New(slices.Collect(maps.Values(byName)), opts)
+}
+
+// errNoModel: the file of an agent, which the hint names, has no model.
+var errNoModel = errors.New("has no model")
+
+// errScriptedCoding: a list of recorded answers cannot play a model that a program asks over HTTP.
+var errScriptedCoding = errors.New("coding agents call their models over HTTP and cannot use a scripted model")
+
+// CodingTasks are the coding agents that `mcp --executors` offers as tasks.
+type CodingTasks struct {
+	Agents []string // "command", or "command=provider/model"
+	Budget float64  // US dollars of each task; zero is no bound
+}
+
+// codingModels returns what coding agents ask when nobody names a model.
+func codingModels() map[string]string {
+	return map[string]string{
+		"claude": "anthropic/claude-sonnet-4-5", "codex": "openai/gpt-5-codex", "gemini": "googleai/gemini-2.5-pro", "opencode": "anthropic/claude-sonnet-4-5",
+	}
+}
+
+// write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A task that comes
+// with a session goes on with the conversation that the session has. model is that of --model.
+func (c CodingTasks) write(model string) (dir string, err error) {
+	if len(c.Agents) == 0 {
+		if c.Budget != 0 {
+			return "", UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")
+		}
+		return "", nil
+	}
+	if dir, err = os.MkdirTemp("", "workcell-executors-"); err != nil {
+		return "", err
+	}
+	for _, text := range c.Agents {
+		command, own, _ := strings.Cut(text, "=")
+		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
+			err = UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+			break
+		}
+		coder := map[string]any{"command": command, "resume": frontmatter.ResumeSession}
+		if c.Budget != 0 {
+			coder["budget"] = map[string]any{"usd": c.Budget}
+		}
+		var head []byte
+		if head, err = yamlnode.Encode(map[string]any{
+			"description": "coding agent; session_id continues its conversation",
+			"model":       cmp.Or(own, model, codingModels()[command]),
+			"input":       map[string]any{"schema": map[string]any{"task": "string, what to do"}},
+			"sandbox":     map[string]any{"mode": frontmatter.ModeExecutor, "executor": coder},
+		}); err != nil {
+			break
+		}
+		if err = os.WriteFile(filepath.Join(dir, command+AgentExt), []byte("---\n"+string(head)+"---\n{{task}}\n"), 0o600); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}

@@ -1,0 +1,107 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// Exit codes. The help of the command documents them; keep both together.
+const (
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitInvalid     = 3
+	ExitModel       = 4
+	ExitUnavailable = 5
+	ExitNotFound    = 6
+	ExitConflict    = 7
+	ExitNoRoom      = 8
+
+	ExitExecTimeout = 124
+	ExitExecProduct = 125
+	ExitExecNoRun   = 126
+	ExitExecMissing = 127
+	ExitSignalBase  = 128
+)
+
+// ExitWith ends the command with a code and prints nothing: the output has said it.
+func ExitWith(code int) error { return Fail(code, nil, "") }
+
+// Fail is an error with an exit code and a hint.
+func Fail(code int, err error, todo string) error { return hint.New(hint.Kind(code), err, todo) }
+
+// UsageError is an error of flags or arguments.
+func UsageError(err error, hint string) error { return Fail(ExitUsage, err, hint) }
+
+// IsResult reports whether an error is only an exit code.
+func IsResult(err error) bool {
+	h := hint.Of(err)
+	return h != nil && h.Err == nil
+}
+
+// Classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made it,
+// else those of the error's class.
+func Classify(err error) (code int, todo string) {
+	h := hint.Of(err)
+	switch {
+	case h == nil:
+		return classOf(err)
+	case h.Kind == hint.Failed:
+		code, _ = classOf(h.Err)
+		return code, h.Hint
+	}
+	return int(h.Kind), h.Hint
+}
+
+// classOf returns the exit code and the hint of an error by its class, of which the first that fits counts.
+func classOf(err error) (code int, hint string) {
+	var vanished *session.VanishedError
+	var install *session.InstallError
+	switch {
+	case errors.As(err, &install) && len(install.Refused) > 0:
+		return ExitFailed, "add other hosts than the registries to setup.network.allow in the file; for private hosts, pass --egress-allow-private"
+	case errors.As(err, &install):
+		return ExitFailed, "check pip_packages, npm_packages, and setup in the file; for other registries, pass --pip-index or --npm-registry"
+	case errors.As(err, &vanished) && vanished.Key.Run() != "":
+		return ExitNotFound, fmt.Sprintf("to resume the run with its files, run `workcell runs resume %s`; to remove them, run `workcell runs cancel %[1]s`", vanished.Key.Run())
+	case errors.As(err, &vanished):
+		return ExitNotFound, fmt.Sprintf("to rebuild it with its files, run `workcell sessions open --name %s` with its original --mount, --network, and --oci-runtime; to remove them, run `workcell sessions rm %[1]s`", vanished.Key.ID)
+	case errors.Is(err, runstore.ErrDamaged):
+		return ExitFailed, "to end the run and remove its sandboxes, run `workcell runs cancel RUN`; other runs are not affected"
+	case state.Hint(err) != "":
+		return ExitFailed, state.Hint(err)
+	}
+	for _, class := range []struct {
+		code int
+		err  error
+		hint string
+	}{
+		{ExitUnavailable, backend.ErrUnavailable, "run `workcell doctor` to check the container engine"},
+		{ExitFailed, backend.ErrImage, "check the image name, or map it to a mirror: --map-image FROM=TO"},
+		{ExitFailed, backend.ErrUnsupported, "run `workcell doctor` to see what this engine can enforce"},
+		{ExitNoRoom, backend.ErrCapacity, "stop running commands, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
+		{ExitNoRoom, backend.ErrNoRoom, "free space on the engine's disk, remove sandboxes (`workcell sessions gc`), or request a smaller workspace"},
+		{ExitNoRoom, backend.ErrQuota, "delete files with `workcell sessions rm SANDBOX:PATH`"},
+		{ExitConflict, backend.ErrExists, ""},
+		{ExitUsage, backend.ErrInvalid, ""},
+		{ExitNotFound, backend.ErrNotFound, "run `workcell sessions ls` to list sandboxes"},
+	} {
+		if errors.Is(err, class.err) {
+			return class.code, class.hint
+		}
+	}
+	return ExitFailed, ""
+}
+
+// catchBrokenPipes makes writing to a reader that has gone away an error instead of the end of the process, for good: a
+// run goes on without anybody who reads its progress, and closes its sandboxes when nobody reads its result. What is
+// caught is not ignored by children, as an ignored signal would be.
+func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

@@ -1,0 +1,334 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/logger"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/transcript"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// ServeDev registers the workflows and waits for the end of ctx, which is how the command is meant to end, or of the lease.
+func (h *Host) ServeDev(ctx context.Context, workflows []*workflow.Workflow) error {
+	h.onTool = h.p.Tool
+	engine := workflow.NewEngine(h.m.Manager, h, &workflow.Options{OnEvent: h.p.Event, OnPull: h.p.Pull, Logger: h.Logger()})
+	for _, wf := range workflows {
+		if err := engine.Register(h.g, wf); err != nil {
+			return Fail(ExitInvalid, err, "")
+		}
+	}
+	h.Notice("serving %d workflow(s) and %d agent(s); press Ctrl-C to stop", len(workflows), len(h.agents))
+	var lost error
+	state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(err error) { lost = err })
+	return lost
+}
+
+// scriptOf returns the path in "scripted/PATH.yaml".
+func scriptOf(model string) (path string, ok bool) {
+	return strings.CutPrefix(model, scripted.Provider+"/")
+}
+
+// Host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows progress.
+type Host struct {
+	*App
+	m       *Manager
+	hosts   *hosttools.Registry // tools of the host for agents' code; nil for none
+	p       Front               // nil in servers
+	g       *genkit.Genkit
+	agents  map[string]*tools.Agent
+	docs    map[string]*frontmatter.Document
+	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
+	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	onReply func(tools.AgentResult, error)        // what an agent answered; may be nil
+	approve hosttools.ApproverFunc                // asked about calls of host tools; nil for nobody
+	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
+	tel     *otelsetup.Tracing
+	traced  string // the run whose spans are kept, empty for none
+}
+
+var (
+	_ workflow.AgentRunner      = (*Host)(nil)
+	_ workflow.SandboxDescriber = (*Host)(nil)
+)
+
+// newHost loads the agents' files and starts Genkit with the model plugins that they need.
+func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string) (*Host, error) {
+	h := &Host{App: a, m: m, hosts: hosts, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		doc, err := CheckAgent(files[name])
+		if err == nil {
+			err = a.checkImage(doc)
+		}
+		if err == nil {
+			err = errors.Join(HostToolProblems(ctx, hosts, doc)...)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		h.docs[name] = doc
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, Fail(ExitInvalid, err, "")
+	}
+	plugins, proxy, err := h.plugins()
+	if err != nil {
+		return nil, err
+	}
+	plugins = append(plugins, &tools.Plugin{Manager: m.Manager, Logger: a.Logger(), HostTools: hosts, Models: proxy, ExecutorImages: a.executorImages()})
+	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		agent, err := tools.LoadAgent(h.g, files[name])
+		if err != nil {
+			return nil, Fail(ExitInvalid, err, "")
+		}
+		h.agents[name] = agent
+	}
+	return h, nil
+}
+
+// plugins builds what plays the models, and notes on standard error when answers are recorded. The proxy is for coding agents, nil
+// without one.
+func (h *Host) plugins() ([]api.Plugin, *model.Proxy, error) {
+	genkit, coding, err := h.modelUses()
+	if err != nil {
+		return nil, nil, err
+	}
+	if path, ok := scriptOf(h.opts.Model); ok {
+		if len(coding) > 0 {
+			return nil, nil, UsageError(errScriptedCoding,
+				"for recorded answers, set the provider's *_BASE_URL to a server that replays them, see docs/executors.md")
+		}
+		script, err := scripted.Load(path)
+		if err != nil {
+			return nil, nil, Fail(ExitInvalid, err, "")
+		}
+		h.modelOf = scripted.ModelName
+		h.Notice("scripted model: using recorded answers in %s instead of a model", path)
+		h.script = scripted.NewPlugin(script)
+		return []api.Plugin{h.script}, nil, nil
+	}
+	h.modelOf = func(string) string { return h.opts.Model }
+	proxy, err := h.modelProxy(coding)
+	if err != nil {
+		return nil, nil, err
+	}
+	plugins, err := models.Plugins(h.opts.Env, genkit)
+	return plugins, proxy, err
+}
+
+// RunAgent is the agents' side of workflow.Engine.
+func (h *Host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	res, err := h.run(ctx, name, input)
+	if h.onReply != nil {
+		h.onReply(res, err)
+	}
+	return workflow.AgentOutput{Text: res.Text, Output: res.Output, CostUSD: res.Executor.Cost()}, err
+}
+
+func (h *Host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
+	agent := h.agents[name]
+	if agent == nil {
+		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
+	}
+	opts := &tools.RunOptions{Model: h.modelOf(name), OnApproval: h.approve}
+	if h.onTool != nil {
+		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
+	}
+	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
+	if err != nil {
+		err = keyless{err, models.Secrets(h.opts.Env).Replace(err.Error())}
+	}
+	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Document().Meta.Model), "ollama/") {
+		err = models.OllamaError(ctx, h.opts.Env, err)
+	}
+	return res, err
+}
+
+// keyless is an error without keys in its text.
+type keyless struct {
+	error
+	text string // without keys of providers: steps that follow read it in their sandboxes
+}
+
+func (e keyless) Error() string { return e.text }
+
+func (e keyless) Unwrap() error { return e.error }
+
+// resume makes recorded answers begin where those of an interrupted run ended. Conversations that are continued keep
+// theirs; attempts that are run again from their start take theirs once more.
+func (h *Host) resume(entries []workflow.Entry) {
+	if h.script == nil {
+		return
+	}
+	finished := map[string]bool{} // attempts of which it is known what they took
+	attempt := func(e workflow.Entry) string { return fmt.Sprintf("%s %d %d", e.Path, e.Visit, e.Attempt) }
+	for _, e := range entries {
+		if e.Kind == workflow.EventStepProgress && h.script.Continues(e.RunID, e.Agent, transcript.Refs(e.Conversation)) {
+			finished[attempt(e)] = true
+		}
+	}
+	for _, e := range entries {
+		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped && !finished[attempt(e)] {
+			h.script.Played(e.RunID, e.Agent)
+		}
+	}
+}
+
+// AgentSandbox returns which sandbox an agent wants to share with its run.
+func (h *Host) AgentSandbox(name string) (session.Request, bool) {
+	agent := h.agents[name]
+	if agent == nil {
+		return session.Request{}, false
+	}
+	return agent.SharedSandbox()
+}
+
+// initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
+// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
+func (a *App) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
+	if a.opts.Env.Get("WORKCELL_DEBUG") == "" {
+		logger.SetLevel(slog.LevelWarn)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			g, err = nil, Fail(ExitModel, fmt.Errorf("cannot set up the models: %v", r), "")
+		}
+	}()
+	return genkit.Init(ctx,
+		genkit.WithPlugins(plugins...),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // else ./prompts is loaded
+	), nil
+}
+
+// StartTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans of a
+// run (Host.keepTrace).
+func (a *App) StartTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
+	c, err := a.Config()
+	if err == nil {
+		err = a.configureTelemetry(c)
+	}
+	if err != nil {
+		return ctx, nil, err
+	}
+	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{
+		Env: a.opts.Env, Stderr: a.opts.Stderr, Version: a.opts.Version, Content: c.TraceContent, Keep: keep,
+	})
+	return ctx, tel, nil
+}
+
+// keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
+func (h *Host) keepTrace(runID string) {
+	if dir, err := h.RunFiles(); err == nil { // else there was no manager
+		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // not of workflows that it runs inside
+			h.traced = runID
+		}
+	}
+}
+
+// StartAudit records what is done under the context that it returns in the file of --audit, if there is one. When that
+// cannot be written the context ends. end closes the file and adds such a failure to the command's error.
+func (a *App) StartAudit(ctx context.Context) (_ context.Context, end func(error) error, err error) {
+	if a.opts.Audit == "" {
+		if a.opts.AuditHash {
+			return ctx, nil, UsageError(errors.New("--audit-hash requires --audit FILE"), "")
+		}
+		return ctx, func(err error) error { return err }, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	log, err := audit.Open(a.opts.Audit, audit.Options{Hash: a.opts.AuditHash, OnFailure: cancel})
+	if err != nil {
+		cancel(nil)
+		return ctx, nil, Fail(ExitFailed, err, "check that you can append to the --audit file")
+	}
+	return audit.NewContext(ctx, log), func(err error) error {
+		cancel(nil)
+		if failed := log.Close(); failed != nil && !errors.Is(err, audit.ErrWrite) {
+			err = errors.Join(err, Fail(ExitFailed, failed, "Workcell stopped at the first missing record"))
+		}
+		return err
+	}, nil
+}
+
+// WithHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
+// traces are sent, whether or not ctx has ended. oneRun says that fn is one run, whose spans are kept.
+func (a *App) WithHost(ctx context.Context, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
+	catchBrokenPipes()
+	ctx, endAudit, err := a.StartAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.StartTracing(ctx, oneRun)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		tel.Close(ctx)
+		if id := tel.TraceID(); id != "" && tel.Exports() {
+			a.Notice("trace: %s", id)
+		}
+	}()
+	return a.hosting(ctx, tel, use, files, oneRun, fn)
+}
+
+// hosting is WithHost for callers that have started what the whole process shares: the audit in ctx, and traces.
+func (a *App) hosting(ctx context.Context, tel *otelsetup.Tracing, use Use, files map[string]string, oneRun bool, fn func(context.Context, *Host) error) (err error) {
+	hosts, endTools, err := a.StartHostTools(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endTools(err) }()
+	m, err := a.OpenManager(ctx, use)
+	if err != nil {
+		return err
+	}
+	defer m.Done()
+	end := m.Close
+	if a.opts.User != "" {
+		ctx, end = session.WithUser(ctx, a.opts.User), m.Detach // the runs close their own sandboxes, and the user's stays
+	}
+	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
+	h, err := a.newHost(ctx, m, hosts, files)
+	if err != nil {
+		return err
+	}
+	if oneRun {
+		if err := h.needHostTools(); err != nil {
+			return err
+		}
+	}
+	h.tel, h.p = tel, a.opts.Front(a.opts.Stderr)
+	h.approve = h.p.Approver()
+	defer func() {
+		h.p.Close()
+		if h.traced != "" {
+			a.Notice("to see the trace, run: workcell runs trace %s", h.traced)
+		}
+	}()
+	return fn(ctx, h)
+}

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// Notice writes a line about what is done to standard error. Text in it may come from a sandbox.
+func (a *App) Notice(format string, args ...any) {
+	fmt.Fprintf(a.opts.Stderr, "workcell: %s\n", sanitize.Line(fmt.Sprintf(format, args...)))
+}
+
+// Logger writes what operators should know to standard error.
+func (a *App) Logger() *slog.Logger {
+	if a.opts.Env.Get("WORKCELL_DEBUG") != "" {
+		return slog.New(slog.NewTextHandler(a.opts.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return slog.New(newLineLog(a.opts.Stderr))
+}
+
+// lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
+type lineLog struct {
+	mu    *sync.Mutex // guards w, of all loggers that came of one
+	w     io.Writer
+	attrs []slog.Attr
+}
+
+func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w} }
+
+// Enabled is for warnings and what is worse.
+func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// WithAttrs returns a log that says more.
+func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
+}
+
+// WithGroup changes nothing: names that are the same in two groups are rare enough.
+func (l *lineLog) WithGroup(string) slog.Handler { return l }
+
+// Handle writes one line.
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
+	word, why := "warning", ""
+	if r.Level >= slog.LevelError {
+		word = "error"
+	}
+	var about []string
+	add := func(a slog.Attr) bool {
+		if text := a.Value.Resolve().String(); a.Key == "error" {
+			why = ": " + text
+		} else {
+			about = append(about, a.Key+" "+text)
+		}
+		return true
+	}
+	for _, a := range l.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	line := r.Message
+	if len(about) > 0 {
+		line += " (" + strings.Join(about, ", ") + ")"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, sanitize.Line(line+why))
+	return err
+}

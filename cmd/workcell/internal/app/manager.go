@@ -1,0 +1,200 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/otel"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/config"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	spans "github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Engines returns the engines that the environment leads to.
+func (a *App) Engines() engines.Set {
+	s := engines.Set{Env: a.opts.Env, Machine: a.machine(), Logger: a.Logger(), Notice: func(text string) { a.Notice("engine: %s", text) }}
+	if conf, err := a.Config(); err == nil { // else the command fails for it anyway
+		s.Cluster = engines.Cluster(conf.Kubernetes)
+	}
+	return s
+}
+
+// Use is what a command needs of a manager.
+type Use struct {
+	State      StateUse
+	Backend    string             // if empty, the configured one
+	Sandboxes  []string           // that the command is about
+	IdlePolicy session.IdlePolicy // of sandboxes that name none
+	Pool       *session.Request   // what sandboxes of the pool are besides their image; nil keeps none ready
+	Join       bool               // its sandboxes are those of several servers (session.Options.Join)
+}
+
+// Manager is a session manager with the records of its sandboxes.
+type Manager struct {
+	*session.Manager
+	app     *App
+	Records state.Records // nil when the command does without
+	Engine  string        // the id in the records; empty without them
+	Done    func()        // for after it was closed or detached
+}
+
+// OpenManager connects to an engine and returns a manager with this installation's identity and the records of its
+// sandboxes. When the command is about sandboxes and --backend is not given, the engine is the one that the record of the
+// first of them names, and the configured one counts for those without a record. The caller must call Done after it closed
+// or detached the manager.
+func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) {
+	var open []func() // what Done ends, in reverse
+	end := func() {
+		for _, f := range slices.Backward(open) {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			end()
+		}
+	}()
+	set, err := a.loaded()
+	if err != nil {
+		return nil, err
+	}
+	conf, name := set.conf, cmp.Or(use.Backend, set.conf.Backend)
+	opts := &session.Options{
+		Logger: a.Logger(), AllowRoot: RootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.Join,
+		Images: imagePolicy{conf}, Defaults: set.defaults, IdleTimeout: conf.IdleTimeout,
+	}
+	opts.Defaults.IdlePolicy = cmp.Or(use.IdlePolicy, opts.Defaults.IdlePolicy)
+	mapping, err := engines.ParseImageMap(conf.MapImages)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := a.StateDir()
+	if err != nil {
+		return nil, err
+	}
+	if opts.Egress, err = a.egress(dir); err != nil {
+		return nil, err
+	}
+	if opts.Environments, err = a.environments(dir); err != nil {
+		return nil, err
+	}
+	caches, err := a.Caches()
+	if err != nil {
+		return nil, err
+	}
+	opts.Caches = caches.Caches()
+	place, err := a.State()
+	if err != nil {
+		return nil, err
+	}
+	store, err := a.openStore(ctx, place, use.State)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{app: a, Records: store, Done: end}
+	if store != nil {
+		open = append(open, func() { store.Close() }) // every change was on the disk before it was acknowledged
+	}
+	if opts.Instance, err = place.Instance(ctx, store); err != nil {
+		return nil, err
+	}
+	if name, err = a.backendOf(ctx, store, name, use.Sandboxes); err != nil {
+		return nil, err
+	}
+	driver, err := a.Engines().Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
+	if opts.Engine, err = a.Engines().ID(ctx, driver.Name()); err != nil {
+		return nil, err
+	}
+	opts.Pool = poolSpecs(conf, use.Pool)
+	if driver.Name() == engines.Local {
+		opts.Defaults.Images = nil // it has no images: its own names stand for the machine's programs
+	}
+	if store != nil {
+		m.Engine = opts.Engine
+		opts.Store = a.guarded(store, place, driver.Name(), m.Engine)
+	}
+	m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
+	if err != nil && store != nil && use.State == StateWanted { // no file of an owner can be made
+		a.withoutRecords(err)
+		opts.Store = nil
+		m.Manager, err = session.NewManager(engines.MapImages(driver, mapping), opts)
+	}
+	return m, err
+}
+
+// WithManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
+func (a *App) WithManager(ctx context.Context, use Use, fn func(context.Context, *Manager) error) (err error) {
+	ctx, tel, err := a.StartTracing(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer tel.Close(ctx)
+	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.opts.Command)
+	defer func() { spans.End(span, spanError(err)) }()
+	m, err := a.OpenManager(ctx, use)
+	if err != nil {
+		return err
+	}
+	defer m.Done()
+	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
+	return m.whereElse(ctx, fn(ctx, m))
+}
+
+// spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
+func spanError(err error) error {
+	if IsResult(err) {
+		return nil
+	}
+	return err
+}
+
+// poolSpecs returns the sandboxes that a server keeps ready; none for other commands.
+func poolSpecs(conf *config.Config, of *session.Request) (specs []session.PoolSpec) {
+	if of == nil {
+		return nil
+	}
+	for image, n := range conf.Pool {
+		req := *of
+		req.Image = image
+		specs = append(specs, session.PoolSpec{Request: req, Size: n})
+	}
+	return specs
+}
+
+// guarded returns the store that a manager of this command is to use.
+func (a *App) guarded(store state.Records, place state.Place, backendName, engine string) session.Store {
+	if !reaper.Supported || a.opts.NoReaper || strings.EqualFold(a.opts.Env.Get(reaper.Variable), "off") {
+		return store
+	}
+	return reaper.Guard(store, reaper.Options{
+		Dir: string(place.Dir), Backend: backendName, Engine: engine,
+		Environ: func() ([]string, error) {
+			vars, err := a.Engines().Environ()
+			return append(vars, a.databaseVariables(place)...), err
+		},
+		Failed: func(err error) {
+			a.Notice("cannot start the cleanup process (if this command is killed, its sandboxes stay until the next command): %v", err)
+		},
+	})
+}
+
+// RootAllowed reports whether sandboxes may run as root here.
+func RootAllowed(e environ.Lookup) bool { return e.Get("WORKCELL_ALLOW_ROOT") == "1" }
+
+// imagePolicy is the configured lists of allowed images as session has a policy.
+type imagePolicy struct{ *config.Config }
+
+// Check returns nil for an image that may be used.
+func (p imagePolicy) Check(ref string) error { return p.CheckImage(ref) }

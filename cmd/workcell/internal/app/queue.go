@@ -1,0 +1,358 @@
+//go:build !no_postgres
+
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/parcel"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// openQueue opens the queue of the database that the state is in.
+func (a *App) openQueue(ctx context.Context, what string) (*worker.Queue, error) {
+	place, err := a.State()
+	if err != nil {
+		return nil, err
+	}
+	if place.URL == "" {
+		return nil, UsageError(fmt.Errorf("%s requires a PostgreSQL state database", what),
+			"set WORKCELL_STATE or pass --state postgres://user@host/database, or run workflows without --detach")
+	}
+	return worker.Open(ctx, place.URL)
+}
+
+// Detach puts a run into the queue and returns its beginning.
+func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any) (workflow.Entry, error) {
+	q, err := a.openQueue(ctx, "--detach")
+	if err != nil {
+		return workflow.Entry{}, err
+	}
+	defer q.Close()
+	e, err := wf.Begin(input)
+	if err != nil {
+		return e, runError(err)
+	}
+	note, err := a.detachedNote(wf)
+	if err != nil {
+		return e, err
+	}
+	if err := a.sendFiles(ctx, q, e.RunID, wf, agents, ""); err != nil {
+		return e, err
+	}
+	if err := q.Add(ctx, e, note); err != nil {
+		return e, errors.Join(err, q.Drop(context.WithoutCancel(ctx), e.RunID, ""))
+	}
+	return e, nil
+}
+
+// detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
+func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
+	n := RunNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
+		Backend: a.opts.Backend, Model: a.opts.Model, Prices: a.opts.Prices, Keep: a.opts.Keep, User: a.opts.User, Workspace: a.place(wf).Dir,
+	}}
+	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
+		return "", err
+	}
+	raw, err := json.Marshal(n)
+	return string(raw), err
+}
+
+// sendFiles lets what a run needs travel with it. base is the workspace as the run began with it, empty for one that begins now.
+func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *workflow.Workflow, agents map[string]string, base string) (err error) {
+	files := parcel.Files{Workflow: wf.Path, Agents: agents, Prices: a.opts.Prices, Base: base}
+	files.Script, _ = scriptOf(a.opts.Model)
+	if files.Skills, err = skillsOf(agents); err != nil {
+		return err
+	}
+	workspace := a.place(wf)
+	if base != "" {
+		workspace = transfer.Place{}
+	}
+	if workspace.Dir != "" {
+		a.reportSkipped(ctx, workspace)
+	}
+	err = parcel.Send(ctx, q, runID, files, workspace)
+	switch {
+	case errors.Is(err, parcel.ErrWorkspace):
+		return Fail(ExitInvalid, fmt.Errorf("workspace %s: %w", workspace.Dir, err), "pass the directory to copy with --workspace DIR")
+	case errors.Is(err, backend.ErrTooLarge):
+		return Fail(ExitInvalid, fmt.Errorf("the packed files of the run, including its workspace, exceed %d MiB", worker.MaxFileBytes>>20),
+			"remove files from the workspace that the run can download, or run without --detach")
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return Fail(ExitInvalid, err, "")
+	}
+	return err
+}
+
+// skillsOf checks agents and returns the directories of their skills.
+func skillsOf(agents map[string]string) (map[string][]string, error) {
+	skills := map[string][]string{}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(agents)) {
+		doc, err := CheckAgent(agents[name])
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if s := doc.Sandbox; s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
+			continue
+		}
+		root, err := os.OpenRoot(filepath.Dir(agents[name]))
+		if err == nil {
+			skills[name], err = skill.Find(root.FS(), doc.Sandbox.Executor.Skills)
+			err = errors.Join(err, root.Close())
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, Fail(ExitInvalid, err, "")
+	}
+	return skills, nil
+}
+
+// enqueue puts a run that was interrupted into the queue, with its files as they are on this machine.
+func (a *App) enqueue(ctx context.Context, r runstore.Run, n RunNote) error {
+	q, err := a.openQueue(ctx, "--detach")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	kept, err := a.RunFiles()
+	if err != nil {
+		return err
+	}
+	note := r.Note
+	if !n.Detached { // else all of it is there
+		if name := n.Stays(); name != "" {
+			return UsageError(fmt.Errorf("run %s was started with --%s, which cannot be used with --detach", r.ID, name),
+				"resume it without --detach: workcell runs resume "+r.ID)
+		}
+		wf, agents, err := LoadWorkflow(n.Workflow, n.Agents)
+		if err != nil {
+			return err
+		}
+		if wf.Hash != r.Hash {
+			return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged), "restore the original file")
+		}
+		base := kept.Base(r.ID)
+		if _, err := os.Stat(base); err != nil {
+			base = "" // no sandbox has begun with it
+		}
+		b := a.withFlags(n.RunFlags)
+		if note, err = b.detachedNote(wf); err == nil {
+			err = b.sendFiles(ctx, q, r.ID, wf, agents, base)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := q.Hand(ctx, r, note); err != nil {
+		return err
+	}
+	if !n.Detached {
+		if err := kept.KeepNote(r.ID, note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stays returns a flag of the run that belongs to this machine, or the flag that a configured value corresponds to; empty without one.
+func (n RunNote) Stays() string {
+	for name, set := range map[string]bool{
+		"map-image": n.MapImage != nil, "allow-image": n.AllowImage != nil, "audit": n.Audit != "", "out": n.Out != "", "apply": n.Apply,
+		"host-tools": n.HostTools != "", "egress-allow-private": n.EgressAllowPrivate != nil, "pip-index": n.PipIndex != "", "npm-registry": n.NpmRegistry != "",
+		"audit-hash": n.AuditHash, "force": n.Force, "trace-content": n.TraceContent,
+		"oci-runtime": n.Defaults != nil && n.Defaults.OCIRuntime != "", "mount": n.Defaults != nil && len(n.Defaults.Mounts) > 0,
+	} {
+		if set {
+			return name
+		}
+	}
+	return ""
+}
+
+// loadRun loads the workflow and the agents of a run that is resumed, and sets its flags: from the files that it was started with,
+// or from those that came with it. done is for its end.
+func (a *App) loadRun(ctx context.Context, r runstore.Run, n *RunNote) (
+	wf *workflow.Workflow, agents map[string]string, onKept func(context.Context, string) error, done func(), err error,
+) {
+	if !n.Detached {
+		wf, agents, err = LoadWorkflow(n.Workflow, n.Agents)
+		return wf, agents, nil, func() {}, err
+	}
+	q, err := a.openQueue(ctx, "a detached run")
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	wf, agents, clear, err := a.fetchRun(ctx, q, r, n)
+	if err != nil {
+		q.Close()
+		return nil, nil, nil, nil, err
+	}
+	return wf, agents, a.keepIn(q), func() {
+		clear()
+		q.Close()
+	}, nil
+}
+
+// fetchRun brings the files of a run here, where clear deletes them, and lets the note name them.
+func (a *App) fetchRun(ctx context.Context, q *worker.Queue, r runstore.Run, n *RunNote) (wf *workflow.Workflow, agents map[string]string, clear func(), err error) {
+	kept, err := a.RunFiles()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	dir, err := kept.Needs(r.ID)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	remove := func() { // not clear, which a return with an error sets to nil
+		if err := os.RemoveAll(dir); err != nil {
+			a.Notice("cannot remove files of run %s from %s: %v", r.ID, dir, err)
+		}
+		_ = os.Remove(kept.Of(r.ID)) // fails when there is more
+	}
+	defer func() {
+		if err != nil {
+			remove()
+		}
+	}()
+	files, err := parcel.Fetch(ctx, q, r.ID, kept, dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	// A writer of the database must not name files of this machine: only the parcel counts, and flags that name none.
+	n.RunFlags = RunFlags{Backend: n.Backend, Model: n.Model, Prices: files.Prices, Keep: n.Keep, User: n.User}
+	if files.Script != "" {
+		n.Model = scripted.Provider + "/" + files.Script
+	} else if _, scripted := scriptOf(n.Model); scripted {
+		return nil, nil, nil, fmt.Errorf("the run's files do not include the script of %s", n.Model)
+	}
+	file := files.Workflow
+	if name, ok := strings.CutSuffix(filepath.Base(file), AgentExt); ok {
+		file = files.Agents[name] // next to its partials
+	}
+	wf, err = loadFile(file, func(name string) (*frontmatter.Document, error) {
+		path, ok := files.Agents[name]
+		if !ok {
+			return nil, fmt.Errorf("the run's files do not include %s%s", name, AgentExt)
+		}
+		return readAgent(path)
+	})
+	return wf, files.Agents, remove, err
+}
+
+// keepIn returns what keeps in the queue what a run made, for every machine.
+func (a *App) keepIn(q *worker.Queue) func(context.Context, string) error {
+	return func(ctx context.Context, runID string) error {
+		kept, err := a.RunFiles()
+		if err != nil {
+			return err
+		}
+		if err = parcel.KeepMade(ctx, q, runID, kept); errors.Is(err, backend.ErrTooLarge) {
+			a.Notice("the results exceed %d MiB and are not in the database; see %s on host %s", worker.MaxFileBytes>>20, kept.Of(runID), hostname())
+			return nil
+		}
+		return err
+	}
+}
+
+// openFetched opens what a run made that another machine carried out.
+func (a *App) openFetched(ctx context.Context, runID string) (string, *runfiles.Archive, error) {
+	q, err := a.openQueue(ctx, "a detached run")
+	if err != nil {
+		return "", nil, err
+	}
+	defer q.Close()
+	kept, err := a.RunFiles()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := parcel.FetchMade(ctx, q, runID, kept); errors.Is(err, backend.ErrNotFound) {
+		return "", nil, Fail(ExitNotFound, fmt.Errorf("no results of run %s in the database, or they are too large", runID),
+			"to find their host, run `workcell runs logs "+runID+"`")
+	} else if err != nil {
+		return "", nil, err
+	}
+	made, err := kept.Open(runID)
+	return runID, made, err
+}
+
+// dropFiles deletes what the queue keeps of a run.
+func (a *App) dropFiles(ctx context.Context, runID string) error {
+	q, err := a.openQueue(ctx, "a detached run")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return q.Drop(ctx, runID, "")
+}
+
+// ShowLog prints the log of a run, with follow until the run has ended, and returns the run as it is then.
+func (a *App) ShowLog(ctx context.Context, w io.Writer, r runstore.Run, follow bool) (runstore.Run, error) {
+	q, err := a.openQueue(ctx, "the log of a run")
+	if err != nil {
+		return r, err
+	}
+	defer q.Close()
+	if follow {
+		return q.FollowLog(ctx, r.ID, w)
+	}
+	text, _, _, err := q.ReadLog(ctx, r.ID, 0)
+	if err == nil {
+		_, err = io.WriteString(w, text)
+	}
+	return r, err
+}
+
+// cancelElsewhere lets a worker that reaches the engine of a run's sandboxes end the run, and waits for that. why is for the case
+// that there is none.
+func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID string, wait time.Duration, why error) error {
+	q, err := a.openQueue(ctx, "a detached run")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	if err := errors.Join(j.AskCancel(ctx, runID), q.Hurry(ctx, runID)); err != nil {
+		return err
+	}
+	late, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if !runstore.Await(late, j, runID, time.Second, func(r runstore.Run, got error) bool {
+		err = got
+		return err != nil || !r.Finished.IsZero()
+	}) {
+		return Fail(ExitFailed, fmt.Errorf("no worker ended run %s within %s: %w", runID, wait, why),
+			"start `workcell worker` on the host of that engine; it will end the run")
+	}
+	return err
+}
+
+// hostname returns what a log calls this machine.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "a worker"
+	}
+	return strings.TrimSpace(name)
+}

@@ -1,0 +1,45 @@
+//go:build no_postgres
+
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// ErrNoQueue is why no run can be detached. Such runs are in a database only, which cannot be opened.
+var ErrNoQueue = Fail(ExitUnavailable, errors.New("detached runs require PostgreSQL, which this build does not include (tag no_postgres)"),
+	"use a build with PostgreSQL")
+
+func (*App) Detach(context.Context, *workflow.Workflow, map[string]string, map[string]any) (workflow.Entry, error) {
+	return workflow.Entry{}, ErrNoQueue
+}
+
+func (*App) enqueue(context.Context, runstore.Run, RunNote) error { return ErrNoQueue }
+
+func (*App) loadRun(_ context.Context, _ runstore.Run, n *RunNote) (
+	*workflow.Workflow, map[string]string, func(context.Context, string) error, func(), error,
+) {
+	wf, agents, err := LoadWorkflow(n.Workflow, n.Agents)
+	return wf, agents, nil, func() {}, err
+}
+
+func (*App) openFetched(context.Context, string) (string, *runfiles.Archive, error) {
+	return "", nil, ErrNoQueue
+}
+
+func (*App) dropFiles(context.Context, string) error { return ErrNoQueue }
+
+func (*App) ShowLog(_ context.Context, _ io.Writer, r runstore.Run, _ bool) (runstore.Run, error) {
+	return r, ErrNoQueue
+}
+
+func (*App) cancelElsewhere(context.Context, runstore.Store, string, time.Duration, error) error {
+	return ErrNoQueue
+}

@@ -1,0 +1,267 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/outputs"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// RunFiles returns where what runs made is kept.
+func (a *App) RunFiles() (runfiles.Dir, error) {
+	dir, err := a.StateDir()
+	return runfiles.Dir(filepath.Join(string(dir), "runs")), err
+}
+
+// snapshots returns where an owner keeps what sandboxes began with that no later process resumes.
+func (a *App) snapshots(owner string) (runfiles.Dir, error) {
+	dir, err := a.StateDir()
+	return runfiles.Dir(filepath.Join(string(dir), "snapshots", owner)), err
+}
+
+// dropSnapshots deletes what dead owners kept there.
+func (a *App) dropSnapshots(ctx context.Context, j runstore.Store) error {
+	all, err := a.snapshots("")
+	if err != nil {
+		return err
+	}
+	owners, err := all.Runs()
+	errs := []error{err}
+	for _, owner := range owners {
+		lives, err := j.Lives(ctx, owner)
+		if errs = append(errs, err); err == nil && !lives {
+			errs = append(errs, all.Remove(owner))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropBegun deletes what processes left that were killed at the end of their run, or before somebody else ended it.
+func dropBegun(ctx context.Context, j runstore.Store, kept runfiles.Dir) error {
+	ids, err := kept.Begun()
+	errs := []error{err}
+	for _, id := range ids {
+		if r, err := j.Run(ctx, id); err == nil && !r.Finished.IsZero() {
+			errs = append(errs, kept.RemoveBegun(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pruneRuns forgets runs that finished long ago, with what they made, and what dead processes have no more use for.
+func (a *App) pruneRuns(ctx context.Context, j runstore.Store) {
+	conf, err := a.Config()
+	if err != nil {
+		a.Logger().Warn("cannot remove old runs", "error", err)
+		return
+	}
+	old := time.Now().Add(-conf.KeepRuns)
+	_, err = j.Prune(ctx, old)
+	kept, dirErr := a.RunFiles()
+	if err = errors.Join(err, dirErr); err == nil {
+		err = errors.Join(a.dropSnapshots(ctx, j), dropBegun(ctx, j, kept), kept.Prune(old, func(run string) bool {
+			_, err := j.Run(ctx, run)
+			return !errors.Is(err, backend.ErrNotFound)
+		}))
+	}
+	if err != nil {
+		a.Logger().Warn("cannot remove old runs", "error", err)
+	}
+}
+
+// ForgetOldRuns is pruneRuns for callers that have no journal open.
+func (a *App) ForgetOldRuns(ctx context.Context) error {
+	j, err := a.OpenJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // what was not deleted goes the next time
+	a.pruneRuns(ctx, j)
+	return nil
+}
+
+// checkHome refuses flags that ask for what a run cannot make. It returns the directory of the outputs without links, and what
+// there is.
+func (a *App) checkHome(want []string, workspace string) (dir string, before patch.Stamps, err error) {
+	switch {
+	case a.opts.Apply && workspace == "":
+		return "", nil, UsageError(errors.New("--apply requires a workspace that is copied from a directory"), "pass --workspace DIR")
+	case a.opts.Force && a.opts.Out == "":
+		return "", nil, UsageError(errors.New("--force requires --out DIR"), "")
+	case a.opts.Out == "":
+		return "", nil, nil
+	case len(want) == 0:
+		return "", nil, UsageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
+	}
+	if dir, err = WithoutLinks(a.opts.Out); err != nil { // a link that replaces the directory during the run is not followed
+		return "", nil, UsageError(fmt.Errorf("--out: %w", err), "")
+	}
+	return dir, patch.Stamp(dir, outputs.Globs(want).In(os.DirFS(dir))), nil
+}
+
+// WithoutLinks returns the path of a directory with its links resolved. The directory need not exist.
+func WithoutLinks(dir string) (string, error) {
+	exact, err := filepath.EvalSymlinks(dir)
+	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
+		exact, err = WithoutLinks(above)
+		exact = filepath.Join(exact, filepath.Base(dir))
+	}
+	return exact, err
+}
+
+// homecoming is what a run made, and where it may go.
+type homecoming struct {
+	transfer.Made
+	run       string
+	dir       string       // that the patch is for
+	before    patch.Stamps // files in --out when the run began
+	succeeded bool
+}
+
+// bringHome puts what a run made where the flags say, and says how to have the rest.
+func (h *Host) bringHome(home homecoming) error {
+	for _, name := range home.Missing {
+		h.p.Line("optional output %s not found", name)
+	}
+	if h.opts.Apply && !home.succeeded {
+		h.p.Line("--apply: changes not applied because the run did not succeed")
+	}
+	var err error
+	switch n := len(home.Outputs); {
+	case n == 0:
+	case h.opts.Out != "":
+		err = h.PutOutputs(home.Outputs, h.opts.Out, home.before, h.opts.Force)
+	default:
+		h.p.Line("%s collected; to list them, run: workcell runs files %s", counted(n, "output"), home.run)
+	}
+	switch {
+	case home.Patch == nil && h.opts.Apply && home.succeeded:
+		return errors.Join(err, Fail(ExitFailed, errors.New("--apply: the run has no patch"), "its steps used separate sandboxes; only a shared sandbox has a patch"))
+	case home.Patch == nil:
+		return err
+	case len(home.Patch.Changes)+len(home.Patch.Omitted) == 0:
+		if h.opts.Apply && home.succeeded {
+			h.p.Line("nothing to apply: the run changed no files in %s", home.dir)
+		}
+		return err
+	}
+	h.p.Line("%s", home.Patch.Stat())
+	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
+	if h.opts.Apply && home.succeeded {
+		return errors.Join(err, h.Apply(home.Patch, home.dir))
+	}
+	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
+	return err
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// PutOutputs writes outputs into a directory.
+func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force bool) error {
+	res, err := made.Write(dir, before, force)
+	if len(res.Applied) > 0 {
+		a.Notice("%s written to %s", counted(len(res.Applied), "file"), dir)
+	}
+	if err != nil {
+		return err
+	}
+	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
+}
+
+// Apply applies a patch to a directory.
+func (a *App) Apply(p *patch.Patch, dir string) error {
+	res, err := p.Apply(dir)
+	if n := len(res.Applied) + len(res.Merged); n > 0 {
+		a.Notice("%s changed in %s", counted(n, "file"), dir)
+	}
+	for _, name := range res.Merged {
+		a.Notice("merged with local changes: %s", name)
+	}
+	if err != nil {
+		return err
+	}
+	return a.conflicts(res, dir, "the files are unchanged; to see the run's changes, run `workcell runs diff RUN`")
+}
+
+// conflicts returns the error of files that were left alone, which it lists.
+func (a *App) conflicts(res patch.Result, dir, todo string) error {
+	if len(res.Conflicts) == 0 {
+		return nil
+	}
+	ListFew(res.Conflicts, a.Notice, "skipped: %s: %s")
+	return Fail(ExitConflict, fmt.Errorf("%s in %s skipped", counted(len(res.Conflicts), "file"), dir), todo)
+}
+
+// ListFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.
+func ListFew(list []patch.Conflict, line func(format string, args ...any), format string) {
+	const few = 50
+	for _, c := range list[:min(len(list), few)] {
+		line(format, c.Path, c.Reason)
+	}
+	if more := len(list) - few; more > 0 {
+		line("and %d more", more)
+	}
+}
+
+// OpenResults opens what a run made, by the run's id or the beginning of it.
+func (a *App) OpenResults(ctx context.Context, id string) (string, *runfiles.Archive, error) {
+	kept, err := a.RunFiles()
+	if err != nil {
+		return "", nil, err
+	}
+	j, err := a.OpenJournal(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	defer j.Close() // only read from
+	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return "", nil, err
+	}
+	made, err := kept.Open(r.ID)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return r.ID, made, err
+	}
+	switch state, err := RunState(ctx, j, r); {
+	case err != nil:
+		return "", nil, err
+	case state == RunRunning || state == RunInterrupted || state == RunQueued:
+		return "", nil, Fail(ExitConflict, fmt.Errorf("run %s is %s; results are collected when it ends", r.ID, state), "")
+	}
+	if n, err := ReadNote(r); err == nil && n.Detached {
+		return a.openFetched(ctx, r.ID)
+	}
+	return "", nil, Fail(ExitNotFound, fmt.Errorf("run %s has no results: no outputs, and no workspace copied from a directory", r.ID), "")
+}
+
+// Forget deletes a run that has finished.
+func (a *App) Forget(ctx context.Context, j runstore.Store, kept runfiles.Dir, id string) error {
+	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	if r.Finished.IsZero() {
+		return Fail(ExitConflict, fmt.Errorf("run %s has not finished", r.ID), "cancel it first: workcell runs cancel "+r.ID)
+	}
+	if n, err := ReadNote(r); err == nil && n.Detached {
+		if err := a.dropFiles(ctx, r.ID); err != nil {
+			return err
+		}
+	}
+	return errors.Join(kept.Remove(r.ID), j.Delete(ctx, r.ID))
+}

@@ -1,0 +1,226 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// runSpec is a run as execute drives it.
+type runSpec struct {
+	wf     *workflow.Workflow
+	note   string
+	before patch.Stamps                                  // files in --out when it began
+	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine
+	show   ShowResult
+	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // begins or resumes it
+}
+
+// ShowResult shows the result of a run: for a workflow of ForAgent, the agent's answer. err is the run's.
+type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
+
+// Run runs a workflow, and puts what it made where the flags say.
+func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any, show ShowResult) error {
+	workspace := a.place(wf)
+	if workspace.Dir != "" {
+		a.reportSkipped(ctx, workspace)
+	}
+	dir, before, err := a.checkHome(wf.Outputs(), workspace.Dir)
+	if err != nil {
+		return err
+	}
+	flags := a.opts.RunFlags
+	flags.Out = dir
+	a = a.withFlags(flags)
+	j, err := a.OpenJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // every entry was on the disk before the run went on
+	a.pruneRuns(ctx, j)
+	return a.WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
+		note, err := h.note(wf.Path)
+		if err != nil {
+			return err
+		}
+		return h.execute(ctx, j, runSpec{
+			wf: wf, note: note, before: before, show: show,
+			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) { return e.Run(ctx, wf, input) },
+		})
+	})
+}
+
+// execute drives a run until it ends or somebody asks for its end.
+func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) error {
+	h.onTool = h.p.Tool
+	answered := h.alone(spec.wf)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go state.AwaitLost(ctx, h.m.Records, h.m.Owner(), func(why error) { cancel(fmt.Errorf("%w: %w", workflow.ErrInterrupted, why)) }) // ends with ctx
+	kept, err := h.RunFiles()
+	if err != nil {
+		return err
+	}
+	place, err := h.State()
+	if err != nil {
+		return err
+	}
+	var began sync.Once // the first event is of the run, later ones may be of workflows that it runs inside
+	res, err := spec.do(ctx, workflow.NewEngine(h.m.Manager, h, &workflow.Options{
+		Workspace: h.opts.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j.For(h.m.Owner(), spec.note),
+		Results: string(kept), OnKept: spec.onKept,
+		OnEvent: func(ev workflow.Event) {
+			h.p.Event(ev)
+			began.Do(func() {
+				if ev.Kind != workflow.EventRunStarted || place.URL == "" {
+					return
+				}
+				if err := kept.KeepNote(ev.RunID, spec.note); err != nil {
+					h.p.Line("run %s cannot be resumed: %v", ev.RunID, err)
+				}
+			})
+			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
+				h.keepTrace(ev.RunID)
+				go runstore.AwaitCancel(ctx, j, ev.RunID, func() { // ends with ctx
+					cancel(errors.New("cancelled by `workcell runs cancel`"))
+				})
+			}
+		},
+	}))
+	if res == nil {
+		return runError(err)
+	}
+	h.showKept(ctx, res.RunID)
+	got := answered()
+	if got.err != nil {
+		err = got.err // which does not name the step
+	}
+	if werr := spec.show(spec.wf, res, got, err); werr != nil {
+		return errors.Join(err, werr)
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, workflow.ErrInterrupted) {
+		err = cause
+	}
+	if res.Unfinished != nil {
+		return errors.Join(runError(err), h.leave(ctx, res.RunID))
+	}
+	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
+	home := h.bringHome(homecoming{
+		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
+		run:  res.RunID, dir: res.Workspace, before: spec.before, succeeded: err == nil,
+	})
+	return errors.Join(runError(err), res.Cleanup, home)
+}
+
+// place returns the directory that is copied into a workflow's sandboxes. Only the flag accepts a directory of any place.
+func (a *App) place(wf *workflow.Workflow) transfer.Place {
+	if a.opts.Workspace != "" {
+		return transfer.Place{Dir: a.opts.Workspace}
+	}
+	return wf.Workspace()
+}
+
+// retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
+func (h *Host) retention() time.Duration {
+	if h.opts.Keep {
+		if conf, err := h.Config(); err == nil { // else there was no manager
+			return conf.KeepSandboxes
+		}
+	}
+	return 0
+}
+
+// runError sets exit codes for the failures that are not the run's own fault.
+func runError(err error) error {
+	var we *workflow.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, workflow.ErrInvalidInput):
+		return Fail(ExitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
+	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
+		return Fail(ExitInvalid, err, "pass the directory to copy with --workspace DIR")
+	case errors.Is(err, backend.ErrUnavailable), hint.Of(err) != nil:
+		return err
+	default:
+		_, hint := classOf(err)
+		if errors.Is(err, backend.ErrNotFound) {
+			hint = "" // whatever a run did not find was not a sandbox that somebody named
+		}
+		return Fail(ExitFailed, err, hint)
+	}
+}
+
+// showKept names the sandboxes of a run that were left.
+func (h *Host) showKept(ctx context.Context, run string) {
+	if !h.opts.Keep {
+		return
+	}
+	list, err := h.m.List(context.WithoutCancel(ctx))
+	if err != nil {
+		h.p.Line("cannot list the kept sandboxes: %v", err)
+		return
+	}
+	for _, s := range list {
+		if s.Run == run {
+			h.p.Line("kept sandbox %s (%s)", s.ID, s.Key)
+		}
+	}
+	h.p.Line("to remove them, run: workcell sessions rm %s", run)
+}
+
+// Answer is the answer of an agent, or its failure.
+type Answer struct {
+	tools.AgentResult
+	err error
+}
+
+// alone makes the host keep the answer if wf runs a single agent. The function returns the answer, which is empty if no
+// agent has run in this process.
+func (h *Host) alone(wf *workflow.Workflow) func() Answer {
+	var kept atomic.Pointer[Answer]
+	if wf.Agent() != nil {
+		if h.p != nil {
+			h.p.Kind("agent")
+		}
+		h.onReply = func(res tools.AgentResult, err error) { kept.Store(&Answer{res, err}) }
+	}
+	return func() Answer {
+		if got := kept.Load(); got != nil {
+			return *got
+		}
+		return Answer{}
+	}
+}
+
+// leave keeps the sandboxes of a run whose results are not collected, and prints how to collect them.
+func (h *Host) leave(ctx context.Context, runID string) error {
+	if h.opts.Apply {
+		h.p.Line("--apply: changes not applied because the results were not collected")
+	}
+	ctx = context.WithoutCancel(ctx)
+	list, err := h.m.List(ctx)
+	if err != nil {
+		h.p.Line("the results of run %s are still in its sandbox, which cannot be listed: %v", runID, err)
+	}
+	for _, s := range list {
+		if s.Run == runID {
+			h.p.Line("sandbox %s still has the results of run %s; to copy them, run: workcell sessions cp %[1]s:. DIR",
+				s.ID, runID)
+		}
+	}
+	h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
+	return h.m.Detach(ctx)
+}

@@ -1,0 +1,407 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// RunNote is what the journal keeps of a run for the command that resumes it. Paths are absolute.
+type RunNote struct {
+	RunFlags
+	Workflow string `json:"workflow"`
+	Engine   string `json:"engine"`
+	Detached bool   `json:"detached,omitempty"` // it came from the queue, where its files are
+}
+
+// note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
+func (h *Host) note(path string) (string, error) {
+	set, err := h.loaded()
+	if err != nil {
+		return "", err
+	}
+	n := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}
+	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), set.conf.TraceContent, &set.defaults
+	script, isScript := scriptOf(n.Model)
+	err = absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
+	if err != nil {
+		return "", err
+	}
+	if isScript {
+		n.Model = scripted.Provider + "/" + script
+	}
+	raw, err := json.Marshal(n)
+	return string(raw), err
+}
+
+// absolute makes paths absolute that are not empty.
+func absolute(paths ...*string) error {
+	var errs []error
+	for _, path := range paths {
+		if *path != "" {
+			abs, err := filepath.Abs(*path)
+			*path, errs = abs, append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// States of runs, besides the outcomes of finished ones.
+const (
+	RunRunning     = "running"
+	RunInterrupted = "interrupted"
+	RunQueued      = "queued"  // nobody has had it yet
+	RunUnknown     = "unknown" // the file of its process cannot be looked at
+)
+
+// RunState returns where a run is.
+func RunState(ctx context.Context, j runstore.Store, r runstore.Run) (string, error) {
+	if !r.Finished.IsZero() {
+		return string(r.Outcome), nil
+	}
+	if r.Owner == "" {
+		return RunQueued, nil
+	}
+	lives, err := j.Lives(ctx, r.Owner)
+	if lives {
+		return RunRunning, err
+	}
+	return RunInterrupted, err
+}
+
+// FindRun returns a run by its id, or by the beginning of it when only one has that.
+func FindRun(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
+	r, err := j.Run(ctx, id)
+	if !errors.Is(err, backend.ErrNotFound) {
+		return r, err
+	}
+	runs, err := j.Runs(ctx, MaxRuns)
+	if err != nil {
+		return r, err
+	}
+	var found []runstore.Run
+	for _, r := range runs {
+		if abbreviates(id, r.ID) {
+			found = append(found, r)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return r, Fail(ExitNotFound, fmt.Errorf("run not found: %q", id), "run `workcell runs ls` to list runs")
+	case 1:
+		return found[0], nil
+	}
+	return r, UsageError(fmt.Errorf("%q matches %d runs", id, len(found)), "use more characters of the run ID")
+}
+
+// ReadNote returns how a run was started.
+func ReadNote(r runstore.Run) (n RunNote, err error) {
+	if err := json.Unmarshal([]byte(r.Note), &n); err != nil || n.Workflow == "" {
+		return n, Fail(ExitFailed, fmt.Errorf("run %s was not started by `workcell run`", r.ID), "")
+	}
+	return n, nil
+}
+
+// checkNote refuses a run whose note names files and programs of this machine, unless this machine wrote the note: the
+// database gets no say in those, nor in whether a run of this machine was detached.
+func (a *App) checkNote(r runstore.Run, n RunNote) error {
+	place, err := a.State()
+	if err != nil || place.URL == "" {
+		return err
+	}
+	kept, err := a.RunFiles()
+	if err != nil {
+		return err
+	}
+	again := "or run `workcell runs cancel " + r.ID + "` and start a new run with the same flags"
+	own, err := kept.Note(r.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		if n.Detached { // only what came with it counts
+			return nil
+		}
+		return Fail(ExitFailed, fmt.Errorf("run %s was not started with this state directory", r.ID),
+			"resume it on the host and with the --state-dir where it started, because the database must not choose local files, "+again)
+	}
+	if err != nil || own == r.Note {
+		return err
+	}
+	var here, there map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(own), &here), json.Unmarshal([]byte(r.Note), &there)); err != nil {
+		return err
+	}
+	keys := slices.Sorted(maps.Keys(here))
+	for key := range there {
+		if _, ok := here[key]; !ok {
+			keys = append(keys, key)
+		}
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
+	err = fmt.Errorf("the flags of run %s have changed in the database: %s", r.ID, strings.Join(keys, ", "))
+	return Fail(ExitFailed, err, "restore the run's note in the database, "+again)
+}
+
+// interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
+func interrupted(ctx context.Context, j runstore.Store, r runstore.Run) (RunNote, error) {
+	switch state, err := RunState(ctx, j, r); {
+	case err != nil:
+		return RunNote{}, err
+	case state == RunRunning:
+		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s is running in another process", r.ID), "to stop it, run `workcell runs cancel "+r.ID+"`")
+	case state != RunInterrupted && state != RunQueued:
+		return RunNote{}, Fail(ExitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
+	}
+	return ReadNote(r)
+}
+
+// take makes a run that was interrupted this process's own.
+func take(ctx context.Context, j runstore.Store, m *Manager, r runstore.Run) error {
+	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
+	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+		return Fail(ExitConflict, fmt.Errorf("another process took the run: %w", err), "to see its state, run `workcell runs show "+r.ID+"`")
+	}
+	return err
+}
+
+// checkEngine makes sure that a run's sandboxes are where its next process looks for them.
+func (n RunNote) checkEngine(ctx context.Context, m *Manager, run string) error {
+	if n.Detached {
+		if has := m.Backend().Name(); n.Backend != "" && n.Backend != engines.Auto && n.Backend != has {
+			err := fmt.Errorf("the run requires backend %s, but this host uses %s", n.Backend, has)
+			return Fail(ExitInvalid, err, "set WORKCELL_BACKEND="+n.Backend)
+		}
+		return m.checkRecords(ctx, run)
+	}
+	if m.Engine == n.Engine {
+		return nil
+	}
+	return Fail(ExitFailed, fmt.Errorf("the run's sandboxes are on another %s engine", n.Backend),
+		"set DOCKER_HOST, CONTAINERD_ADDRESS, and similar variables to their values at the start of the run")
+}
+
+func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fresh bool, show ShowResult) error {
+	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	n, err := interrupted(ctx, j, r)
+	if err != nil {
+		return err
+	}
+	if err := a.checkNote(r, n); err != nil {
+		return err
+	}
+	wf, agents, onKept, done, err := a.loadRun(ctx, r, &n)
+	if err != nil {
+		return Fail(ExitInvalid, err, "restore the original file, or cancel the run: workcell runs cancel "+r.ID)
+	}
+	defer done()
+	if wf.Hash != r.Hash {
+		return Fail(ExitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
+			"restore the original file, or cancel the run: workcell runs cancel "+r.ID)
+	}
+	flags := n.RunFlags
+	if n.Detached {
+		flags.Backend = "" // this machine chooses
+	}
+	return a.withFlags(flags).WithHost(ctx, Use{}, agents, true, func(ctx context.Context, h *Host) error {
+		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
+			return err
+		}
+		entries, err := j.Entries(ctx, r.ID)
+		if err != nil {
+			return err
+		}
+		if err := checkSandboxes(ctx, h.m, r.ID); err != nil && !fresh {
+			// They are gone too when another process resumed the run meanwhile, and ended it.
+			if now, late := j.Run(ctx, r.ID); late == nil {
+				if _, taken := interrupted(ctx, j, now); taken != nil {
+					return taken
+				}
+			}
+			return err
+		}
+		kept := workflow.History(entries)
+		if from != "" {
+			if kept, _, err = workflow.Before(entries, from); err != nil {
+				return Fail(ExitFailed, err, "to list the steps, run `workcell runs show "+r.ID+"`; --from requires checkpoints: true in the workflow")
+			}
+		}
+		if err := take(ctx, j, h.m, r); err != nil {
+			return err
+		}
+		h.resume(kept)
+		return h.execute(ctx, j, runSpec{
+			wf: wf, note: r.Note, onKept: onKept, show: show,
+			do: func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+				if from != "" {
+					return e.ResumeFrom(ctx, wf, entries, from)
+				}
+				return e.Resume(ctx, wf, entries)
+			},
+		})
+	})
+}
+
+// HandOver puts a run that was interrupted into the queue.
+func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
+	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return r, err
+	}
+	n, err := interrupted(ctx, j, r)
+	if err == nil {
+		err = a.checkNote(r, n)
+	}
+	if err == nil {
+		err = a.enqueue(ctx, r, n)
+	}
+	return r, err
+}
+
+// errFilesGone is in the error of checkSandboxes when nobody can resume the run as it was.
+var errFilesGone = errors.New("are gone")
+
+// checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
+// are closed with their steps.
+func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
+	gone, err := m.Gone(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID})
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, key := range gone {
+		if !isolated.Is(key.Name) {
+			names = append(names, key.Name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return Fail(ExitNotFound, fmt.Errorf("the files of run %s %w: sandbox %s was removed", runID, errFilesGone, strings.Join(names, ", ")),
+		"pass --fresh-sandbox to continue with an empty sandbox, or cancel the run: workcell runs cancel "+runID)
+}
+
+// Cancel ends a run and removes its sandboxes.
+func (a *App) Cancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) (runstore.Run, error) {
+	r, err := FindRun(ctx, j, id)
+	if err != nil {
+		return r, err
+	}
+	switch state, err := RunState(ctx, j, r); {
+	case err != nil:
+		return r, err
+	case state == RunRunning:
+		return r, askCancel(ctx, j, r.ID, wait)
+	case state == RunQueued:
+		return r, a.cancelQueued(ctx, j, r, wait)
+	default: // also one that has finished, which is an error with its outcome
+		err := a.cancelDead(ctx, j, r)
+		if errors.Is(err, errElsewhere) {
+			err = a.cancelElsewhere(ctx, j, r.ID, wait, err)
+		}
+		return r, err
+	}
+}
+
+// askCancel asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
+// interrupted.
+func askCancel(ctx context.Context, j runstore.Store, id string, wait time.Duration) error {
+	err := j.AskCancel(ctx, id)
+	if err != nil {
+		return err
+	}
+	late, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var state string
+	if !runstore.Await(late, j, id, time.Second/4, func(r runstore.Run, got error) bool {
+		if err = got; err == nil {
+			state, err = RunState(ctx, j, r)
+		}
+		return err != nil || state != RunRunning
+	}) {
+		return Fail(ExitFailed, fmt.Errorf("run %s has not stopped yet: %w", id, late.Err()),
+			"if its process is suspended, resume or kill it, then run `workcell runs cancel "+id+"` again")
+	}
+	if err == nil && state == RunInterrupted {
+		return Fail(ExitFailed, fmt.Errorf("the process of run %s exited before the run ended", id), "try again: workcell runs cancel "+id)
+	}
+	return err
+}
+
+// cancelDead ends a run that was interrupted.
+func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) error {
+	n, err := interrupted(ctx, j, r)
+	if err != nil {
+		return err
+	}
+	return a.withFlags(RunFlags{Backend: n.Backend}).WithManager(ctx, Use{}, func(ctx context.Context, m *Manager) error {
+		if err := n.checkEngine(ctx, m, r.ID); err != nil {
+			return err
+		}
+		if err := take(ctx, j, m, r); err != nil {
+			return err
+		}
+		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
+		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
+			return err
+		}
+		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}
+		if err := j.Finish(ctx, r.ID, workflow.Cancelled, why); err != nil {
+			return err
+		}
+		if kept, err := a.RunFiles(); err != nil || kept.RemoveBegun(r.ID) != nil {
+			a.Notice("cannot remove the original workspace of run %s from the state directory", r.ID)
+		}
+		return nil
+	})
+}
+
+// MaxRuns bounds what `runs ls` reads.
+const MaxRuns = 10_000
+
+// errElsewhere is in the error of checkRecords.
+var errElsewhere = errors.New("on another engine")
+
+// checkRecords makes sure that no sandbox of a run is on another engine than this process has.
+func (m *Manager) checkRecords(ctx context.Context, runID string) error {
+	recs, err := m.Records.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if rec.Key.Run() == runID && rec.Engine != m.Engine && rec.State.Live() {
+			return Fail(ExitFailed, fmt.Errorf("sandbox %s of the run is %w (%s), and this host uses %s", rec.ID, errElsewhere, rec.Engine, m.Engine),
+				"a worker on the host of that engine can continue the run; to cancel it, run `workcell runs cancel "+runID+"`")
+		}
+	}
+	return nil
+}
+
+// cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
+func (a *App) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
+	err := j.Take(ctx, r.ID, "", "cancel-"+session.NewID()) // of nobody alive: should this process die now, a worker takes it
+	if errors.Is(err, backend.ErrExists) {
+		return askCancel(ctx, j, r.ID, wait)
+	}
+	if err != nil {
+		return err
+	}
+	why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled before it started"}
+	return j.Finish(ctx, r.ID, workflow.Cancelled, why)
+}

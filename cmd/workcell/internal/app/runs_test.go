@@ -1,0 +1,47 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// TestCheckNote: a run of this machine is resumed only as it was started here, even if the database says that it was
+// detached, so that its files come from the database.
+func TestCheckNote(t *testing.T) {
+	t.Parallel()
+	a := New(Options{StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"}) // which is not asked
+	kept, err := a.RunFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const here, detached = `{"workflow":"/f","audit":"/a"}`, `{"workflow":"/f","detached":true}`
+	for _, c := range []struct{ own, note, want string }{
+		{here, here, ""},
+		{here, `{"workflow":"/f"}`, "have changed in the database: audit"},
+		{here, detached, "have changed in the database: audit, detached"},
+		{detached, detached, ""},
+		{detached, here, "have changed in the database"},
+		{"", here, "was not started with this state directory"},
+		{"", detached, ""},
+	} {
+		r := runstore.Run{ID: "run_1", Note: c.note}
+		if err := kept.Remove(r.ID); err != nil {
+			t.Fatal(err)
+		}
+		if c.own != "" {
+			if err := kept.KeepNote(r.ID, c.own); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, err := ReadNote(r)
+		if err == nil {
+			err = a.checkNote(r, n)
+		}
+		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
+			t.Errorf("of %q, the database has %q: %v, want %q", c.own, c.note, err, c.want)
+		}
+	}
+}

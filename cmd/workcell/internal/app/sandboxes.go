@@ -1,0 +1,162 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Recorded returns the sandboxes that the records of all backends say are there, as far as people can name them. Backend
+// and EngineID are those of the record.
+func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
+	recs, err := store.List(ctx, session.RecordCreating, session.RecordReady, session.RecordRemoving)
+	list := make([]session.Info, len(recs))
+	for i, rec := range recs {
+		driver, _, _ := strings.Cut(rec.Engine, "-")
+		list[i] = session.Info{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Backend: driver, EngineID: rec.Engine}
+	}
+	return list, err
+}
+
+// backendOf returns the backend that has the first of sandboxes that is recorded, and fallback when none is, or when
+// --backend chose it. A name that sandboxes of several backends have means fallback's, if it has one.
+func (a *App) backendOf(ctx context.Context, store state.Records, fallback string, sandboxes []string) (string, error) {
+	if store == nil || a.opts.Backend != "" || len(sandboxes) == 0 {
+		return fallback, nil
+	}
+	list, err := Recorded(ctx, store)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range sandboxes {
+		var on []string
+		for _, s := range NamedSandboxes(list, name) {
+			if !slices.Contains(on, s.Backend) {
+				on = append(on, s.Backend)
+			}
+		}
+		switch {
+		case len(on) == 1:
+			return on[0], nil
+		case slices.Contains(on, fallback):
+			return fallback, nil
+		case len(on) > 1:
+			return "", UsageError(fmt.Errorf("%q matches sandboxes on %s", name, strings.Join(on, " and ")),
+				"choose one: --backend "+strings.Join(on, " or --backend "))
+		}
+	}
+	return fallback, nil
+}
+
+// ByBackend groups sandboxes by the backend that backendOf returns for each, so that one command can be about all of them.
+func (a *App) ByBackend(ctx context.Context, use StateUse, sandboxes []string) (groups [][]string, err error) {
+	if a.opts.Backend != "" || len(sandboxes) < 2 {
+		return [][]string{sandboxes}, nil
+	}
+	place, err := a.State()
+	if err != nil {
+		return nil, err
+	}
+	store, err := a.openStore(ctx, place, use)
+	if err != nil || store == nil {
+		return [][]string{sandboxes}, err
+	}
+	defer store.Close() // it was only read
+	conf, err := a.Config()
+	if err != nil {
+		return nil, err
+	}
+	var backends []string
+	for _, name := range sandboxes {
+		on, err := a.backendOf(ctx, store, conf.Backend, []string{name})
+		if err != nil {
+			return nil, err
+		}
+		at := slices.Index(backends, on)
+		if at < 0 {
+			at, backends, groups = len(backends), append(backends, on), append(groups, nil)
+		}
+		groups[at] = append(groups[at], name)
+	}
+	return groups, nil
+}
+
+// whereElse adds the recorded engine of a sandbox to the error that this engine does not have it.
+func (m *Manager) whereElse(ctx context.Context, err error) error {
+	var unknown *UnknownSandbox
+	if !errors.As(err, &unknown) || m.Records == nil {
+		return err
+	}
+	list, _ := Recorded(ctx, m.Records) // the error is true without them
+	list = slices.DeleteFunc(list, func(s session.Info) bool { return s.EngineID == m.Engine })
+	for _, name := range unknown.Names {
+		if found := NamedSandboxes(list, name); len(found) > 0 {
+			return Fail(ExitNotFound, err,
+				"the sandbox is on another engine: connect to that engine, or use --backend "+found[0].Backend)
+		}
+	}
+	return err
+}
+
+// UnknownSandbox reports that the engine has no sandbox that is called so.
+type UnknownSandbox struct {
+	Text  string
+	Names []string // that were looked for
+}
+
+func (e *UnknownSandbox) Error() string { return e.Text + ": " + backend.ErrNotFound.Error() }
+
+func (e *UnknownSandbox) Unwrap() error { return backend.ErrNotFound }
+
+// FindSandbox returns the one sandbox that a person calls name.
+func FindSandbox(list []session.Info, name string) (session.Info, error) {
+	found := NamedSandboxes(list, name)
+	switch len(found) {
+	case 0:
+		return session.Info{}, &UnknownSandbox{fmt.Sprintf("sandbox %q", name), []string{name}}
+	case 1:
+		return found[0], nil
+	}
+	keys := make([]string, len(found))
+	for i, s := range found {
+		keys[i] = s.Key.String()
+	}
+	return session.Info{}, UsageError(fmt.Errorf("%q matches %d sandboxes", name, len(found)), "use one of: "+strings.Join(keys, ", "))
+}
+
+// NamedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key, else
+// those with that name or run, else those whose id or run begins so.
+func NamedSandboxes(list []session.Info, name string) []session.Info {
+	for _, means := range []func(session.Info) bool{
+		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },
+		func(s session.Info) bool {
+			return s.Run != "" && s.Run == name || IsNamed(s.Key) && s.Key.ID == name
+		},
+		func(s session.Info) bool { return abbreviates(name, s.ID) || abbreviates(name, s.Run) },
+	} {
+		var found []session.Info
+		for _, s := range list {
+			if means(s) {
+				found = append(found, s)
+			}
+		}
+		if found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// abbreviates reports whether short is the beginning of an id, and long enough to stand for it.
+func abbreviates(short, id string) bool {
+	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
+}
+
+// IsNamed reports whether a key is that of a sandbox which a person gave a name.
+func IsNamed(key session.Key) bool { return key.Namespace == session.NamespaceUser && key.User() == "" }

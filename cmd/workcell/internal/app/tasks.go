@@ -1,0 +1,384 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// Kinds of tasks.
+const (
+	taskAgent    = "agent"
+	taskWorkflow = "workflow"
+)
+
+// taskRunner runs agents and workflows for MCP clients as `workcell run` does.
+type taskRunner struct {
+	*App
+	manager *Manager
+	tools   *hosttools.Registry
+	tasks   map[string]mcpTask
+	prompts string // directory of the coding agents' files; empty without any
+
+	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
+	hosts map[string]*Host
+
+	began struct {
+		sync.Mutex
+		with map[session.Run][]*transfer.Snapshot // what the sandboxes of sessions began with
+	}
+}
+
+// mcpTask is a task with what it takes to run it.
+type mcpTask struct {
+	mcpserver.Task
+	path   string
+	agents map[string]string // files of the agents it needs, by name
+	wf     *workflow.Workflow
+}
+
+// TaskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
+// Models are not looked for yet: running a task whose key is missing returns that error.
+func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
+	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
+	var errs []error
+	var err error
+	if r.prompts, err = coding.write(a.opts.Model); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{r.prompts, agents} {
+		if dir != "" {
+			errs = append(errs, r.addAgents(dir))
+		}
+	}
+	if workflows != "" {
+		errs = append(errs, r.addWorkflows(workflows, agents))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, Fail(ExitInvalid, err, "task names (file names of agents, ids of workflows) must be unique; to see other problems, run `workcell validate`")
+	}
+	return r, nil
+}
+
+// leaveOut warns of what is wrong with a file, which does not become a task.
+func (r *taskRunner) leaveOut(path string, err error) {
+	for _, p := range ProblemsOf(path, err) {
+		r.Notice("warning: skipped: %v", p)
+	}
+}
+
+func (r *taskRunner) addAgents(dir string) error {
+	if _, err := os.ReadDir(dir); err != nil {
+		return err
+	}
+	files := AgentFiles{Dirs: []string{dir}}
+	for _, name := range files.List() {
+		path := filepath.Join(dir, name+AgentExt)
+		doc, err := CheckAgent(path)
+		if err != nil {
+			r.leaveOut(path, err)
+			continue
+		}
+		if first, taken := r.tasks[name]; taken {
+			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
+		}
+		r.tasks[name] = mcpTask{
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
+			path: path, agents: map[string]string{name: path}, wf: workflow.ForAgent(doc),
+		}
+	}
+	return nil
+}
+
+func (r *taskRunner) addWorkflows(dir, agents string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if e.IsDir() || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if isNoWorkflow(path) {
+			continue
+		}
+		wf, files, err := LoadWorkflow(path, agents)
+		if err != nil {
+			r.leaveOut(path, err)
+			continue
+		}
+		if first, taken := r.tasks[wf.ID]; taken {
+			errs = append(errs, fmt.Errorf("%s: task name %s is already used in %s", path, wf.ID, first.path))
+			continue
+		}
+		r.tasks[wf.ID] = mcpTask{
+			Task: mcpserver.Task{
+				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(InputFields(wf.InputSchema()))),
+				Outputs: wf.Outputs() != nil,
+			},
+			path: path, agents: files, wf: wf,
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// List returns the tasks by name.
+func (r *taskRunner) List() []mcpserver.Task {
+	list := make([]mcpserver.Task, 0, len(r.tasks))
+	for _, name := range slices.Sorted(maps.Keys(r.tasks)) {
+		list = append(list, r.tasks[name].Task)
+	}
+	return list
+}
+
+// Run runs a task in the run of ctx.
+func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	res, err := r.run(ctx, req)
+	if err != nil {
+		r.Logger().WarnContext(ctx, "task failed", "task", req.Name, "error", err)
+		err = taskError(err)
+	}
+	return res, err
+}
+
+func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	t, ok := r.tasks[req.Name]
+	if !ok {
+		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "task not found", "")
+	}
+	input, err := t.input(req)
+	if err != nil {
+		return mcpserver.TaskResult{}, inputError(err)
+	}
+	shared, err := r.host(ctx, t)
+	if err != nil {
+		return mcpserver.TaskResult{}, err
+	}
+	own := *shared // each call reports its own tool calls
+	var calls atomic.Int64
+	own.onTool = func(agent string, e tools.ToolEvent) {
+		if !e.Done {
+			calls.Add(1)
+			req.Report(agent + ": " + e.Tool)
+		} else if e.Duration >= time.Second {
+			req.Report(fmt.Sprintf("%s: %s (%d s)", agent, e.Tool, int64(e.Duration.Seconds())))
+		}
+	}
+	answered := own.alone(t.wf)
+	run, _ := session.RunFromContext(ctx)
+	kept, err := r.snapshots(own.m.Owner())
+	if err != nil {
+		return mcpserver.TaskResult{}, err
+	}
+	engine := workflow.NewEngine(own.m.Manager, &own, &workflow.Options{
+		Within: &run, Results: string(kept), OnSnapshot: func(s *transfer.Snapshot) { r.keepSnapshot(run, s) },
+		Logger: r.Logger(), OnEvent: func(ev workflow.Event) {
+			if ev.Kind == workflow.EventStepStarted && t.Kind == taskWorkflow {
+				req.Report("step " + ev.Path)
+			}
+		},
+	})
+	res, err := engine.Run(ctx, t.wf, input)
+	if res == nil {
+		return mcpserver.TaskResult{}, err
+	}
+	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
+	if text, ok := res.Output.(string); ok {
+		out.Text, out.OutputJSON = text, ""
+	}
+	if t.Kind == taskAgent {
+		got := answered()
+		out.Steps, out.Text, out.OutputJSON, out.Model = 0, got.Text, jsonText(got.Output), got.Model
+		out.ToolCalls, out.CostUSD = cmp.Or(got.ToolCalls, int(calls.Load())), got.Executor.Cost()
+		if got.err != nil {
+			err = got.err
+		}
+	}
+	if box := transfer.Shared(r.manager.Manager, run); box != nil {
+		out.Outputs = taskOutputs(box, res.Outputs)
+	}
+	return out, err
+}
+
+// input returns the input of a run of the task.
+func (t mcpTask) input(req mcpserver.TaskRequest) (map[string]any, error) {
+	schema, err := SchemaOf(t.wf)
+	if err != nil {
+		return nil, err
+	}
+	input, err := ParseInput(t.wf, InputFields(schema), req.Fields, req.Text)
+	if doc := t.wf.Agent(); doc != nil && err == nil {
+		err = errors.Unwrap(tools.CheckInput(doc, input)) // without the path of the agent's file
+	}
+	return input, err
+}
+
+// taskOutputs describes outputs that stay in a sandbox.
+func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
+	var list []mcpserver.TaskOutput
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		list = append(list, mcpserver.TaskOutput{Sandbox: box.ID(), Path: name, Size: int64(len(made[name].Content))})
+	}
+	return list
+}
+
+// keepSnapshot keeps what the sandboxes of a session began with until the session is closed.
+func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
+	r.began.Lock()
+	defer r.began.Unlock()
+	if r.began.with == nil {
+		r.began.with = map[session.Run][]*transfer.Snapshot{}
+	}
+	r.began.with[run] = append(r.began.with[run], s)
+	if len(r.manager.InScope(run.Scope())) == 0 { // the session was closed meanwhile
+		r.forget(run)
+	}
+}
+
+// ForgetRun removes what the sandboxes of a session began with.
+func (r *taskRunner) ForgetRun(run session.Run) {
+	r.began.Lock()
+	defer r.began.Unlock()
+	r.forget(run)
+}
+
+// forget is forgetRun for who holds the lock.
+func (r *taskRunner) forget(run session.Run) {
+	for _, s := range r.began.with[run] {
+		if err := s.Remove(); err != nil {
+			r.Logger().Warn("cannot remove the copy of a workspace", "error", err)
+		}
+	}
+	delete(r.began.with, run)
+}
+
+// Close removes the snapshots that are left.
+func (r *taskRunner) Close() {
+	own, err := r.snapshots(r.manager.Owner())
+	if err == nil {
+		err = own.Clear()
+	}
+	if r.prompts != "" {
+		err = errors.Join(err, os.RemoveAll(r.prompts))
+	}
+	if err != nil {
+		r.Logger().Warn("cannot remove copies of workspaces", "error", err)
+	}
+}
+
+// Diff returns what changed in a sandbox of a session since it began with a workflow's workspace; nil for other sandboxes.
+func (r *taskRunner) Diff(ctx context.Context, box *session.Session) (*patch.Patch, error) {
+	r.began.Lock()
+	var list []*transfer.Snapshot
+	for run, kept := range r.began.with {
+		if run.Scope() == box.Key().Scope() {
+			list = kept
+		}
+	}
+	r.began.Unlock()
+	for _, s := range list {
+		if p, err := s.Diff(ctx, box); p != nil || err != nil {
+			return p, err
+		}
+	}
+	return nil, nil
+}
+
+// host returns the Genkit instance for a task, made when the task is run for the first time.
+func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h := r.hosts[t.Name]; h != nil {
+		return h, nil
+	}
+	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, r.tools, t.agents) // it outlives this call
+	if err != nil {
+		if code, _ := Classify(err); code == ExitModel {
+			message, todo := "no model is available for the task", "pass --model provider/name"
+			// The text names the model and variables. Paths of files and unknown text stay on the host.
+			if h := hint.Of(err); h.Hint != "" && !errors.Is(err, errNoModel) {
+				message, todo = message+": "+h.Error(), h.Hint
+			}
+			e := toolspec.NewError(toolspec.CodeUnavailable, message,
+				"Tell the user how to fix this where the server is started: "+todo)
+			e.Retryable = false
+			return nil, e
+		}
+		return nil, err
+	}
+	r.hosts[t.Name] = h
+	return h, nil
+}
+
+func inputError(err error) error {
+	todo := ""
+	if h := hint.Of(err); h != nil {
+		todo = h.Hint
+	}
+	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), todo)
+}
+
+// taskError returns the class of a failure for the client. The text, which may contain host paths, is in the log.
+func taskError(err error) error {
+	var told *toolspec.Error
+	if errors.As(err, &told) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if errors.Is(err, workflow.ErrInvalidInput) {
+		return inputError(err)
+	}
+	told = toolspec.ErrorOf(err)
+	if errors.As(err, new(*session.ConflictError)) {
+		return told.WithRemediation("Another task in this session uses a different kind of sandbox: pass new as session_id.")
+	}
+	if errors.Is(err, executor.ErrBudget) {
+		return toolspec.NewError(toolspec.CodeQuota, "the task's budget is used up", "Report this to the user.")
+	}
+	message := "the task failed"
+	var failed *workflow.Error
+	switch {
+	case !errors.As(err, &failed):
+	case failed.Code == "failed": // the message of a fail step, which its author wrote for callers
+		message = sanitize.Cut(failed.Message, 2000)
+	case failed.Step != "":
+		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
+	}
+	return toolspec.NewError(told.Code, message,
+		"Correct the input, or report the failure to the user. The server's log contains the reason.")
+}
+
+// jsonText returns a value as JSON, empty for none.
+func jsonText(v any) string {
+	if v == nil {
+		return ""
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "" // plain data can be encoded; anything else has no JSON form
+	}
+	return string(raw)
+}

@@ -1,0 +1,182 @@
+//go:build !no_postgres
+
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+	"github.com/workcell-dev/workcell/workflow/worker"
+)
+
+// runWorker is a worker: what its runs share.
+type runWorker struct {
+	*App
+	q   *worker.Queue
+	tel *otelsetup.Tracing
+
+	mu     sync.Mutex // guards what follows
+	pruned time.Time
+	said   map[string]string // why runs could not be carried out, as their logs say it already
+}
+
+func (a *App) Work(ctx context.Context, o worker.Options) (err error) {
+	q, err := a.openQueue(ctx, "a worker")
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	catchBrokenPipes()
+	ctx, endAudit, err := a.StartAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.StartTracing(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer tel.Close(ctx)
+	w := &runWorker{App: a, q: q, tel: tel, said: map[string]string{}}
+	o.Logger, o.Resume = a.Logger(), w.resume
+	w.prune(ctx)
+	a.Notice("worker started, runs up to %d workflows at a time", o.MaxRuns)
+	return q.Work(ctx, o)
+}
+
+// pruneEvery is how often a worker forgets old runs.
+const pruneEvery = time.Hour
+
+// prune forgets what is old, once in a while: nobody else may run another command.
+func (w *runWorker) prune(ctx context.Context) {
+	w.mu.Lock()
+	due := time.Since(w.pruned) > pruneEvery
+	if due {
+		w.pruned = time.Now()
+	}
+	w.mu.Unlock()
+	if !due {
+		return
+	}
+	w.pruneRuns(ctx, w.q.Journal())
+	if err := w.q.Prune(ctx); err != nil {
+		w.Logger().Warn("cannot remove files of old runs from the database", "error", err)
+	}
+}
+
+// forRun returns the command as a run has it: with the flags that travel with the run, and those that are the worker's to say. What
+// it writes goes to the log.
+func (a *App) forRun(n RunNote, log io.Writer) *App {
+	o := a.opts
+	o.Stderr, o.NoReaper, o.MaxSandboxes = log, true, 0
+	o.Model, o.Prices, o.Keep, o.User, o.Defaults, o.Audit = n.Model, n.Prices, n.Keep, n.User, nil, ""
+	return New(o)
+}
+
+// resume carries out a run, and tells its log why when it cannot.
+func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
+	w.prune(ctx)
+	log := w.q.NewLog(ctx, r.ID)
+	defer log.Close()
+	w.Notice("run %s started: workflow %s", r.ID, r.Workflow)
+	err := w.carry(ctx, r, log)
+	if err != nil && ctx.Err() == nil && w.isNews(r.ID, err.Error()) {
+		_, todo := Classify(err)
+		fmt.Fprintf(log, "cannot run on %s, will retry: %v\n", hostname(), err)
+		if todo != "" {
+			fmt.Fprintf(log, "hint: %s\n", todo)
+		}
+	}
+	if now, err := w.q.Journal().Run(context.WithoutCancel(ctx), r.ID); err == nil && !now.Finished.IsZero() {
+		w.Notice("run %s %s", r.ID, now.Outcome)
+		w.mu.Lock()
+		delete(w.said, r.ID)
+		w.mu.Unlock()
+	}
+	return err
+}
+
+// isNews reports whether something was not said of a run before.
+func (w *runWorker) isNews(run, text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	news := w.said[run] != text
+	w.said[run] = text
+	return news
+}
+
+func (w *runWorker) carry(ctx context.Context, r runstore.Run, log *worker.Log) error {
+	n, err := ReadNote(r)
+	if err != nil {
+		return err
+	}
+	if err := w.checkNote(r, n); err != nil {
+		return err
+	}
+	wf, agents, clear, err := w.forRun(n, log).fetchRun(ctx, w.q, r, &n) // which changes n
+	if err != nil {
+		return err
+	}
+	defer clear()
+	return w.forRun(n, log).hosting(ctx, w.tel, Use{}, agents, true, func(ctx context.Context, h *Host) error {
+		if err := n.checkEngine(ctx, h.m, r.ID); err != nil {
+			return err
+		}
+		lost := checkSandboxes(ctx, h.m, r.ID)
+		if lost != nil && !errors.Is(lost, errFilesGone) {
+			return lost
+		}
+		carry := func(ctx context.Context, j workflow.Journal, entries []workflow.Entry) error {
+			if lost != nil {
+				return h.giveUp(ctx, w.q, r.ID, lost)
+			}
+			return h.resumeDetached(ctx, w.q, j, wf, entries)
+		}
+		return w.q.Carry(ctx, r, h.m.Owner(), state.Lost(h.m.Records, h.m.Owner()), carry)
+	})
+}
+
+// resumeDetached resumes a run that this process has taken. When that was interrupted its sandboxes stay.
+func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.Journal, wf *workflow.Workflow, entries []workflow.Entry) error {
+	kept, err := h.RunFiles()
+	if err != nil {
+		return err
+	}
+	h.resume(workflow.History(entries))
+	h.onTool = h.p.Tool
+	res, err := workflow.NewEngine(h.m.Manager, h, &workflow.Options{
+		Retention: h.retention(), OnPull: h.p.Pull, Logger: h.Logger(), Journal: j, Results: string(kept), OnKept: h.keepIn(q), OnEvent: h.p.Event,
+	}).Resume(ctx, wf, entries)
+	switch {
+	case res == nil:
+		return err
+	case res.Unfinished == nil:
+		h.showKept(ctx, res.RunID)
+		return nil
+	case errors.Is(res.Unfinished, workflow.ErrInterrupted):
+		h.p.Line("interrupted on %s; another worker can resume the run", hostname())
+		return h.m.Detach(context.WithoutCancel(ctx))
+	}
+	h.p.Line("%v; removed from the queue; run `workcell runs resume %s` or `workcell runs cancel %[2]s`", res.Unfinished, res.RunID)
+	return errors.Join(q.Leave(context.WithoutCancel(ctx), res.RunID), h.m.Detach(context.WithoutCancel(ctx)))
+}
+
+// giveUp ends a run whose files are gone.
+func (h *Host) giveUp(ctx context.Context, q *worker.Queue, runID string, why error) error {
+	ctx = context.WithoutCancel(ctx)
+	if _, err := h.m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID}); err != nil {
+		return err
+	}
+	h.p.Line("%v", why)
+	e := &workflow.Error{Code: workflow.CodeLost, Message: why.Error()}
+	return q.Journal().Finish(ctx, runID, workflow.Failed, e)
+}

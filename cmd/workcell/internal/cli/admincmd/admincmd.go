@@ -1,0 +1,24 @@
+// Package admincmd has the commands that serve sandboxes, check the machine, and show the configuration.
+package admincmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
+)
+
+// command is a command of this group.
+type command struct{ *cli.Command }
+
+// Commands returns the commands that serve, check, and configure.
+func Commands(c *cli.Command) []*cobra.Command {
+	a := &command{c}
+	list := []*cobra.Command{
+		newMCPCmd(a), newToolsCmd(a), newDevCmd(a), newGuestCmd(a), newDoctorCmd(a), newCacheCmd(a), newConfigCmd(a), newVersionCmd(a),
+	}
+	if reaper.Supported {
+		list = append(list, newReaperCmd(a))
+	}
+	return list
+}

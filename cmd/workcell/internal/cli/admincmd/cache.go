@@ -1,0 +1,172 @@
+package admincmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/cache"
+	"github.com/workcell-dev/workcell/session/transfer"
+)
+
+func newCacheCmd(a *command) *cobra.Command {
+	return cli.Subcommands(&cobra.Command{
+		Use:     "cache",
+		Aliases: []string{"caches"},
+		Short:   "Manage the package caches of sandboxes",
+		Long: `Fill, list, and empty caches. A cache is a directory on the host that sandboxes read instead of downloading
+the same packages again. A sandbox uses a cache if its agent's file has cache: [pip] or you pass --cache pip.
+Sandboxes cannot write to caches; only cache fill does.`,
+	}, newCacheLsCmd(a), newCacheFillCmd(a), newCacheRmCmd(a))
+}
+
+func newCacheLsCmd(a *command) *cobra.Command {
+	return a.Verb(cli.OutputFlags, &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List caches",
+		Example: "  workcell cache ls -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			store, err := a.Caches()
+			if err != nil {
+				return err
+			}
+			list, err := store.List()
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return cli.PrintList(a.Command, list, []string{"NAME", "FILES", "SIZE", "LIMIT", "FILLED", "DIRECTORY"}, func(in cache.Info) []string {
+				filled := "never"
+				if !in.Filled.IsZero() {
+					filled = cli.Age(now.Sub(in.Filled)) + " ago"
+				}
+				return []string{in.Name, fmt.Sprint(in.Files), cli.ByteSize(in.Bytes), cli.ByteSize(in.MaxBytes), filled, in.Dir}
+			})
+		},
+	})
+}
+
+type cacheFillOptions struct {
+	cache.FillOptions
+	from   string
+	hosts  []string
+	env    []string
+	sizeMB int64
+}
+
+func newCacheFillCmd(a *command) *cobra.Command {
+	o := &cacheFillOptions{}
+	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags, &cobra.Command{
+		Use:   "fill NAME -- COMMAND [ARG…]",
+		Short: "Run a command and cache its downloads",
+		Long: `Run a command in a temporary sandbox and add the files it downloads to the cache. Environment variables make
+pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
+the files. If the command fails or the cache exceeds its maximum size, the cache is not changed.
+
+All sandboxes that use the cache get these files, so only run commands that you trust.`,
+		Example: "  workcell cache fill pip -- pip download pandas requests\n  workcell cache fill npm --from . -- npm ci\n" +
+			"  workcell cache fill go --image golang:1 --from . -- go mod download",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || cmd.ArgsLenAtDash() > 1 {
+				return app.UsageError(errors.New("cache name and command required"), "workcell cache fill NAME -- COMMAND")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Name, o.Argv = args[0], args[1:]
+			return o.run(cmd.Context(), a)
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&o.Request.Image, "image", "", "image (default: the Python image for pip, Node for npm, or bash)")
+	f.StringVar(&o.from, "from", "", "local `DIR` to copy to the command's working directory")
+	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
+	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
+	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
+	return cmd
+}
+
+// runtimeOf returns the runtime whose image has the program that a cache is for.
+func runtimeOf(name string) frontmatter.Runtime {
+	switch name {
+	case "pip":
+		return frontmatter.RuntimePython
+	case "npm":
+		return frontmatter.RuntimeNode
+	}
+	return frontmatter.RuntimeBash
+}
+
+func (o *cacheFillOptions) run(ctx context.Context, a *command) error {
+	if err := a.CheckCaches([]string{o.Name}); err != nil {
+		return err
+	}
+	if o.sizeMB < 0 || o.sizeMB > 1<<20 {
+		return app.UsageError(fmt.Errorf("invalid value %d for --size-mb", o.sizeMB), "must be from 1 to 1048576")
+	}
+	variables, err := cli.ParseEnv(a.Options.Env, o.env)
+	if err != nil {
+		return err
+	}
+	if o.Request.Image == "" {
+		wish.DefaultImage(&o.Request, runtimeOf(o.Name))
+	}
+	p := a.Progress()
+	defer p.Close()
+	o.Request.Env, o.Request.Egress.Allow, o.Request.OCIRuntime, o.Request.OnPull = variables, o.hosts, a.Options.OCIRuntime, p.Pull
+	o.MaxBytes, o.Stdout, o.Stderr = o.sizeMB<<20, a.Stderr, a.Stderr
+	if o.from != "" {
+		o.Request.Prepare = func(ctx context.Context, s *session.Session) error {
+			return transfer.In(ctx, s, o.from+"/.", nil, o.from, ".", transfer.Observer{
+				Progress: func(transfer.Event) {},
+				Failed:   func(path string, reason error) { p.Line("workcell: %s: %s", path, reason) },
+			})
+		}
+	}
+	return a.WithManager(ctx, app.Use{}, func(ctx context.Context, m *app.Manager) error {
+		store, err := a.Caches()
+		if err != nil {
+			return err
+		}
+		in, err := store.Fill(ctx, m.Manager, o.FillOptions)
+		if err != nil {
+			return err
+		}
+		a.Notice("cache %s has %d files (%s)", in.Name, in.Files, cli.ByteSize(in.Bytes))
+		return nil
+	})
+}
+
+func newCacheRmCmd(a *command) *cobra.Command {
+	return a.Verb(0, &cobra.Command{
+		Use:     "rm NAME…",
+		Short:   "Empty caches",
+		Long:    "Empty caches. Open sandboxes keep the old contents, which sessions gc deletes from disk after a day.",
+		Example: "  workcell cache rm pip npm",
+		Aliases: []string{"remove", "clear"},
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := a.CheckCaches(args); err != nil {
+				return err
+			}
+			store, err := a.Caches()
+			for _, name := range args {
+				if err == nil {
+					err = store.Remove(name)
+				}
+			}
+			return err
+		},
+	})
+}

@@ -1,0 +1,65 @@
+//go:build !no_kubernetes
+
+package admincmd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guestimage"
+)
+
+func newGuestCmd(a *command) *cobra.Command {
+	return cli.Subcommands(&cobra.Command{Use: "guest", Short: "Build the guest agent image for Kubernetes"}, newGuestImageCmd(a))
+}
+
+func newGuestImageCmd(a *command) *cobra.Command {
+	output, ref, arch := "", guestimage.Reference(), "amd64"
+	if slices.Contains(embed.Arches(), runtime.GOARCH) {
+		arch = runtime.GOARCH
+	}
+	cmd := &cobra.Command{
+		Use:   "image --output FILE",
+		Short: "Write the guest agent image",
+		Long: `Write the guest agent image to an archive for docker load, ctr images import, kind load, or crane push, and
+print its reference. Kubernetes pods get the guest agent from this image. The image belongs to this version of
+Workcell.`,
+		Example: "  workcell guest image --output guest.tar && crane push guest.tar registry.example.com/workcell/guest:1\n" +
+			"  workcell guest image --output guest.tar && kind load image-archive guest.tar",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if output == "" {
+				return app.UsageError(errors.New("--output is required"), "for example --output guest.tar")
+			}
+			return a.writeGuestImage(output, ref, arch)
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "", "`FILE` for the archive; with -, write only the archive to standard output")
+	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE` of the image in the archive")
+	cmd.Flags().StringVar(&arch, "arch", arch, "architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
+	return cmd
+}
+
+func (a *command) writeGuestImage(output, ref, arch string) (err error) {
+	if output == "-" {
+		return guestimage.Write(a.Stdout, ref, arch)
+	}
+	f, err := os.Create(output)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(guestimage.Write(f, ref, arch), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(output))
+	}
+	_, err = fmt.Fprintln(a.Stdout, ref)
+	return err
+}

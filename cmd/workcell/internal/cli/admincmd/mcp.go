@@ -1,0 +1,462 @@
+package admincmd
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/internal/netrule"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// Values of --on-exit and --transport.
+const (
+	onExitClose    = "close"
+	onExitKeep     = "keep"
+	transportStdio = "stdio"
+	transportHTTP  = "http"
+)
+
+type mcpOptions struct {
+	http   mcpHTTPFlags
+	policy string // file
+
+	agents, workflows string // directories of tasks
+	coding            app.CodingTasks
+
+	transport string
+	image     string
+	runtime   frontmatter.Runtime
+	network   backend.NetworkMode
+	caches    []string // of the machine, that the sandboxes read
+	hosts     []string // that the sandboxes reach though they have no network
+	onExit    string
+	exitGiven bool
+	idle      time.Duration
+}
+
+func newMCPCmd(a *command) *cobra.Command {
+	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
+	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.AuditFlags, &cobra.Command{
+		Use:   "mcp [flags]",
+		Short: "Serve sandboxes to MCP clients",
+		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
+
+With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
+sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
+WORKCELL_MCP_TOKEN is set. Tokens are required unless the server listens on a loopback address. The endpoint is /mcp.
+
+Clients get the tools sandbox_open, sandbox_exec, sandbox_fs_*, sandbox_snapshot, and others; with --agents or
+--workflows also execute_task. --policy limits CPU, memory, images, commands, and hosts. To add the server to Claude
+Code, run: claude mcp add workcell -- workcell mcp`,
+		Example: "  workcell mcp\n" +
+			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
+			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +
+			"  workcell mcp --transport http --listen 0.0.0.0:8765 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.Config()
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("idle-timeout") {
+				o.idle = cmp.Or(c.IdleTimeout, o.idle)
+			}
+			o.exitGiven = cmd.Flags().Changed("on-exit")
+			return o.run(cmd.Context(), a)
+		},
+	})
+	o.http.addTo(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.policy, "policy", "", "reject tool calls by the rules in YAML `FILE`; see docs/mcp.md")
+	f.StringVar(&o.agents, "agents", "", "`DIR` with agents (*.prompt) that execute_task and workflows can run")
+	f.StringVar(&o.workflows, "workflows", "", "`DIR` with workflows (*.yaml) that execute_task can run")
+	f.StringSliceVar(&o.coding.Agents, "executors", nil,
+		"coding agents that execute_task can run: "+strings.Join(frontmatter.ExecutorAgents(), ", ")+
+			"; add a model with =, for example claude=anthropic/claude-sonnet-4-5")
+	f.Float64Var(&o.coding.Budget, "budget-usd", 0, "maximum model cost in USD for each task of --executors; 0 means no limit")
+	f.Var(cli.OneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
+	f.StringVar(&o.image, "image", "", "image of the sandboxes (default: the image for --runtime)")
+	f.Var(cli.OneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "language of the sandboxes (default python)")
+	f.Var(cli.OneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of the sandboxes")
+	f.StringArrayVar(&o.hosts, "network-allow", nil,
+		"allow sandboxes to reach only `HOST` with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
+	f.IntVar(&a.Options.MaxSandboxes, "max-sandboxes", 64,
+		"maximum number of open sandboxes for all clients; additional sandboxes fail with the error code capacity")
+	a.PoolFlag(f)
+	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache that the sandboxes can read, for example pip (repeatable)")
+	f.Var(cli.OneOf(&o.onExit, onExitClose, onExitKeep), "on-exit",
+		"close or keep the sandboxes when the server exits; with --transport http and a database, the default is "+onExitKeep)
+	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "close a sandbox after this idle time")
+	return cmd
+}
+
+// serveFunc serves clients until the context ends.
+type serveFunc func(context.Context, *command, *mcpserver.Server) error
+
+func (o *mcpOptions) run(ctx context.Context, a *command) (err error) {
+	if err := o.check(a); err != nil {
+		return err
+	}
+	policy, err := guardPolicy(o.policy)
+	if err != nil {
+		return err
+	}
+	serve := serveFunc(o.serveStdio)
+	if o.transport == transportHTTP {
+		var end func()
+		if serve, end, err = o.http.prepare(a); err != nil {
+			return err
+		}
+		defer end()
+	}
+	ctx, endAudit, err := a.StartAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel, err := a.StartTracing(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer tel.Close(ctx)
+	hosts, endTools, err := a.StartHostTools(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endTools(err) }()
+	place, err := a.State()
+	if err != nil {
+		return err
+	}
+	// Servers with the same database share their clients, whose sandboxes the others still need when one of them ends.
+	use := app.Use{
+		Join: place.URL != "" && o.transport == transportHTTP,
+		Pool: &session.Request{Network: o.network, Caches: o.caches, Ceiling: policy.Limits.Ceiling()},
+	}
+	if use.Join && !o.exitGiven {
+		o.onExit = onExitKeep
+	}
+	for said := ""; ; {
+		err := o.serve(ctx, a, use, hosts, policy, serve)
+		if !use.Join || ctx.Err() != nil || !state.Passes(err) {
+			return err
+		}
+		if why := err.Error(); why != said {
+			said = why
+			a.Logger().Warn("the server is not ready until it reaches its database", "error", err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serve serves clients until ctx ends, or the manager of the sandboxes is taken for dead.
+func (o *mcpOptions) serve(
+	ctx context.Context, a *command, use app.Use, hosts *hosttools.Registry, policy mcpserver.Policy, serve serveFunc,
+) (err error) {
+	conf, err := a.Config()
+	if err != nil {
+		return err
+	}
+	m, err := a.OpenManager(ctx, use)
+	if err != nil {
+		return err
+	}
+	defer m.Done()
+	closeManager := m.Close
+	if o.onExit == onExitKeep {
+		closeManager = m.Detach
+	}
+	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	go state.AwaitLost(ctx, m.Records, m.Owner(), lost) // it can open nothing then
+	runner, err := a.TaskRunner(m, hosts, o.agents, o.workflows, o.coding)
+	if err != nil {
+		return err
+	}
+	defer runner.Close()
+	opts := &mcpserver.Options{
+		Sandbox: tools.Sandbox{
+			Runtime: o.runtime, Image: o.image, Network: o.reach(), Cache: o.caches,
+			// The policy bounds it.
+			Limits: frontmatter.Limits{ExecTimeout: frontmatter.Duration(conf.ExecTimeout)},
+		},
+		Policy: &policy, Tasks: runner.List(), RunTask: runner.Run, Diff: runner.Diff, OnClose: runner.ForgetRun,
+		IdleTimeout: o.idle, Shared: use.Join, Version: a.Options.Version, Logger: a.Logger(),
+	}
+	srv, err := mcpserver.New(m.Manager, opts)
+	if err != nil {
+		return err
+	}
+	closeServer := srv.Close // leaves what is shared
+	if o.onExit == onExitKeep && o.exitGiven {
+		closeServer = srv.Detach
+	}
+	defer func() { err = errors.Join(err, closeServer(context.WithoutCancel(ctx))) }()
+	return serve(ctx, a, srv)
+}
+
+// reach returns what the sandboxes can reach.
+func (o *mcpOptions) reach() frontmatter.Network {
+	if len(o.hosts) > 0 {
+		return frontmatter.Network{Allow: o.hosts}
+	}
+	return frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}
+}
+
+func (o *mcpOptions) check(a *command) error {
+	problems := netrule.List{Allow: o.hosts}.Problems()
+	switch {
+	case len(problems) > 0:
+		return app.UsageError(fmt.Errorf("--network-allow: %w", problems[0]), "use example.org, *.example.org, example.org:8443, or registry:npm")
+	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
+		return app.UsageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
+	case a.Options.MaxSandboxes < 1:
+		return app.UsageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.Options.MaxSandboxes), "must be at least 1")
+	case o.idle < time.Second:
+		return app.UsageError(fmt.Errorf("invalid value %v for --idle-timeout", o.idle), "must be at least 1s")
+	case o.transport == transportStdio && o.http.given():
+		return app.UsageError(errors.New("--listen, --token-file, and other HTTP flags require --transport http"), "")
+	}
+	return a.CheckCaches(o.caches)
+}
+
+// serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
+// holds it, a library that goes around os.Stdout or a child process, writes to standard error from here on.
+func (o *mcpOptions) serveStdio(ctx context.Context, a *command, srv *mcpserver.Server) error {
+	out := a.Stdout
+	if f, ok := out.(*os.File); ok {
+		own, err := cli.TakeStdout(f, os.Stderr)
+		if err != nil {
+			return fmt.Errorf("cannot redirect standard output: %w", err)
+		}
+		defer own.Close() // the client has hung up, or does not care any more
+		out = own
+	}
+	if err := srv.ServeStdio(ctx, a.Stdin, out); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// guardPolicy returns the policy in a file; without a file, the default.
+func guardPolicy(path string) (mcpserver.Policy, error) {
+	if path == "" {
+		return mcpserver.DefaultPolicy(), nil
+	}
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return mcpserver.Policy{}, app.Fail(app.ExitInvalid, err, "pass a YAML file with --policy FILE")
+	}
+	p, err := mcpserver.ParsePolicy(path, src)
+	if err != nil {
+		err = app.Fail(app.ExitInvalid, err, "see docs/mcp.md for the guard policy")
+	}
+	return p, err
+}
+
+// defaultMCPAddress is where `mcp --transport http` listens.
+const defaultMCPAddress = "127.0.0.1:8765"
+
+// mcpTokenEnv holds the token of a single owner.
+const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
+
+// mcpHTTPFlags configure HTTP.
+type mcpHTTPFlags struct {
+	flags     *pflag.FlagSet
+	listen    string
+	tokenFile string
+	hosts     []string
+	origins   []string
+	cert, key string
+	maxConns  int
+	rate      int
+}
+
+func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
+	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
+	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`ADDRESS` for --transport http")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with bearer tokens, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "accept `NAME` as Host, besides localhost and IPs (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow web pages of `ORIGIN`, as in https://a.example (repeatable)")
+	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate chain for HTTPS")
+	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the private key for HTTPS")
+	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")
+	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum requests per second for each client")
+	f.flags = fs
+	cmd.Flags().AddFlagSet(fs)
+}
+
+// given reports whether any of the flags was used.
+func (f *mcpHTTPFlags) given() bool {
+	given := false
+	f.flags.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
+	return given
+}
+
+// prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
+// used. serve serves clients. Before and after serve, until end, clients get 503.
+func (f *mcpHTTPFlags) prepare(a *command) (serve serveFunc, end func(), err error) {
+	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
+		if n < 1 {
+			return nil, nil, app.UsageError(fmt.Errorf("invalid value %d for --%s", n, name), "must be at least 1")
+		}
+	}
+	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
+	if opts.Tokens, err = f.tokens(a.Options.Env); err != nil {
+		return nil, nil, err
+	}
+	host, _, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return nil, nil, app.UsageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
+	}
+	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, nil, app.UsageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
+			"pass --token-file, set "+mcpTokenEnv+", or listen on 127.0.0.1")
+	}
+	if opts.TLS, err = f.tls(); err != nil {
+		return nil, nil, err
+	}
+	l, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return nil, nil, app.Fail(app.ExitFailed, err, "choose another address with --listen")
+	}
+	scheme := "http"
+	if opts.TLS != nil {
+		scheme = "https"
+	}
+	// Each server closes its own listener. Clients can connect in between.
+	again := func() (net.Listener, error) {
+		file, err := l.(*net.TCPListener).File()
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close() // the listener has its own
+		return net.FileListener(file)
+	}
+	unready := func() (stop func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			l, err := again()
+			if err == nil {
+				err = mcpserver.ServeUnready(ctx, l, opts)
+			}
+			done <- err
+		}()
+		return sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				a.Logger().Warn("clients were not told that the server is not ready", "error", err)
+			}
+		})
+	}
+	stop := unready()
+	return func(ctx context.Context, a *command, srv *mcpserver.Server) error {
+		stop()
+		l, err := again()
+		if err != nil {
+			return err
+		}
+		a.Notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
+		err = srv.ServeHTTP(ctx, l, opts)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if state.Passes(err) {
+			stop = unready()
+		}
+		return err
+	}, func() { stop(); l.Close() }, nil // nothing was written to it
+}
+
+func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, app.UsageError(errors.New("--tls-cert and --tls-key must be used together"), "")
+	}
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, app.Fail(app.ExitInvalid, err, "--tls-cert and --tls-key must be PEM files")
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// tokens reads the token file, or the one token of the environment.
+func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
+	if f.tokenFile == "" {
+		if secret := e.Get(mcpTokenEnv); secret != "" {
+			return []mcpserver.Token{{Name: "default", Secret: secret}}, nil
+		}
+		return nil, nil
+	}
+	file, err := os.Open(f.tokenFile)
+	if err != nil {
+		return nil, app.Fail(app.ExitInvalid, err, "--token-file requires a file with lines of the form NAME TOKEN")
+	}
+	defer file.Close() // only read from
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile), "run chmod 600 "+f.tokenFile)
+	}
+	var tokens []mcpserver.Token
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err), "each line must be NAME TOKEN [EXPIRY]")
+		}
+		tokens = append(tokens, t)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, app.Fail(app.ExitInvalid, err, "")
+	}
+	if len(tokens) == 0 {
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("no tokens in %s", f.tokenFile), "each line must be NAME TOKEN [EXPIRY]")
+	}
+	return tokens, nil
+}
+
+func parseToken(fields []string) (mcpserver.Token, error) {
+	if len(fields) < 2 || len(fields) > 3 {
+		return mcpserver.Token{}, errors.New("expected a name and a token")
+	}
+	t := mcpserver.Token{Name: fields[0], Secret: fields[1]}
+	if len(fields) == 3 {
+		var err error
+		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
+			return mcpserver.Token{}, fmt.Errorf("invalid expiry %q: must have the form 2027-01-31T00:00:00Z", sanitize.Cut(fields[2], 40))
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,50 @@
+package admincmd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+func TestMCPTokens(t *testing.T) {
+	t.Parallel()
+	write := func(text string, mode os.FileMode) string {
+		path := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	none := environ.Of(nil)
+	f := &mcpHTTPFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
+	got, err := f.tokens(none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []mcpserver.Token{
+		{Name: "alice", Secret: "s3cret-s3cret-s3cret"},
+		{Name: "bob", Secret: "other-other-other", Expires: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tokens (-want +got):\n%s", diff)
+	}
+	for name, path := range map[string]string{
+		"readable by all": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o644), "empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
+		"bad expiry": write("alice bbbbbbbbbbbbbbbbbbbb tomorrow\n", 0o600), "missing": filepath.Join(t.TempDir(), "none"),
+	} {
+		if _, err := (&mcpHTTPFlags{tokenFile: path}).tokens(none); err == nil || strings.Contains(err.Error(), "bbbb") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	fromEnv := environ.Lookup(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
+	if got, err := (&mcpHTTPFlags{}).tokens(fromEnv); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
+		t.Errorf("from the environment: %v %v", got, err)
+	}
+}

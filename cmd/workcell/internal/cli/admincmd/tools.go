@@ -1,0 +1,222 @@
+package admincmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
+)
+
+// maxToolArgs bounds the arguments that `tools call` reads from standard input.
+const maxToolArgs = 16 << 20
+
+// Languages of `tools show`.
+type toolLanguage string
+
+const (
+	asPython toolLanguage = "py"
+	asJSON   toolLanguage = "json"
+)
+
+// toolsOptions are what the tools commands share.
+type toolsOptions struct {
+	*command
+	agent string // file of the agent whose rules hold; empty: every tool is allowed
+}
+
+func newToolsCmd(a *command) *cobra.Command {
+	o := &toolsOptions{command: a}
+	verb := func(cmd *cobra.Command) *cobra.Command {
+		a.HostToolsFlag(cmd.Flags())
+		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools apply (default: all tools are allowed)")
+		return cmd
+	}
+	as := asPython
+	show := verb(&cobra.Command{
+		Use: "show SERVER.TOOL", Short: "Show the input and output of a tool", Args: cobra.ExactArgs(1),
+		Example: "  workcell tools show orders.lookup --as json --host-tools host-tools.yaml",
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args[0], as) },
+	})
+	show.Flags().Var(cli.OneOf(&as, asPython, asJSON), "as", "format of the declaration")
+	return cli.Subcommands(&cobra.Command{
+		Use: "tools", Short: "Inspect and call host tools",
+		Long: `Inspect and call host tools, which code in sandboxes may call. The file in --host-tools configures their MCP
+servers. In an agent's file, host_tools selects the tools that the agent may call.`,
+	},
+		verb(a.Verb(cli.OutputFlags, &cobra.Command{
+			Use: "ls [SERVER]", Short: "List host tools and their access rules", Args: cobra.MaximumNArgs(1),
+			Example: "  workcell tools ls --host-tools examples/host-tools.yaml --agent examples/agents/order-desk.prompt",
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.list(cmd.Context(), strings.Join(args, ""))
+			},
+		})),
+		show,
+		verb(&cobra.Command{
+			Use: "call SERVER.TOOL [JSON|-]", Short: "Call a tool as code in a sandbox would", Args: cobra.RangeArgs(1, 2),
+			Long: `Call a tool as code in a sandbox would, with the same checks, conditions, limits, and approvals. The result
+is printed to standard output.`,
+			Example: `  workcell tools call orders.lookup '{"id": "42"}' --host-tools host-tools.yaml`,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.call(cmd.Context(), args[0], strings.Join(args[1:], ""))
+			},
+		}),
+	)
+}
+
+// use runs fn with what the agent may call, or with every tool.
+func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
+	r, err := o.OpenHostTools()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return app.UsageError(errors.New("no host tools file specified"), "pass --host-tools FILE")
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	grant := hosttools.Grant{Approver: approver}
+	if grant.Rules, err = o.rules(ctx, r); err != nil {
+		return err
+	}
+	set, err := r.Set(ctx, grant)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close(ctx)) }()
+	return fn(set)
+}
+
+// rules returns those of the agent, or such that allow every tool of the servers that answer.
+func (o *toolsOptions) rules(ctx context.Context, r *hosttools.Registry) (rules hosttools.Rules, err error) {
+	if o.agent != "" {
+		doc, err := app.CheckAgent(o.agent)
+		if err != nil {
+			return rules, app.Fail(app.ExitInvalid, err, "")
+		}
+		if doc.Sandbox == nil || doc.Sandbox.HostTools == nil {
+			return rules, app.Fail(app.ExitInvalid, fmt.Errorf("%s has no host_tools", o.agent), "")
+		}
+		if err := errors.Join(app.HostToolProblems(ctx, r, doc)...); err != nil {
+			return rules, app.Fail(app.ExitInvalid, err, "")
+		}
+		return *doc.Sandbox.HostTools, nil
+	}
+	var errs []error
+	for _, server := range r.Servers() {
+		all := hosttools.Rule{Tool: server + ".*"}
+		if _, err := r.Check(ctx, hosttools.Rules{Allow: []hosttools.Rule{all}}); err != nil {
+			o.Notice("warning: %v", err)
+			errs = append(errs, err)
+			continue
+		}
+		rules.Allow = append(rules.Allow, all)
+	}
+	if len(rules.Allow) == 0 {
+		return rules, errors.Join(errs...)
+	}
+	return rules, nil
+}
+
+// toolRow is a tool as it is listed.
+type toolRow struct {
+	Tool        string `json:"tool"`
+	Decision    string `json:"decision"`
+	MaxCalls    int64  `json:"max_calls,omitempty"`
+	Description string `json:"description"`
+}
+
+// list prints the tools of a server, or of all if server is empty.
+func (o *toolsOptions) list(ctx context.Context, server string) error {
+	return o.use(ctx, nil, func(set *hosttools.Set) error {
+		rows := []toolRow{}
+		for _, e := range set.Entries() {
+			if server == "" || e.Tool.Server == server {
+				rows = append(rows, toolRow{e.Tool.FullName(), e.Decision, e.MaxCalls, e.Tool.Description})
+			}
+		}
+		return o.Print(rows, func(w io.Writer) error {
+			var cells [][]string
+			for _, r := range rows {
+				cells = append(cells, []string{r.Tool, r.Decision, sanitize.Cut(r.Description, 80)})
+			}
+			return cli.WriteTable(w, []string{"TOOL", "DECISION", "DESCRIPTION"}, cells)
+		})
+	})
+}
+
+// named returns the tool of a set by either of its names.
+func named(set *hosttools.Set, name string) (hosttools.Tool, error) {
+	for _, t := range set.Tools() {
+		if t.FullName() == name || t.MCPName() == name {
+			return t, nil
+		}
+	}
+	return hosttools.Tool{}, app.Fail(app.ExitNotFound, fmt.Errorf("tool %q not found", name), "run `workcell tools ls` to list tools")
+}
+
+func (o *toolsOptions) show(ctx context.Context, name string, as toolLanguage) error {
+	return o.use(ctx, nil, func(set *hosttools.Set) error {
+		t, err := named(set, name)
+		if err != nil {
+			return err
+		}
+		d := declare.Tool{Server: t.Server, Name: t.Name, Title: t.Title, Description: t.Description, Input: t.Input, Output: t.Output}
+		write := map[toolLanguage]func(declare.Tool) string{asPython: declare.Python, asJSON: declare.JSON}[as]
+		_, err = fmt.Fprintln(o.Stdout, strings.TrimRight(write(d), "\n"))
+		return err
+	})
+}
+
+func (o *toolsOptions) call(ctx context.Context, name, args string) error {
+	if args == "-" {
+		text, err := io.ReadAll(io.LimitReader(o.Stdin, maxToolArgs))
+		if err != nil {
+			return err
+		}
+		args = string(text)
+	}
+	p := o.Progress()
+	defer p.Close()
+	var approver hosttools.Approver
+	if ask := p.Approver(); ask != nil {
+		approver = ask
+	}
+	return o.use(ctx, approver, func(set *hosttools.Set) error {
+		if _, err := named(set, name); err != nil {
+			return err
+		}
+		reply := set.Access(hosttools.Command{}).Call(ctx, "", trace.SpanContext{}, hosttools.Request{Tool: name, Args: json.RawMessage(cmp.Or(args, "{}"))})
+		if reply.Error != nil {
+			return app.Fail(toolExit(reply.Error.Code), reply.Error, reply.Error.Remediation)
+		}
+		text := reply.Text
+		if len(reply.Data) > 0 {
+			text = string(reply.Data)
+		}
+		_, err := fmt.Fprintln(o.Stdout, strings.TrimRight(text, "\n"))
+		return err
+	})
+}
+
+// toolExit returns the exit code of a call that failed.
+func toolExit(code toolspec.Code) int {
+	switch code {
+	case toolspec.CodeInvalid, toolspec.CodeTooLarge:
+		return app.ExitInvalid
+	case toolspec.CodeUnavailable:
+		return app.ExitUnavailable
+	}
+	return app.ExitFailed
+}

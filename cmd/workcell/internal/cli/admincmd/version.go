@@ -1,0 +1,78 @@
+package admincmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+type versionInfo struct {
+	Version string `json:"version"`
+	Guest   string `json:"guest"` // version of the embedded guest
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+func newVersionCmd(a *command) *cobra.Command {
+	return a.Verb(cli.OutputFlags, &cobra.Command{
+		Use:     "version",
+		Example: "  workcell version -o json",
+		Short:   "Print the versions of Workcell and its guest agent",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versionInfo{
+				Version: a.Options.Version, Guest: embed.Version(),
+				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+			}
+			return a.Print(v, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "workcell %s (guest %s, %s, %s/%s)\n", v.Version, v.Guest, v.Go, v.OS, v.Arch)
+				return err
+			})
+		},
+	})
+}
+
+// newReaperCmd returns the command that a reaper runs, which is not for people.
+func newReaperCmd(a *command) *cobra.Command {
+	owner, engine := "", ""
+	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:    reaper.Command + " --owner ID",
+		Short:  "Clean up after another process exits",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if owner == "" || a.Options.Backend == "" || !filepath.IsAbs(a.Options.StateDir) {
+				return app.UsageError(errors.New("--owner, --backend, and --state-dir are required"), "Workcell starts this command automatically")
+			}
+			if engine == "" {
+				var err error
+				if engine, err = a.Engines().ID(cmd.Context(), a.Options.Backend); err != nil {
+					return err
+				}
+			}
+			r := &reaper.Reaper{
+				State: state.Place{Dir: state.Dir(a.Options.StateDir), URL: a.Options.Env.Get(state.Variable)}, Engine: engine, Logger: a.Logger(),
+				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
+					return a.Engines().Open(ctx, a.Options.Backend)
+				},
+			}
+			return r.Run(cmd.Context(), owner)
+		},
+	})
+	cmd.Flags().StringVar(&owner, "owner", "", "`ID` of the owner to wait for")
+	cmd.Flags().StringVar(&engine, "engine", "", "engine `ID` in the records of its sandboxes")
+	return cmd
+}

@@ -1,0 +1,176 @@
+// Package cli has what all commands share: streams, flags, output, progress, the terminal, and the exit of the process.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/suggest"
+)
+
+// Command is one call of the command: its streams, what its flags say, and the app that is made of them.
+type Command struct {
+	*app.App             // nil until the flags were read
+	Options  app.Options // what the flags say; commands bind them
+	Stdin    io.Reader
+	Stdout   io.Writer
+	Stderr   io.Writer
+	Out      format
+	Terminal atomic.Pointer[HostTerminal] // the one that is not as it was found, nil for none
+}
+
+// New returns a command with streams. version is empty unless it is a release.
+func New(stdin io.Reader, stdout, stderr io.Writer, version string) *Command {
+	a := &Command{Stdin: stdin, Stdout: stdout, Stderr: stderr, Out: OutputTable}
+	a.Options = app.Options{Env: os.LookupEnv, Stderr: stderr, Version: buildVersion(version), Front: a.front}
+	return a
+}
+
+// Group returns commands for the root.
+type Group func(*Command) []*cobra.Command
+
+// Run parses args, does the work and returns the exit code.
+func Run(ctx context.Context, args []string, a *Command, groups ...Group) int {
+	ctx, stop := watchSignals(ctx, a.Stderr, func(code int) {
+		a.RestoreTerminal()
+		os.Exit(code)
+	})
+	defer stop()
+
+	root := Root(a, groups...)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	return finish(ctx, a.Stderr, err)
+}
+
+// Root builds the tree of commands.
+func Root(a *Command, groups ...Group) *cobra.Command {
+	root := &cobra.Command{
+		Use:     "workcell",
+		Version: a.Options.Version,
+		Short:   "Sandboxes for Genkit agents",
+		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
+containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
+
+The default backend is Docker, or containerd if Docker is not available. To check your setup, run
+` + "`workcell doctor`" + `. A run removes its sandboxes when it ends, unless you pass --keep or the workflow
+keeps them (retention:, checkpoints:).
+
+` + exitCodeHelp + `
+
+Environment:
+  WORKCELL_BACKEND     default for --backend
+  WORKCELL_STATE_DIR   default for --state-dir
+  WORKCELL_STATE       default for --state; use it for a URL with a password, because other users can see command-line flags
+  WORKCELL_CONFIG      default for --config
+  WORKCELL_IMAGE_MAP   values for --map-image, separated by commas
+  WORKCELL_ALLOW_ROOT  set to 1 to allow sandboxes that run as root
+  WORKCELL_HOST_TOOLS  default for --host-tools
+  WORKCELL_MCP_TOKEN   bearer token for HTTP clients of workcell mcp
+  WORKCELL_DEBUG       set to 1 to print debug logs
+  WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
+  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: override kubernetes.* settings
+  KUBECONFIG           cluster configuration, as for kubectl
+  DOCKER_HOST, DOCKER_* Docker engine, as for the docker command
+  CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
+                       containerd socket, namespace (default workcell), and snapshotter
+  GEMINI_API_KEY, ANTHROPIC_API_KEY, OPENAI_API_KEY
+                       keys of model providers; for others, see docs/cli.md
+  OTEL_*               traces and metrics; see docs/telemetry.md
+  GENKIT_ENV=dev       connect to the Genkit Developer UI`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetVersionTemplate("workcell {{.Version}}\n")
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		a.Options.Command = cmd.CommandPath()
+		a.App = app.New(a.Options)
+	}
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().StringVar(&a.Options.StateDir, "state-dir", "",
+		"`DIR` for sandbox records, run journals, and results (default $XDG_STATE_HOME/workcell)")
+	root.PersistentFlags().StringVar(&a.Options.State, "state", "",
+		"`URL` of a PostgreSQL database for records and journals (default $WORKCELL_STATE, or a file in --state-dir)")
+	root.PersistentFlags().StringVar(&a.Options.Config, "config", "",
+		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml)")
+	Subcommands(root)
+	for _, g := range groups {
+		root.AddCommand(g(a)...)
+	}
+	wrapArgErrors(root)
+	a.completeWords(root)
+	return root
+}
+
+// wrapArgErrors makes wrong arguments usage errors in every command, as wrong flags are.
+func wrapArgErrors(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			err := check(c, args)
+			switch {
+			case err == nil, hint.Of(err) != nil:
+				return err
+			case c.HasAvailableSubCommands():
+				return app.UsageError(err, commandHint(c, args))
+			}
+			return app.UsageError(err, fmt.Sprintf("usage: %s", c.UseLine()))
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		wrapArgErrors(sub)
+	}
+}
+
+// commandHint returns which command of a group may be meant.
+func commandHint(group *cobra.Command, args []string) string {
+	hint := "see `" + group.CommandPath() + " --help`"
+	if len(args) == 0 {
+		return hint
+	}
+	var names []string
+	for _, sub := range group.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	near, ok := suggest.Closest(args[0], names)
+	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
+		near, ok = alike[0], true
+	}
+	if !ok {
+		return hint
+	}
+	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
+}
+
+// buildVersion returns version, else what Go recorded of the module and its revision.
+func buildVersion(version string) string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = "devel-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	if v == "" || v == "(devel)" {
+		return "devel"
+	}
+	return v
+}

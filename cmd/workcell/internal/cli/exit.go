@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// exitCodeHelp documents the exit codes of package app.
+const exitCodeHelp = `Exit codes:
+  0        success
+  1        the run failed, or any other error
+  2        invalid flags or arguments, for example a limit that is out of range (125 in sessions exec and attach)
+  3        invalid agent, workflow, script, input, or configuration file
+  4        the model cannot be used: missing key or unknown provider
+  5        the container engine is not available or cannot run sandboxes; see workcell doctor
+  6        sandbox or run not found, or its container or files are gone (sessions open rebuilds a named sandbox)
+  7        conflict: the sandbox or run exists with different settings, is in use, or has ended, or files have changed
+           (runs apply, --out)
+  8        capacity: sandbox or process limit reached, or the workspace or host disk is full
+  124-127  sessions exec, attach: 124 command timed out, 125 Workcell error, 126 not executable, 127 program not found
+  128+n    stopped by signal n: 130 for Ctrl-C, 143 for TERM
+Otherwise, sessions exec and attach return the exit code of the command.`
+
+// finish prints err as the user should see it and returns the exit code. A command that a signal ended exits as signals
+// do, whatever error came of it.
+func finish(ctx context.Context, stderr io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	code, todo := app.Classify(err)
+	var sig signalError
+	if errors.As(context.Cause(ctx), &sig) {
+		code, todo = sig.exitCode(), ""
+		if errors.Is(err, context.Canceled) {
+			err = sig
+		}
+	}
+	if app.IsResult(err) {
+		return code
+	}
+	printError(stderr, err, todo)
+	return code
+}
+
+// printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
+// sent to the terminal.
+func printError(w io.Writer, err error, hint string) {
+	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(sanitize.Text(err.Error())))
+	if hint != "" {
+		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(sanitize.Text(hint)))
+	}
+}
+
+// indentLines sets off the further lines of a message.
+func indentLines(s string) string {
+	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
+}
+
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ sig syscall.Signal }
+
+func (e signalError) Error() string {
+	if e.sig == syscall.SIGINT {
+		return "interrupted"
+	}
+	return "stopped by signal: " + e.sig.String()
+}
+
+// exitCode follows the shells: 128 plus the number of the signal.
+func (e signalError) exitCode() int { return app.ExitSignalBase + int(e.sig) }
+
+// watchSignals returns a context that the first interrupt, termination or hang-up ends, with a [signalError] as its
+// cause; commands then close their sandboxes and return. A second signal exits at once.
+//
+// genkit.Init also catches these signals, for good. A signal is delivered to everyone who asked for it, so this works
+// before and after Init all the same; what Init takes away is only the default action, which is not relied upon here.
+func watchSignals(parent context.Context, stderr io.Writer, exit func(int)) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	ch := make(chan os.Signal, 2)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		// nohup and a shell's background jobs set some of these to be ignored, and mean it.
+		if !signal.Ignored(sig) {
+			signal.Notify(ch, sig)
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			case s := <-ch:
+				sig, _ := s.(syscall.Signal)
+				if n > 0 {
+					exit(signalError{sig}.exitCode())
+					return
+				}
+				fmt.Fprintf(stderr, "workcell: %v, shutting down; repeat the signal to exit immediately\n", signalError{sig})
+				cancel(signalError{sig})
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(ch)
+		close(done)
+		cancel(nil)
+	}
+}

@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+	"golang.org/x/term"
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+)
+
+// format is how data is written to standard output.
+type format string
+
+const (
+	OutputTable format = "table"
+	outputJSON  format = "json"
+)
+
+// Print writes v to standard output in the chosen format; table draws it for people.
+func (a *Command) Print(v any, table func(io.Writer) error) error {
+	if a.Out == outputJSON {
+		return writeJSON(a.Stdout, v)
+	}
+	return table(a.Stdout)
+}
+
+// Progress starts to show what is done. The caller closes it.
+func (a *Command) Progress() *progress { return newProgress(a.Stdin, a.Stderr) }
+
+// front is Options.Front.
+func (a *Command) front(w io.Writer) app.Front { return newProgress(a.Stdin, w) }
+
+// PrintList prints items; for people as a table with a row for each.
+func PrintList[T any](a *Command, items []T, header []string, row func(T) []string) error {
+	return a.Print(items, func(w io.Writer) error {
+		rows := make([][]string, len(items))
+		for i, item := range items {
+			rows[i] = row(item)
+		}
+		return WriteTable(w, header, rows)
+	})
+}
+
+// Printed prints what a command does to one thing after the other: for people the id of each as soon as it is true, else
+// the list of all by end.
+type Printed[T any] struct {
+	Command *Command
+	items   []T
+}
+
+func (p *Printed[T]) Add(id string, item T) {
+	if p.items = append(p.items, item); p.Command.Out == OutputTable {
+		fmt.Fprintln(p.Command.Stdout, id)
+	}
+}
+
+func (p *Printed[T]) End() error {
+	if p.items == nil {
+		p.items = []T{}
+	}
+	return p.Command.Print(p.items, func(io.Writer) error { return nil })
+}
+
+// Contents returns standard output for contents that may come from a sandbox: a terminal must not act on them. Whoever
+// else reads them gets them as they are.
+func (a *Command) Contents() io.Writer {
+	if isTerminal(a.Stdout) {
+		return plainWriter{a.Stdout}
+	}
+	return a.Stdout
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// plainWriter makes what is written safe for a terminal. A write must end with a whole character.
+type plainWriter struct{ w io.Writer }
+
+func (p plainWriter) Write(data []byte) (int, error) {
+	for rest := data; len(rest) > 0; {
+		n := min(len(rest), 32<<10) // escapes are longer than what they stand for
+		for n < len(rest) && !utf8.RuneStart(rest[n]) && n < 32<<10+utf8.UTFMax {
+			n++
+		}
+		if _, err := io.WriteString(p.w, sanitize.Text(string(rest[:n]))); err != nil {
+			return 0, err
+		}
+		rest = rest[n:]
+	}
+	return len(data), nil
+}
+
+// writeJSON writes v as JSON, with escapes for the characters that isUnprintable reports.
+func writeJSON(w io.Writer, v any) error {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range b.String() {
+		if !isUnprintable(r) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// isUnprintable reports whether a terminal may act on a character, or not show it.
+func isUnprintable(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
+
+// WriteTable aligns rows under a header. Cells are made safe for a terminal.
+func WriteTable(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(header, "\t"))
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, c := range row {
+			if c == "" {
+				c = "-"
+			}
+			cells[i] = sanitize.Line(c)
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	return tw.Flush()
+}
+
+// WriteFacts writes lines of a name and a value; what has no value is left out.
+func WriteFacts(w io.Writer, facts ...[2]string) {
+	for _, f := range facts {
+		if f[1] != "" {
+			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
+		}
+	}
+}
+
+// notYAML matches the characters of JSON that are not valid in YAML, or break a line there.
+var notYAML = regexp.MustCompile("[\x7f-\u009f\ufeff\ufffe\uffff]")
+
+// WriteLines writes a result for people, safe for a terminal: text unchanged, anything else in the style of YAML.
+func WriteLines(w io.Writer, prefix string, v any) error {
+	text, ok := v.(string)
+	if !ok {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		raw = notYAML.ReplaceAllFunc(raw, func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) })
+		var plain any // a reader of YAML tells whole numbers from others
+		if err := yaml.Unmarshal(raw, &plain); err != nil {
+			return err
+		}
+		if raw, err = yaml.Marshal(plain); err != nil {
+			return err
+		}
+		text = string(raw)
+	}
+	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
+		if _, err := io.WriteString(w, prefix+sanitize.Text(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Age writes how long ago something was in its largest unit.
+func Age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return d.Truncate(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/(time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/(time.Hour))
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}
+
+// ByteSize writes a number of bytes for people.
+func ByteSize(n int64) string { return units.BytesSize(float64(n)) }

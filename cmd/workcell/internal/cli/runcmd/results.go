@@ -1,0 +1,209 @@
+package runcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// withMade returns what a command runs with what a run made.
+func (a *command) withMade(fn func(run string, made *runfiles.Archive, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		run, made, err := a.OpenResults(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		defer made.Close() // only read from
+		return fn(run, made, args[1:])
+	}
+}
+
+// shownOutput is an output as `runs files` prints it.
+type shownOutput struct {
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"`
+	Mode  string `json:"mode"`
+}
+
+func newRunsFilesCmd(a *command) *cobra.Command {
+	return a.Verb(cli.OutputFlags, &cobra.Command{
+		Use:     "files RUN [PATH]",
+		Short:   "List all outputs of a run, or one PATH",
+		Example: "  workcell runs files run_…\n  workcell runs files run_… dist -o json",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+			list, err := outputsAt(made, append(args, ".")[0])
+			if err != nil && len(args) > 0 {
+				return err
+			}
+			rows := make([]shownOutput, len(list))
+			for i, o := range list {
+				rows[i] = shownOutput{o.Path, o.Size, o.Mode.String()}
+			}
+			return cli.PrintList(a.Command, rows, []string{"PATH", "SIZE", "MODE"}, func(o shownOutput) []string {
+				return []string{o.Path, cli.ByteSize(o.Bytes), o.Mode}
+			})
+		}),
+	})
+}
+
+// outputsAt returns the output at a path, or those below it.
+func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
+	list := made.Outputs(path.Clean(at))
+	if len(list) == 0 {
+		return nil, app.Fail(app.ExitNotFound, fmt.Errorf("output %s not found", at), "run `workcell runs files RUN` to list outputs")
+	}
+	return list, nil
+}
+
+func newRunsGetCmd(a *command) *cobra.Command {
+	force := false
+	cmd := a.Verb(0, &cobra.Command{
+		Use:   "get RUN PATH [DIR|-]",
+		Short: "Copy a run's outputs here or to standard output",
+		Long: `Copy an output of a run, a file or directory, to the current directory or to DIR, under its own name.
+PATH . means all outputs. Existing files that differ are not overwritten, unless you pass --force.
+
+Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form.`,
+		Example: "  workcell runs get run_… report.csv\n  workcell runs get run_… dist /srv/site --force\n" +
+			"  workcell runs get run_… report.csv - | head\n  workcell runs get run_… . results",
+		Args: cobra.RangeArgs(2, 3),
+		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
+			at := path.Clean(args[0])
+			list, err := outputsAt(made, at)
+			if err != nil {
+				return err
+			}
+			tree, err := made.Read(list)
+			if err != nil {
+				return err
+			}
+			dir := append(args[1:], ".")[0]
+			if dir != "-" {
+				if dir, err = app.WithoutLinks(dir); err != nil {
+					return app.UsageError(err, "")
+				}
+				return a.PutOutputs(rooted(tree, at), dir, nil, force)
+			}
+			file, ok := tree[at]
+			if !ok {
+				return app.UsageError(fmt.Errorf("%s is a directory", at), "specify a destination directory instead of -")
+			}
+			_, err = a.Contents().Write(file.Content)
+			return err
+		}),
+	})
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite existing files that differ")
+	return cmd
+}
+
+// rooted returns the outputs at a path by their name below the directory that it is in.
+func rooted(tree patch.Tree, at string) patch.Tree {
+	out := patch.Tree{}
+	for name, e := range tree {
+		if above := path.Dir(at); at != "." && above != "." {
+			name = strings.TrimPrefix(name, above+"/")
+		}
+		out[name] = e
+	}
+	return out
+}
+
+// patchOf returns the patch of a run.
+func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
+	p, err := made.Patch()
+	if err == nil && p == nil {
+		err = app.Fail(app.ExitNotFound, fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
+			"to list its outputs, run `workcell runs files "+run+"`")
+	}
+	return p, err
+}
+
+func newRunsDiffCmd(a *command) *cobra.Command {
+	return a.Verb(0, &cobra.Command{
+		Use:     "diff RUN",
+		Short:   "Print a run's changes as a patch",
+		Example: "  workcell runs diff run_… | git apply",
+		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
+links. The workspace must be a copy of a directory. You can apply the patch with git apply.
+
+Files that are not in the patch are listed on standard error. A terminal gets control characters in escaped form.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
+			p, err := patchOf(run, made)
+			if err != nil {
+				return err
+			}
+			app.ListFew(p.Omitted, a.Notice, "not included in the patch: %s: %s")
+			if dir := made.Workspace(); dir != "" {
+				a.Notice("changes to %s", dir)
+			}
+			return p.Format(a.Contents())
+		}),
+	})
+}
+
+func newRunsApplyCmd(a *command) *cobra.Command {
+	return a.Verb(0, &cobra.Command{
+		Use:     "apply RUN [DIR]",
+		Short:   "Apply a run's changes to its source directory",
+		Example: "  workcell runs apply run_…\n  workcell runs apply run_… ../another-checkout",
+		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
+host executed the run, DIR is required.
+
+Text files that have changed since the run started are merged. If both sides changed the same lines, or if a changed
+file is not text, the file is skipped and listed, and the exit code is 7. Nothing is written outside the directory,
+through links, or below .git. Applying a run twice has no further effect.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
+			p, err := patchOf(run, made)
+			if err != nil {
+				return err
+			}
+			if len(p.Changes) == 0 {
+				a.Notice("the run made no changes")
+				return nil
+			}
+			dir := made.Workspace()
+			if len(args) > 0 {
+				if dir, err = filepath.EvalSymlinks(args[0]); err != nil {
+					return app.UsageError(err, "")
+				}
+			}
+			if dir == "" {
+				return app.UsageError(fmt.Errorf("run %s was executed on another host", run), "specify where to write files: workcell runs apply "+run+" DIR")
+			}
+			return a.Apply(p, dir)
+		}),
+	})
+}
+
+func newRunsRmCmd(a *command) *cobra.Command {
+	return a.Verb(0, &cobra.Command{
+		Use:     "rm RUN…",
+		Short:   "Delete finished runs with their outputs and patches",
+		Example: "  workcell runs rm run_…",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
+			kept, err := a.RunFiles()
+			if err != nil {
+				return err
+			}
+			for _, id := range args {
+				err = errors.Join(err, a.Forget(ctx, j, kept, id))
+			}
+			return err
+		}),
+	})
+}

@@ -1,0 +1,227 @@
+package runcmd
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// runVerb returns a command that runs a workflow or an agent.
+func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
+	var (
+		file   string
+		pairs  []string
+		detach bool
+	)
+	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.OutputFlags|cli.AuditFlags, cmd)
+	f := cmd.Flags()
+	f.StringArrayVar(&pairs, "input", nil,
+		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
+	f.StringVar(&file, "input-file", "",
+		"JSON or YAML input `FILE`, or - for standard input; --input and INPUT override it")
+	f.StringVar(&a.Options.Workspace, "workspace", "",
+		"`DIR` to copy into the run's sandboxes instead of workspace: in the workflow")
+	f.StringVar(&a.Options.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
+	f.BoolVar(&a.Options.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
+	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
+	f.StringVar(&a.Options.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
+	f.BoolVar(&a.Options.Keep, "keep", false,
+		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
+	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		wf, agents, err := app.LoadWorkflow(args[0], a.Options.Agents)
+		if err != nil {
+			return err
+		}
+		input, err := a.input(wf, file, append(pairs, args[1:]...))
+		if err != nil {
+			return err
+		}
+		if detach {
+			return a.detach(cmd, wf, agents, input)
+		}
+		return a.App.Run(cmd.Context(), wf, agents, input, a.showResult)
+	}
+	return cmd
+}
+
+func newRunCmd(a *command) *cobra.Command {
+	return a.runVerb(&cobra.Command{
+		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
+		Short: "Run a workflow or an agent",
+		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
+workflow share one sandbox. It is removed when the run ends, even if the run fails, unless you pass --keep or the
+workflow sets retention:. With checkpoints: true, the sandbox of a failed run is also kept. Progress is printed to
+standard error. Press Ctrl-C to stop the run.
+
+Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
+run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
+default).
+
+The agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless
+you set --agents. INPUT is for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text for the
+agent's only input field or for its field named input or task.
+
+A workflow runs for at most one hour and 50 steps unless it sets timeout: and max_steps:. Sandboxes have no network
+access unless the file sets network:. The directory of --workspace is copied; it changes only if you pass --apply or run
+` + "`workcell runs apply`" + ` later.
+
+With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
+run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
+		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
+			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
+			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml\n" +
+			"  workcell run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
+			"  workcell runs logs --follow $(workcell run --detach fix.yaml)",
+		Args: runArgs,
+	})
+}
+
+// stayHere are the flags of `run` that say what a machine does and allows, and what to do about each with --detach.
+func stayHere() map[string]string {
+	said := "pass it to `workcell worker`, or configure it on the worker's host"
+	later := "collect the results later with `workcell runs get RUN` or `workcell runs apply RUN`"
+	return map[string]string{
+		"allow-image": said, "map-image": said, "mount": said, "oci-runtime": said, "egress-allow-private": said, "pip-index": said,
+		"npm-registry": said, "host-tools": said, "audit": said, "audit-hash": said, "trace-content": said,
+		"out": later, "force": later, "apply": later,
+	}
+}
+
+// detach puts a run into the queue.
+func (a *command) detach(cmd *cobra.Command, wf *workflow.Workflow, agents map[string]string, input map[string]any) error {
+	flags := stayHere()
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		if cmd.Flags().Changed(name) {
+			return app.UsageError(fmt.Errorf("--%s cannot be used with --detach", name), flags[name])
+		}
+	}
+	e, err := a.App.Detach(cmd.Context(), wf, agents, input)
+	if err != nil {
+		return err
+	}
+	return a.printQueued(RunOutput{ID: e.RunID, Workflow: wf.ID, State: app.RunQueued, Started: e.Time})
+}
+
+// runArgs requires a file. Only agents accept more arguments.
+func runArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasSuffix(args[0], app.AgentExt) {
+		return nil
+	}
+	if len(args) > 1 && strings.Contains(args[1], "=") {
+		return app.UsageError(fmt.Errorf("%s is not a workflow", sanitize.Cut(args[1], 60)), "pass workflow inputs with --input "+sanitize.Cut(args[1], 60))
+	}
+	return cobra.ExactArgs(1)(cmd, args)
+}
+
+func newAgentCmd(a *command) *cobra.Command {
+	cmd := a.runVerb(&cobra.Command{
+		Use:   "run FILE.prompt [INPUT…] [flags]",
+		Short: "Run an agent and print its answer",
+		Long: `Run an agent and print its answer, as ` + "`workcell run FILE.prompt`" + ` does. INPUT is NAME=VALUE, or
+NAME=@FILE to read the value from a file.
+
+INPUT can also be plain text, for the agent's only input field or for its field named input or task.`,
+		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
+			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !strings.HasSuffix(args[0], app.AgentExt) {
+				return app.UsageError(fmt.Errorf("%s is not an agent", args[0]),
+					"agent files end in "+app.AgentExt+"; to run a workflow, use `workcell run`")
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		},
+	})
+	return cli.Subcommands(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run a single agent"}, cmd)
+}
+
+// resultTable writes a result for people: the facts, then the output.
+func resultTable(w io.Writer, res *workflow.Result) error {
+	cli.WriteFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID}, [2]string{"workflow", res.Workflow},
+		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", cli.Short(res.Duration)})
+	if res.Output == nil {
+		return nil
+	}
+	fmt.Fprintln(w, "output:")
+	return cli.WriteLines(w, "  ", res.Output)
+}
+
+// AgentOutput is the result of the run of an agent.
+type AgentOutput struct {
+	Agent        string `json:"agent"`
+	RunID        string `json:"run_id"`
+	Model        string `json:"model"`
+	Text         string `json:"text"`
+	Output       any    `json:"output,omitempty"`
+	Turns        int    `json:"turns"`
+	ToolCalls    int    `json:"tool_calls"`
+	InputTokens  int    `json:"input_tokens"`
+	OutputTokens int    `json:"output_tokens"`
+
+	Executor *executorOutput `json:"executor,omitempty"`
+
+	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
+	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
+}
+
+// executorOutput is what is told of a coding agent.
+type executorOutput struct {
+	Outcome    string   `json:"outcome"`
+	SessionID  string   `json:"session_id,omitempty"`
+	Resumed    bool     `json:"resumed,omitempty"`
+	CostUSD    *float64 `json:"cost_usd,omitempty"` // absent when a model has no price
+	Requests   int64    `json:"requests"`           // to its model
+	HookErrors []string `json:"hook_errors,omitempty"`
+}
+
+func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
+	if r == nil {
+		return nil
+	}
+	return &executorOutput{
+		Outcome: string(r.Outcome), SessionID: r.SessionID, Resumed: r.Resumed, CostUSD: r.Cost(), Requests: r.Metered.Requests, HookErrors: r.HookErrors,
+	}
+}
+
+// showResult prints the result of a run, as showResult says.
+func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got app.Answer, err error) error {
+	if wf.Agent() == nil {
+		return a.Print(res, func(w io.Writer) error { return resultTable(w, res) })
+	}
+	if got.Text == "" { // the agent did not answer, or it answered before the run was interrupted
+		if text, ok := res.Output.(string); ok {
+			got.Text = text
+		} else {
+			got.Output = res.Output
+		}
+	}
+	if err != nil && got.Text == "" { // else the user has paid for the answer
+		return nil
+	}
+	out := AgentOutput{
+		Agent: wf.ID, RunID: res.RunID, Model: got.Model, Text: got.Text, Output: got.Output, Turns: got.Turns,
+		ToolCalls: got.ToolCalls, InputTokens: got.InputTokens, OutputTokens: got.OutputTokens,
+		Outputs: slices.Sorted(maps.Keys(res.Outputs)), Executor: newExecutorOutput(got.Executor),
+	}
+	if res.Patch != nil {
+		stat := res.Patch.Stat()
+		out.Patch = &stat
+	}
+	return a.Print(out, func(w io.Writer) error {
+		if out.Output != nil {
+			return cli.WriteLines(w, "", out.Output)
+		}
+		return cli.WriteLines(w, "", out.Text)
+	})
+}

@@ -1,0 +1,58 @@
+package runcmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// TestRunsShowWholeError: what the table cut of an error stands under it.
+func TestRunsShowWholeError(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("why it failed ", 12) + "at the end\nand a second line"
+	entry := workflow.Entry{Kind: workflow.EventStepFinished, Path: "ask", Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 2, Status: workflow.StatusFailed}
+	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
+		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
+		var b strings.Builder
+		if err := (shownRun{Entries: []workflow.Entry{entry}}).table(&b, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		got := b.String()
+		if want == "" && strings.Contains(got, "attempt 2:") || !strings.Contains(got, want) {
+			t.Errorf("%s", got)
+		}
+		if want != "" && !strings.HasSuffix(got, " at the end\n  and a second line\n") {
+			t.Errorf("the end is missing: %s", got)
+		}
+	}
+}
+
+// TestRunsShowCost: what coding agents cost is shown for each attempt, failed ones too, and for the run; nothing where it is not known.
+func TestRunsShowCost(t *testing.T) {
+	t.Parallel()
+	ended := func(path string, cost *float64) workflow.Entry {
+		return workflow.Entry{Kind: workflow.EventStepFinished, Path: path, Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 1, CostUSD: cost}
+	}
+	some, none := .0125, 0.0
+	entries := []workflow.Entry{ended("fix", &some), ended("again", &some), ended("free", &none), ended("unknown", nil)}
+	shown := shownRun{Entries: entries, CostUSD: costOf(entries)}
+	var b strings.Builder
+	if err := shown.table(&b, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"cost      $0.0250\n", "COST", "$0.0125", "$0.0000"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, b.String())
+		}
+	}
+	raw, err := json.Marshal(shown)
+	if err != nil || !strings.Contains(string(raw), `"cost_usd":0.025,`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+	if cost := costOf(entries[3:]); cost != nil {
+		t.Errorf("a cost that is not known is %v", *cost)
+	}
+}

@@ -1,0 +1,129 @@
+package runcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/runtrace"
+	"github.com/workcell-dev/workcell/internal/runfiles"
+	"github.com/workcell-dev/workcell/workflow/runstore"
+)
+
+// Formats of `runs trace`.
+const (
+	traceText = "text"
+	traceSVG  = "svg"
+	traceJSON = "json"
+)
+
+func newRunsTraceCmd(a *command) *cobra.Command {
+	out, all := traceText, false
+	cmd := a.Verb(0, &cobra.Command{
+		Use:   "trace [RUN]",
+		Short: "Show the trace of a run",
+		Long: `Show the trace of a workflow or agent run: its agents, model calls, tool calls, and sandbox commands, with
+their start times and durations. Without RUN, the command shows the latest trace. Traces are kept with the run, even
+if they are not exported.
+
+With -o json, you can send the spans to an OpenTelemetry collector:
+
+  workcell runs trace RUN -o json | curl -H 'Content-Type: application/json' -d @- http://localhost:4318/v1/traces`,
+		Example: "  workcell runs trace run_…\n  workcell runs trace run_… -o svg > trace.svg",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
+			return a.drawTrace(ctx, j, strings.Join(args, ""), out, all)
+		}),
+	})
+	cmd.Flags().VarP(cli.OneOf(&out, traceText, traceSVG, traceJSON), "output", "o", "output format: text, an SVG image, or OpenTelemetry JSON")
+	cmd.Flags().BoolVar(&all, "all", false, "show all spans, including Genkit internals and each sandbox call")
+	return cmd
+}
+
+// drawTrace draws the traces of a run: one for each process that worked on it.
+func (a *command) drawTrace(ctx context.Context, j runstore.Store, id, out string, all bool) error {
+	dir, err := a.RunFiles()
+	if err != nil {
+		return err
+	}
+	if id == "" {
+		if id, err = latestTrace(dir); err != nil {
+			return err
+		}
+	}
+	r, err := app.FindRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(dir.Of(r.ID), runtrace.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return app.Fail(app.ExitNotFound, fmt.Errorf("trace of run %s not found", r.ID),
+			"no trace is kept with OTEL_SDK_DISABLED=true, or if TRACEPARENT excludes the run from sampling")
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close() // only read from
+	if out == traceJSON {
+		doc, err := runtrace.Document(file)
+		if err != nil {
+			return err
+		}
+		_, err = a.Stdout.Write(doc)
+		return err
+	}
+	traces, err := runtrace.Read(file)
+	if err != nil {
+		return app.Fail(app.ExitFailed, fmt.Errorf("run %s: %w", r.ID, err), "")
+	}
+	if out == traceSVG {
+		if n := len(traces); n > 1 {
+			a.Notice("run %s was resumed; the image shows the last of its %d traces, -o text shows all", r.ID, n)
+		}
+		return traces[len(traces)-1].SVG(a.Stdout, r.Workflow+" · "+r.ID, runtrace.Options{All: all})
+	}
+	for i, t := range traces {
+		if i > 0 {
+			fmt.Fprintln(a.Stdout)
+		}
+		o := runtrace.Options{All: all, Width: 120}
+		if f, ok := a.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			o.Color = a.Options.Env.Get("NO_COLOR") == ""
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+				o.Width = width
+			}
+		}
+		if err := t.Text(a.Stdout, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// latestTrace returns the run of which a span was kept last.
+func latestTrace(dir runfiles.Dir) (latest string, err error) {
+	runs, err := dir.Runs()
+	if err != nil {
+		return "", err
+	}
+	var last time.Time
+	for _, run := range runs {
+		if st, err := os.Stat(filepath.Join(dir.Of(run), runtrace.FileName)); err == nil && st.ModTime().After(last) {
+			latest, last = run, st.ModTime()
+		}
+	}
+	if latest == "" {
+		return "", app.Fail(app.ExitNotFound, errors.New("no traces found"), "")
+	}
+	return latest, nil
+}

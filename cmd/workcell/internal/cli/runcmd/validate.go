@@ -1,0 +1,329 @@
+package runcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/executor/skill"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/gateway/hosttools"
+	"github.com/workcell-dev/workcell/gateway/hosttools/serverfile"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// Severities of problems. A warning is about what a flag or a variable of the command that runs the file can make good.
+const (
+	severityError   = "error"
+	severityWarning = "warning"
+)
+
+// problem is something wrong with a file.
+type problem struct {
+	File     string `json:"file"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// line returns "file:line:column: message; hint", which editors understand.
+func (p problem) line() string {
+	e := frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
+	if p.Severity == severityWarning {
+		e.Message = "warning: " + e.Message
+	}
+	return sanitize.Line(e.Error())
+}
+
+// checkedFile is the verdict on one file.
+type checkedFile struct {
+	Path     string    `json:"path"`
+	Kind     string    `json:"kind"` // "agent", "partial", "workflow", "script", "host tools" or "skill"
+	Problems []problem `json:"problems"`
+}
+
+func newValidateCmd(a *command) *cobra.Command {
+	strict := false
+	cmd := a.Verb(cli.OutputFlags|cli.AgentsFlags, &cobra.Command{
+		Use:     "validate PATH…",
+		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
+		Short:   "Check agents, workflows, scripts, and skills",
+		Long: `Check agents (*.prompt), workflows and model scripts (*.yaml, *.yml), skills (SKILL.md), and directories with
+such files. The command also checks the agents of workflows, the files that they include, and their skills. It reports
+all problems with file and line, and exits with 3 if it finds a problem. It needs no container engine and no model
+keys.
+
+Problems that you can fix with flags of ` + "`workcell run`" + ` are warnings. Examples are a model of an unknown
+provider (--model) and a workspace: directory that does not exist (--workspace).`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.validate(cmd.Context(), args, strict)
+		},
+	})
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 if there are warnings")
+	a.HostToolsFlag(cmd.Flags())
+	return cmd
+}
+
+func (a *command) validate(ctx context.Context, args []string, strict bool) (err error) {
+	paths, err := filesToCheck(args)
+	if err != nil {
+		return err
+	}
+	registry, err := a.OpenHostTools()
+	if err != nil {
+		return err
+	}
+	if registry != nil {
+		defer func() { err = errors.Join(err, registry.Close()) }()
+	}
+	c := &checker{command: a, hostTools: registry, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
+	for _, path := range paths {
+		c.done[filepath.Clean(path)] = true
+	}
+	for i := 0; i < len(c.todo); i++ { // which grows by the agents of workflows
+		c.check(ctx, c.todo[i])
+	}
+	if err := a.Print(c.files, func(w io.Writer) error { return problemLines(w, c.files) }); err != nil {
+		return err
+	}
+	warned := ""
+	if c.warnings > 0 {
+		warned = fmt.Sprintf(" and %d warning(s)", c.warnings)
+	}
+	switch {
+	case c.errors > 0, strict && c.warnings > 0:
+		return app.Fail(app.ExitInvalid, fmt.Errorf("%d problem(s)%s in %d file(s)", c.errors, warned, len(c.files)), "")
+	case c.warnings > 0:
+		a.Notice("%d file(s) are valid, with %d warning(s)", len(c.files), c.warnings)
+	default:
+		a.Notice("%d file(s) are valid", len(c.files))
+	}
+	return nil
+}
+
+// problemLines writes one line for each problem.
+func problemLines(w io.Writer, files []checkedFile) error {
+	for _, f := range files {
+		for _, p := range f.Problems {
+			if _, err := fmt.Fprintln(w, p.line()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// filesToCheck returns the named files and those below the named directories.
+func filesToCheck(args []string) ([]string, error) {
+	var paths []string
+	for _, arg := range args {
+		if st, err := os.Stat(arg); err != nil || !st.IsDir() {
+			paths = append(paths, arg) // also one that is not there, which is a problem among others
+			continue
+		}
+		err := filepath.WalkDir(arg, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && kindByName(path) != "" {
+				paths = append(paths, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, app.Fail(app.ExitInvalid, err, "")
+		}
+	}
+	if len(paths) == 0 {
+		return nil, app.Fail(app.ExitInvalid, errors.New("no agents or workflows found"), "agent files end in .prompt, workflows and scripts in .yaml or .yml")
+	}
+	return paths, nil
+}
+
+func kindByName(path string) string {
+	switch ext := filepath.Ext(path); {
+	case filepath.Base(path) == skillFile:
+		return "skill"
+	case ext == app.AgentExt && strings.HasPrefix(filepath.Base(path), "_"):
+		return "partial"
+	case ext == app.AgentExt:
+		return "agent"
+	case strings.EqualFold(ext, ".yaml"), strings.EqualFold(ext, ".yml"):
+		return "workflow"
+	}
+	return ""
+}
+
+// checker checks files and counts what is wrong with them.
+type checker struct {
+	*command
+	hostTools        *hosttools.Registry // nil: what agents ask of it is not checked
+	files            []checkedFile
+	errors, warnings int
+	todo             []string         // files to check, those that were checked included
+	done             map[string]bool  // files that are in todo
+	seen             map[problem]bool // a partial that two agents include is wrong once
+}
+
+// check checks one file.
+func (c *checker) check(ctx context.Context, path string) {
+	kind, wrong, warned := kindByName(path), []error(nil), []error(nil)
+	switch _, err := os.Stat(path); {
+	case kind == "" && err != nil:
+		wrong = append(wrong, err)
+	case kind == "":
+		wrong = append(wrong, &frontmatter.Error{
+			File: path, Message: "not an agent or workflow", Hint: "agent files end in .prompt, workflows and scripts in .yaml or .yml, skills are SKILL.md",
+		})
+	case kind == "agent":
+		doc, err := app.CheckAgent(path)
+		wrong = append(wrong, err)
+		if doc != nil {
+			warned = append(warned, modelProblem(doc), rootProblem(c.Options.Env, doc.AsRoot()))
+		}
+		if doc != nil && err == nil {
+			wrong = append(wrong, app.HostToolProblems(ctx, c.hostTools, doc)...)
+			wrong = append(wrong, c.skillsOf(doc))
+		}
+	case kind == "skill":
+		wrong = append(wrong, skillProblem(path))
+	case kind == "partial":
+		wrong = append(wrong, tools.CheckPartial(path))
+	case app.HasKey(path, app.ServersKey):
+		kind = "host tools"
+		_, err := serverfile.Read(path, func(string) (string, bool) { return "unknown", true }) // secrets are not asked for
+		wrong = append(wrong, err)
+	case app.HasKey(path, app.ScriptKey):
+		kind = "script"
+		_, err := scripted.Load(path)
+		wrong = append(wrong, err)
+	default:
+		wf, err := workflow.Check(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
+		wrong = append(wrong, err)
+		if wf != nil {
+			warned = append(warned, workspaceProblem(ctx, wf), rootProblem(c.Options.Env, wf.AsRoot()))
+		}
+	}
+	c.add(checkedFile{Path: path, Kind: kind, Problems: []problem{}}, wrong, warned)
+}
+
+// agentsOf finds the agents of a workflow for its loader, and has them checked.
+func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
+	files := app.AgentsFor(workflow, c.Options.Agents)
+	return func(name string) (*frontmatter.Document, error) {
+		doc, err := files.Known(name)
+		if path, missing := files.Find(name); missing == nil && !c.done[filepath.Clean(path)] {
+			c.done[filepath.Clean(path)] = true
+			c.todo = append(c.todo, path)
+		}
+		return doc, err
+	}
+}
+
+// add adds a file with its problems, in their order in the file.
+func (c *checker) add(f checkedFile, wrong, warned []error) {
+	warnings := app.ProblemsOf(f.Path, warned...)
+	all := append(app.ProblemsOf(f.Path, wrong...), warnings...)
+	all.Sort(f.Path)
+	for _, e := range all {
+		p, count := problem{e.File, e.Line, e.Column, severityError, e.Message, e.Hint}, &c.errors
+		if slices.Contains(warnings, e) {
+			p.Severity, count = severityWarning, &c.warnings
+		}
+		if !c.seen[p] {
+			c.seen[p] = true
+			f.Problems = append(f.Problems, p)
+			*count++
+		}
+	}
+	c.files = append(c.files, f)
+}
+
+// modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
+func modelProblem(doc *frontmatter.Document) error {
+	if doc.Meta.Model == "" {
+		if app.NeedsNoModel(doc.Sandbox) {
+			return nil
+		}
+		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent has no model")
+	}
+	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), app.AgentExt)}
+	if _, err := use.Provider(); err != nil {
+		_, hint := app.Classify(err)
+		return doc.Problem([]any{"model"}, hint, "%v", err)
+	}
+	return nil
+}
+
+// workspaceProblem returns why the workflow's workspace cannot be copied.
+func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
+	err := wf.CheckWorkspace(ctx)
+	var at *frontmatter.Error
+	if errors.As(err, &at) {
+		at.Hint = "the path is relative to the workflow file; to use another directory, run with --workspace"
+	}
+	return err
+}
+
+// rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does not.
+func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
+	if at == nil || app.RootAllowed(e) {
+		return nil
+	}
+	at.Message, at.Hint = "root is not allowed in sandboxes", "use another user, or set WORKCELL_ALLOW_ROOT=1 to run it"
+	return at
+}
+
+// skillFile is the name of the file that makes a directory a skill.
+const skillFile = "SKILL.md"
+
+// skillsOf has the skills of a coding agent checked, and returns what is wrong with its patterns.
+func (c *checker) skillsOf(doc *frontmatter.Document) error {
+	s := doc.Sandbox
+	if s == nil || s.Mode != frontmatter.ModeExecutor || s.Executor == nil {
+		return nil
+	}
+	dir := filepath.Dir(doc.File)
+	root, err := os.OpenRoot(dir) // links out of it are not followed, as in a run
+	if err != nil {
+		return doc.Problem([]any{"sandbox", "executor", "skills"}, "", "%v", err)
+	}
+	defer root.Close() // only read from
+	found, err := skill.Find(root.FS(), s.Executor.Skills)
+	if err != nil {
+		return doc.Problem([]any{"sandbox", "executor", "skills"}, "paths are relative to the agent file", "executor.skills: %v", err)
+	}
+	for _, name := range found {
+		path := filepath.Join(dir, filepath.FromSlash(name), skillFile)
+		if !c.done[path] {
+			c.done[path] = true
+			c.todo = append(c.todo, path)
+		}
+	}
+	return nil
+}
+
+// skillProblem returns all that the standard does not allow of the skill that a file makes, joined.
+func skillProblem(path string) error {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(abs)
+	return skill.Check(os.DirFS(filepath.Dir(dir)), filepath.Base(dir))
+}

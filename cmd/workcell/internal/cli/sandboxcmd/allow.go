@@ -1,0 +1,49 @@
+package sandboxcmd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/gateway/egress"
+)
+
+func newSessionsAllowCmd(a *command) *cobra.Command {
+	return a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:   "allow [flags] SANDBOX HOST…",
+		Short: "Allow a sandbox to reach more hosts",
+		Long: `Allow a sandbox that was created with network.allow to reach more hosts. HOST has the same forms as in
+network.allow: NAME, *.NAME, NAME:PORT, or registry:NAME. New connections can use the hosts until the process that
+owns the sandbox exits. Hosts in network.deny are still refused.`,
+		Example: "  workcell sessions allow mybox files.example.org registry:npm",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			use := app.Use{State: app.StateWanted, Sandboxes: args[:1]}
+			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
+				return a.allowHosts(ctx, m, args[0], args[1:])
+			})
+		},
+	})
+}
+
+func (a *command) allowHosts(ctx context.Context, m *app.Manager, name string, hosts []string) error {
+	list, err := m.List(ctx)
+	if err != nil {
+		return err
+	}
+	info, err := app.FindSandbox(list, name)
+	if err != nil {
+		return err
+	}
+	if info.Egress.IsZero() {
+		return app.UsageError(fmt.Errorf("sandbox %s was created without network.allow", info.ID), "hosts can only be added to an existing allowlist")
+	}
+	dir, err := a.StateDir()
+	if err != nil {
+		return err
+	}
+	return egress.Allow(app.GrantsDir(dir), info.ID, hosts...)
+}

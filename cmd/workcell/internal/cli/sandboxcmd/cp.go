@@ -1,0 +1,126 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
+)
+
+func newSessionsCpCmd(a *command) *cobra.Command {
+	return a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|- or cp [flags] FILE|DIR|- SANDBOX:PATH",
+		Short: "Copy files to or from a sandbox",
+		Long: `Copy a file or directory to or from a sandbox. PATH must be in /workspace or /tmp. Use - for standard input
+or output, with a single file. Write ./NAME for a local file with a colon in its name.
+
+If the destination is a directory, the source is copied into it under its own name. Use SOURCE/. to copy only the
+contents of a directory. Otherwise the destination is the new name, and its parent directory must exist. Existing
+files with the same name are replaced if the sandbox's user can write to them. Other files are kept.
+
+Permission bits are preserved; owners and times are not. Files are copied completely or not at all. Links and special
+files in a directory are not copied, and links that lead outside are never followed. If a file cannot be copied, the
+command reports it, copies the rest, and exits with 1. A copy can have up to 10,000 files and directories and 16 GiB
+in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
+		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
+		Args:    checkCopyArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			use := app.Use{State: app.StateWanted, Sandboxes: sandboxNames(remotePath(args))}
+			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
+				return a.copyFiles(ctx, m, args)
+			})
+		},
+	})
+}
+
+func checkCopyArgs(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return app.UsageError(errors.New("source and destination required"), "workcell sessions cp SANDBOX:PATH FILE, or FILE SANDBOX:PATH")
+	}
+	if inSandbox(args[0]) == inSandbox(args[1]) {
+		return app.UsageError(errors.New("either source or destination must be in a sandbox"),
+			"use SANDBOX:PATH for the sandbox, and ./NAME for a local file with a colon in its name")
+	}
+	return nil
+}
+
+// inSandbox reports whether an argument has the form SANDBOX:PATH.
+func inSandbox(arg string) bool {
+	return strings.Contains(arg, ":") && !strings.HasPrefix(arg, ".") && !filepath.IsAbs(arg) && filepath.VolumeName(arg) == ""
+}
+
+// copyFiles does one copy.
+func (a *command) copyFiles(ctx context.Context, m *app.Manager, args []string) error {
+	src, dst := args[0], args[1]
+	list, err := m.List(ctx)
+	if err != nil {
+		return err
+	}
+	info, name, err := splitSandboxPath(list, remotePath(args))
+	if err != nil {
+		return err
+	}
+	s, err := m.Connect(ctx, info.ID)
+	if err != nil {
+		return err
+	}
+	p := a.Progress()
+	defer p.Close()
+	watch := transfer.Observer{
+		Progress: func(e transfer.Event) { p.Status(copyStatus(e)) },
+		Failed:   func(path string, reason error) { p.Line("workcell: %s: %s", path, reason) },
+	}
+	if inSandbox(src) {
+		return transfer.Out(ctx, s, src, name, dst, a.Stdout, watch)
+	}
+	return transfer.In(ctx, s, src, a.Stdin, dst, name, watch)
+}
+
+// copyStatus describes how far a copy has come.
+func copyStatus(e transfer.Event) string {
+	switch {
+	case e.Entries > 0:
+		return fmt.Sprintf("copying %d of %d, %s: %s", e.Entry, e.Entries, cli.ByteSize(e.Bytes), e.Path)
+	case e.Size > 0:
+		return fmt.Sprintf("copying %s: %s of %s", e.Path, cli.ByteSize(e.Bytes), cli.ByteSize(e.Size))
+	}
+	return fmt.Sprintf("copying %s: %s", e.Path, cli.ByteSize(e.Bytes))
+}
+
+// remotePath returns the argument of the two that is SANDBOX:PATH.
+func remotePath(args []string) string {
+	if inSandbox(args[0]) {
+		return args[0]
+	}
+	return args[1]
+}
+
+// sandboxNames returns what may be the name of the sandbox in SANDBOX:PATH, the longest first: keys have colons too.
+func sandboxNames(arg string) []string {
+	var names []string
+	for at := strings.LastIndexByte(arg, ':'); at >= 0; at = strings.LastIndexByte(arg[:at], ':') {
+		names = append(names, arg[:at])
+	}
+	return names
+}
+
+// splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. The longest name wins.
+func splitSandboxPath(list []session.Info, arg string) (session.Info, string, error) {
+	names := sandboxNames(arg)
+	for _, name := range names {
+		info, err := app.FindSandbox(list, name)
+		if err == nil || !errors.Is(err, backend.ErrNotFound) {
+			return info, arg[len(name)+1:], err
+		}
+	}
+	return session.Info{}, "", &app.UnknownSandbox{Text: fmt.Sprintf("sandbox in %q", arg), Names: names}
+}

@@ -1,0 +1,437 @@
+package sandboxcmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/interpreter"
+)
+
+// execFlags are the flags of `exec` and `attach`.
+type execFlags struct {
+	dir  string
+	env  []string
+	user string
+}
+
+// addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
+func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR` to "+dir+" in, relative to /workspace")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "uid, uid:gid, or root to "+dir+" as; must be the sandbox's user")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
+			return app.Fail(app.ExitExecProduct, err, dockerHint)
+		}
+		return app.Fail(app.ExitExecProduct, err, "put the command's flags after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+	})
+}
+
+// checkUser refuses another user than the sandbox's: the guest, which starts its commands, has no capability, so that they are its
+// own user's.
+func (f *execFlags) checkUser(has string) error {
+	if f.user == "" {
+		return nil
+	}
+	want, err := session.ParseUser(f.user)
+	if err != nil {
+		return app.UsageError(fmt.Errorf("invalid value %q for --user", f.user), "use a numeric UID or UID:GID, for example 1000:1000")
+	}
+	if f.user != "root" && !strings.Contains(f.user, ":") { // whatever its group
+		want, has = f.user, strings.Split(has, ":")[0]
+	}
+	if want != has {
+		return app.Fail(app.ExitExecProduct, fmt.Errorf("commands in this sandbox run as %s and cannot use --user %s", has, f.user),
+			"open another sandbox: workcell sessions open --user "+f.user)
+	}
+	return nil
+}
+
+type sessionsExecOptions struct {
+	execFlags
+	timeout  time.Duration
+	noStdin  bool
+	language string // of the interpreter that runs a program; empty runs a command
+}
+
+func newSessionsExecCmd(a *command) *cobra.Command {
+	o := &sessionsExecOptions{}
+	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
+		Short: "Run a command in a sandbox",
+		Long: `Run a command in a sandbox, even while a run uses it. See workcell sessions --help for the forms of SANDBOX.
+
+The command runs without a shell, with the standard input, output, and error of this command. The exit code is the
+command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
+Workcell failed, 126 if the program cannot be executed, and 127 if it was not found.
+
+With --interpreter, the command runs its argument as a program, or reads the program from standard input. The
+interpreter keeps its variables between calls. The value of its last expression is printed. Images are omitted.`,
+		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.language != "" {
+				return cobra.RangeArgs(1, 2)(cmd, args)
+			}
+			if dash := cmd.ArgsLenAtDash(); len(args) < 2 || dash > 1 || dash == 0 {
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox and command required"), "workcell sessions exec SANDBOX -- COMMAND")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
+	})
+	o.addTo(cmd, "run", "standard input is always connected; for a terminal, run workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().DurationVar(&o.timeout, "exec-timeout", session.MaxExecTimeout, "kill the command and its child processes after this time")
+	cmd.Flags().Var(cli.OneOf(&o.language, interpreter.Python, interpreter.Node), "interpreter", "run a program in this interpreter, which keeps its variables between calls")
+	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "run the command with empty standard input")
+	return cmd
+}
+
+func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string) error {
+	own, err := cli.ParseEnv(a.Options.Env, o.env)
+	if err != nil {
+		return err
+	}
+	if o.timeout < session.MinExecTimeout || o.timeout > session.MaxExecTimeout {
+		return app.UsageError(fmt.Errorf("invalid value %s for --exec-timeout", o.timeout),
+			fmt.Sprintf("must be from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
+	}
+	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {
+		if err := o.checkUser(s.Info().User); err != nil {
+			return err
+		}
+		environment, err := m.LoadEnv(ctx, s, own)
+		if err != nil {
+			return err
+		}
+		if o.language != "" {
+			return o.program(ctx, a, s, argv, environment)
+		}
+		streams := session.Streams{Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr}
+		if o.noStdin {
+			streams.Stdin = nil
+		}
+		res, err := s.Stream(ctx, session.ExecRequest{Argv: argv, Dir: o.dir, Env: environment, Timeout: o.timeout}, streams)
+		if err != nil {
+			return err
+		}
+		if res.Leaked {
+			a.Notice("processes of the command run on until their sandbox ends (%s), or `workcell sessions kill %s %s`",
+				ends(s.Info()), args[0], res.ExecID)
+		}
+		return a.execStatus(s.Info().Limits, res)
+	})(cmd, args)
+}
+
+// printedBytes is how much of the beginning, and of the end, of a program's output is printed.
+const printedBytes = 512 << 10 // the most there is
+
+// program runs a program in an interpreter of the sandbox.
+func (o *sessionsExecOptions) program(ctx context.Context, a *command, s *session.Session, args []string, environment map[string]string) error {
+	if len(args) == 0 {
+		code, err := io.ReadAll(io.LimitReader(a.Stdin, session.MaxStdinBytes+1))
+		if err != nil {
+			return err
+		}
+		args = []string{string(code)}
+	}
+	res, err := interpreter.Run(ctx, s, interpreter.Request{Language: o.language, Code: args[0], Exec: session.ExecRequest{
+		Timeout: o.timeout, Env: environment, HeadBytes: printedBytes, TailBytes: printedBytes,
+	}})
+	if err != nil {
+		return err
+	}
+	if _, err := a.Stdout.Write(res.Stdout.Bytes()); err != nil {
+		return err
+	}
+	if _, err := a.Stderr.Write(res.Stderr.Bytes()); err != nil {
+		return err
+	}
+	if res.Text != "" {
+		if _, err := fmt.Fprintln(a.Stdout, res.Text); err != nil {
+			return err
+		}
+	}
+	for _, out := range []session.Output{res.Stdout, res.Stderr} {
+		if out.Omitted > 0 {
+			a.Notice("%d bytes of output omitted; the full output is in %s in the sandbox", out.Omitted, out.Path)
+		}
+	}
+	if res.Lost {
+		a.Notice("variables of earlier programs are lost because the interpreter was stopped")
+	}
+	return a.execStatus(s.Info().Limits, res.ExecResult)
+}
+
+// execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
+// standard error.
+func (a *command) execStatus(limits backend.Limits, res session.ExecResult) error {
+	switch res.Status {
+	case session.ExecTimedOut:
+		a.Notice("command timed out after %s; all its processes were killed", res.Timeout)
+		return app.ExitWith(app.ExitExecTimeout)
+	case session.ExecOOMKilled:
+		a.Notice("command killed: out of memory (limit %d MiB)", limits.MemoryBytes>>20)
+	case session.ExecQuotaKilled:
+		if res.QuotaOutside {
+			a.Notice("command killed: limit for files outside the workspace exceeded; delete files there with rm")
+			break
+		}
+		a.Notice("command killed: workspace limit exceeded; delete files with `workcell sessions rm SANDBOX:PATH`")
+	case session.ExecKilled:
+		a.Notice("command killed by another process")
+	}
+	if res.Signal != "" {
+		return app.ExitWith(app.ExitSignalBase + 1 + slices.Index(session.Signals(), res.Signal))
+	}
+	if res.ExitCode != 0 {
+		return app.ExitWith(res.ExitCode)
+	}
+	return nil
+}
+
+// execError sets exit codes for workcell's own failures that do not look like the command's.
+func execError(err error) error {
+	if err == nil || app.IsResult(err) {
+		return err
+	}
+	code := app.ExitExecProduct
+	var launch *session.LaunchError
+	if errors.As(err, &launch) {
+		switch launch.Reason {
+		case session.LaunchNotFound:
+			code = app.ExitExecMissing
+		case session.LaunchNotExecutable:
+			code = app.ExitExecNoRun
+		}
+	}
+	_, todo := app.Classify(err)
+	if launch != nil && hint.Of(err) == nil {
+		todo = ""
+	}
+	return app.Fail(code, err, todo)
+}
+
+// defaultTerm is what the command is told of the terminal when this process does not know it.
+const defaultTerm = "xterm"
+
+type sessionsAttachOptions struct {
+	execFlags
+	detachKeys string
+	another    bool
+}
+
+func newSessionsAttachCmd(a *command) *cobra.Command {
+	o := &sessionsAttachOptions{}
+	cmd := a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:   "attach [flags] SANDBOX [--] [COMMAND [ARG…]]",
+		Short: "Open a terminal in a sandbox",
+		Long: `Open a terminal in a sandbox, even while a run uses it. Job control, Ctrl-C, full-screen programs, and window
+resizing work as in any terminal. See workcell sessions --help for the forms of SANDBOX.
+
+Without COMMAND, the command joins the latest existing terminal, shows its last output again, and detaches its other
+user. Otherwise, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or the first
+available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
+
+After the detach keys or an early exit of this command, the program keeps running and you can attach again. It is
+killed if its terminal is not used for an hour. Until then, ` + "`workcell sessions logs`" + ` shows its output.
+
+Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
+with exec, or 0 after the detach keys.`,
+		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox bash\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3 -q",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 {
+				return app.Fail(app.ExitExecProduct, errors.New("sandbox required"), "workcell sessions attach SANDBOX [COMMAND]")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
+	})
+	o.addTo(cmd, "start", "attach always uses a terminal: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS` that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
+	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if there is an existing one")
+	return cmd
+}
+
+func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *command, args []string) error {
+	keys, err := parseDetachKeys(o.detachKeys)
+	if err != nil {
+		return app.UsageError(err, "use characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, or DEL, for example ctrl-p,ctrl-q")
+	}
+	own, err := cli.ParseEnv(a.Options.Env, o.env)
+	if err != nil {
+		return err
+	}
+	tty, err := cli.NewHostTerminal(a.Stdin, a.Stdout)
+	if err != nil {
+		return app.UsageError(err, "to run a command without a terminal: workcell sessions exec SANDBOX -- COMMAND")
+	}
+	return a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, argv []string) error {
+		if err := o.checkUser(s.Info().User); err != nil {
+			return err
+		}
+		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
+		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
+			if execID, err := openTerminal(ctx, s); err != nil {
+				return err
+			} else if execID != "" {
+				a.Notice("joined the terminal of %s; use --new to open another", execID)
+				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+					return s.JoinTerminal(ctx, execID, tty.Size(), at)
+				})
+			}
+		}
+		environment, err := m.LoadEnv(ctx, s, own)
+		if err != nil {
+			return err
+		}
+		if environment["TERM"] == "" {
+			environment["TERM"] = cmp.Or(a.Options.Env.Get("TERM"), defaultTerm)
+		}
+		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.Size()}, at)
+		})
+	})(cmd, args)
+}
+
+// openTerminal returns the latest command that runs on a terminal; empty is none.
+func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
+	known, err := s.ListExecs(ctx)
+	for _, st := range known {
+		if st.Terminal && !st.Done() {
+			execID = st.ExecID
+		}
+	}
+	return execID, err
+}
+
+// viewer is this process's terminal at one of a sandbox.
+type viewer struct {
+	a    *command
+	s    *session.Session
+	name string // the sandbox's, as it was given
+	tty  *cli.HostTerminal
+	keys []byte // that leave it
+}
+
+// connect connects the two terminals by call, and leaves this process's as it was.
+func (v *viewer) connect(ctx context.Context, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
+	res, err := func() (session.ExecResult, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		v.a.Terminal.Store(v.tty)
+		defer v.a.RestoreTerminal() // a panic passes here too
+		if err := v.tty.Raw(); err != nil {
+			return session.ExecResult{}, err
+		}
+		res, err := call(ctx, session.TerminalStreams{
+			Stdin: newDetachReader(v.tty.In, v.keys), Stdout: v.tty.Out, Resize: v.tty.WatchSize(ctx),
+		})
+		if err != nil && res.ExecID != "" {
+			v.tty.Leave()
+		}
+		return res, err
+	}()
+	comeBack := "to attach again, run: workcell sessions attach " + v.name
+	var launch *session.LaunchError
+	switch {
+	case errors.Is(err, session.ErrDetached):
+		v.a.Notice("detached; %s", comeBack)
+		return nil
+	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
+		return app.Fail(app.ExitExecMissing, err, "specify a program that exists in the sandbox: workcell sessions attach SANDBOX -- PROGRAM")
+	case errors.Is(err, session.ErrTakenOver):
+		return app.Fail(app.ExitExecProduct, session.ErrTakenOver, comeBack)
+	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
+		return app.Fail(app.ExitExecProduct, err, "the program keeps running as long as its sandbox does; "+comeBack)
+	case err != nil:
+		return err
+	}
+	return v.a.execStatus(v.s.Info().Limits, res)
+}
+
+// defaultDetachKeys are Docker's.
+const defaultDetachKeys = "ctrl-p,ctrl-q"
+
+// parseDetachKeys reads keys as Docker writes them. No keys at all are the default ones, as they are there.
+func parseDetachKeys(text string) ([]byte, error) {
+	if text == "" {
+		text = defaultDetachKeys
+	}
+	var keys []byte
+	for _, name := range strings.Split(text, ",") {
+		ctrl, isCtrl := strings.CutPrefix(name, "ctrl-")
+		switch {
+		case len(name) == 1:
+			keys = append(keys, name[0])
+		case name == "DEL":
+			keys = append(keys, 0x7f)
+		case isCtrl && len(ctrl) == 1 && strings.Contains(`@abcdefghijklmnopqrstuvwxyz[\]^_`, ctrl):
+			keys = append(keys, ctrl[0]&0x1f)
+		default:
+			return nil, fmt.Errorf("invalid detach keys (%s): unknown character: '%s'", text, name)
+		}
+	}
+	return keys, nil
+}
+
+// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear that
+// the rest does not follow.
+type detachReader struct {
+	r    io.Reader
+	keys []byte
+	held []byte // a beginning of keys
+	out  []byte // to be passed on
+	err  error  // what comes behind out
+}
+
+func newDetachReader(r io.Reader, keys []byte) *detachReader {
+	return &detachReader{r: r, keys: keys}
+}
+
+// Read returns what was typed; io.EOF after the detach keys.
+func (d *detachReader) Read(p []byte) (int, error) {
+	for len(d.out) == 0 && d.err == nil {
+		var buf [4096]byte
+		n, err := d.r.Read(buf[:])
+		d.take(buf[:n])
+		if d.err == nil && err != nil {
+			d.out, d.held, d.err = append(d.out, d.held...), nil, err
+		}
+	}
+	if len(d.out) == 0 {
+		return 0, d.err
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	return n, nil
+}
+
+func (d *detachReader) take(typed []byte) {
+	for _, c := range typed {
+		d.held = append(d.held, c)
+		for !bytes.HasPrefix(d.keys, d.held) {
+			d.out = append(d.out, d.held[0])
+			d.held = d.held[1:]
+		}
+		if len(d.held) == len(d.keys) {
+			d.err = io.EOF
+			return
+		}
+	}
+}

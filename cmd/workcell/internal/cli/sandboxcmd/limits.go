@@ -1,0 +1,52 @@
+package sandboxcmd
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+)
+
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not given.
+type limitFlags map[string]*int64
+
+// limitFlagNames returns the row of backend.LimitTable of each flag.
+func limitFlagNames() map[string]string {
+	return map[string]string{
+		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
+	}
+}
+
+func (f *limitFlags) addTo(cmd *cobra.Command) {
+	*f = limitFlags{}
+	for flag, name := range limitFlagNames() {
+		(*f)[flag] = cmd.Flags().Int64(flag, 0, limitUsage(name))
+	}
+}
+
+// limitUsage describes a limit with its unit, bounds and default.
+func limitUsage(name string) string {
+	row := backend.LimitNamed(name)
+	least, most := row.Bounds()
+	unit := ""
+	if !strings.HasPrefix(row.What, row.Unit) {
+		unit = " in " + row.Unit
+	}
+	return fmt.Sprintf("%s%s, %d to %d (default %d)", row.What, unit, least, most, row.Default/row.Scale)
+}
+
+// limits returns what the flags ask for, and refuses in their words what no engine could enforce.
+func (f limitFlags) limits() (backend.Limits, error) {
+	var l backend.Limits
+	for flag, name := range limitFlagNames() {
+		row, value := backend.LimitNamed(name), *f[flag]
+		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
+			return l, app.UsageError(fmt.Errorf("invalid value %d for --%s", value, flag), fmt.Sprintf("must be from %d to %d %s", least, most, row.Unit))
+		}
+		*row.Of(&l) = value * row.Scale
+	}
+	return l, nil
+}

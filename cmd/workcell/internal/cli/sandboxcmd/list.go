@@ -1,0 +1,252 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsLsCmd(a *command) *cobra.Command {
+	user, all, watch := "", false, false
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes",
+		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
+remain), or kept (its run has ended). ENDS shows when a running sandbox ends if it stays idle; it is not idle while a
+process runs in it. With --all, the list includes sandboxes that were removed in the last hour, or lost by a run in the
+last 30 days, and REASON shows why a sandbox is not running.
+
+With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
+gap line means that events may be missing because the engine was not reachable.`,
+		Example: "  workcell sessions ls\n  workcell sessions ls --user alice@example.com --all -o json\n  workcell sessions ls --watch",
+		Args:    cobra.NoArgs,
+
+		SuggestFor: []string{"ps"},
+		RunE: a.managed(app.StateWanted, func(ctx context.Context, m *app.Manager, _ []string) error {
+			switch {
+			case watch && all:
+				return app.UsageError(errors.New("--watch and --all cannot be used together"), "remove one of these flags")
+			case watch:
+				return a.watchSandboxes(ctx, m, user)
+			}
+			list, err := a.sandboxInfos(ctx, m, all)
+			if err != nil {
+				return err
+			}
+			rows := []SandboxOutput{}
+			for _, info := range list {
+				if user == "" || info.Key.User() == user {
+					rows = append(rows, sandboxRow(info))
+				}
+			}
+			now := time.Now()
+			head := []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE", "ENDS"}
+			if all {
+				head = append(head, "REASON")
+			}
+			return cli.PrintList(a.Command, rows, head, func(s SandboxOutput) []string {
+				row := []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), cli.Age(now.Sub(s.Created))}
+				return append(row, s.Ends, s.Reason)[:len(head)]
+			})
+		}),
+	})
+	cmd.Flags().StringVar(&user, "user", "", "list only the sandboxes of the end user `NAME` (--user of a run)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include removed sandboxes, see above")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print changes until interrupted; with -o json, one object per change")
+	return cmd
+}
+
+// eventOutput is what `ls --watch` tells.
+type eventOutput struct {
+	Event   session.EventType `json:"event"`
+	Time    time.Time         `json:"time"`
+	Since   time.Time         `json:"since,omitzero"` // of a gap: when the engine was last heard
+	Sandbox *SandboxOutput    `json:"sandbox,omitempty"`
+}
+
+// watchSandboxes tells what becomes of sandboxes until the command is ended.
+func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user string) error {
+	for e, err := range m.Watch(ctx, session.WatchFilter{User: user}) {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		}
+		out := eventOutput{Event: e.Type, Time: e.Time, Since: e.Since}
+		line := "since " + e.Since.Format(time.TimeOnly)
+		if e.Type != session.EventGap {
+			row := sandboxRow(e.Info)
+			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == session.EventRemoved {
+				row.State = string(stateRemoved)
+			}
+			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)
+		}
+		err := a.Print(out, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%s  %-8s  %s\n", e.Time.Format(time.TimeOnly), e.Type, sanitize.Line(strings.TrimSpace(line)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandboxInfos returns the sandboxes of m's engine by their creation. all adds those that only the records have.
+func (a *command) sandboxInfos(ctx context.Context, m *app.Manager, all bool) ([]session.Info, error) {
+	list, err := m.List(ctx)
+	if err != nil || !all || m.Records == nil {
+		return list, err
+	}
+	recs, err := m.Records.List(ctx, session.RecordClosed)
+	for _, rec := range recs {
+		if rec.Engine == m.Engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
+			info := session.Info{
+				ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), Reason: rec.Reason, User: rec.User, Created: rec.Created,
+				Backend: m.Backend().Name(), EngineID: rec.EngineID, IdlePolicy: rec.IdlePolicy, State: stateRemoved,
+			}
+			list = append(list, info)
+		}
+	}
+	slices.SortStableFunc(list, func(x, y session.Info) int { return x.Created.Compare(y.Created) })
+	return list, err
+}
+
+func newSessionsShowCmd(a *command) *cobra.Command {
+	return a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:     "show SANDBOX",
+		Aliases: []string{"inspect"},
+		Short:   "Show details of a sandbox",
+		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. If the
+sandbox is not running, the output includes the reason. You can also show a sandbox that was removed or lost in the
+last hour.`,
+		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			use := app.Use{State: app.StateWanted, Sandboxes: args}
+			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
+				return a.showSandbox(ctx, m, args[0])
+			})
+		},
+	})
+}
+
+// showSandbox shows the sandbox that is there, else the latest of that name that was.
+func (a *command) showSandbox(ctx context.Context, m *app.Manager, name string) error {
+	list, err := a.sandboxInfos(ctx, m, true)
+	if err != nil {
+		return err
+	}
+	var there, gone []session.Info
+	for _, info := range list {
+		if info.State == stateRemoved || info.State == session.StateLost {
+			gone = append(gone, info)
+		} else {
+			there = append(there, info)
+		}
+	}
+	found, err := app.FindSandbox(there, name)
+	if before := app.NamedSandboxes(gone, name); errors.Is(err, backend.ErrNotFound) && len(before) > 0 {
+		found, err = before[len(before)-1], nil
+	}
+	if err != nil {
+		return err
+	}
+	row := sandboxRow(found)
+	return a.Print(row, func(w io.Writer) error {
+		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
+			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
+			[2]string{"image", row.Image}, [2]string{"runs as", row.User},
+			[2]string{"network", string(row.Network)}, [2]string{"backend", row.Backend}, [2]string{"engine id", row.EngineID},
+			[2]string{"created", row.Created.Local().Format(time.DateTime)})
+		return nil
+	})
+}
+
+// stateRemoved is the state of a sandbox of which only the record is left.
+const stateRemoved session.State = "removed"
+
+// SandboxOutput is a sandbox in the output of commands.
+type SandboxOutput struct {
+	ID       string              `json:"id"`
+	Name     string              `json:"name,omitempty"`      // of one that `sessions open` made; random unless --name said it
+	UserName string              `json:"user_name,omitempty"` // of the person whose it is
+	Key      string              `json:"key"`
+	Run      string              `json:"run,omitempty"`
+	State    string              `json:"state"`            // created, running, stopped, kept, removing, lost or removed
+	Ends     string              `json:"ends,omitempty"`   // when a running sandbox ends, with its processes
+	Reason   string              `json:"reason,omitempty"` // why it is not running any more: removed, idle, run ended, owner died or engine lost
+	Image    string              `json:"image"`
+	User     string              `json:"user"`
+	Network  backend.NetworkMode `json:"network"`
+	Mounts   []backend.Mount     `json:"mounts,omitempty"`
+	Limits   backend.Limits      `json:"limits"`
+	// Workspace is what holds the workspace to its limit.
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	// RootBytes may be written outside of the workspace where the root can be written to, which RootEnforcement holds.
+	RootBytes       int64               `json:"root_bytes,omitempty"`
+	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
+	Created         time.Time           `json:"created"`
+	Backend         string              `json:"backend"`
+	EngineID        string              `json:"engine_id"`
+
+	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
+}
+
+func sandboxRow(i session.Info) SandboxOutput {
+	name := ""
+	if app.IsNamed(i.Key) {
+		name = i.Key.ID
+	}
+	return SandboxOutput{
+		Name: name,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
+		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
+		Backend: i.Backend, EngineID: i.EngineID,
+		IdlePolicy: i.IdlePolicy, Ends: ends(i),
+	}
+}
+
+// ends returns when a running sandbox ends, and with it its background processes.
+func ends(i session.Info) string {
+	if i.State != session.StateReady {
+		return ""
+	}
+	what := map[string]string{
+		session.NamespaceUser: "when removed", session.NamespaceWorkflow: "with its run",
+		session.NamespaceAgent: "with its agent", session.NamespaceMCP: "with its client",
+	}[i.Key.Namespace]
+	idle := " after " + cli.Age(i.IdleTimeout) + " idle"
+	switch {
+	case i.IdleTimeout <= 0:
+		return what
+	case i.IdlePolicy == session.IdleStop:
+		return "stops" + idle
+	}
+	return what + ", or" + idle
+}
+
+// stateWord returns what a sandbox is, whether somebody has it or not.
+func stateWord(s session.State) string {
+	switch s {
+	case session.StateReady:
+		return "running"
+	case session.StateClosed:
+		return "removing"
+	}
+	return string(s)
+}

@@ -1,0 +1,224 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// followWait is how long one question for new output waits.
+const followWait = 30 * time.Second
+
+func newSessionsLogsCmd(a *command) *cobra.Command {
+	follow := false
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:   "logs [flags] SANDBOX [EXEC_ID]",
+		Short: "Show commands in a sandbox and their output",
+		Long: `List the commands in a sandbox, or print the output of one. Without EXEC_ID, the list has all running
+commands and the latest finished commands, oldest first. With EXEC_ID, the command prints the recorded standard output
+and error unchanged. Runs that use the sandbox are not affected.
+
+Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sessions attach`" + `, but not for
+` + "`workcell sessions exec`" + `, which prints it directly. The list omits program names because they can contain
+secrets. Only the latest part of long output is kept; if the beginning is missing, a line on standard error reports
+it.`,
+		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && cmd.Flags().Changed("output") {
+				return app.UsageError(errors.New("--output cannot be used with EXEC_ID"), "-o sets the format of the list of commands")
+			}
+			if len(args) == 1 && follow {
+				return app.UsageError(errors.New("--follow requires EXEC_ID"), listsCommands)
+			}
+			return a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, ids []string) error {
+				if len(ids) == 0 {
+					return a.listExecs(ctx, s)
+				}
+				return a.printLog(ctx, s, ids[0], follow)
+			})(cmd, args)
+		},
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new output until the command exits")
+	return cmd
+}
+
+// listsCommands is the hint for somebody who names no command, or one that is not known.
+const listsCommands = "to list the commands, run `workcell sessions logs SANDBOX`"
+
+// ExecOutput is a command in the output of `sessions logs`.
+type ExecOutput struct {
+	ExecID      string            `json:"exec_id"`
+	Status      session.ExecState `json:"status"`
+	ExitCode    *int              `json:"exit_code,omitempty"` // absent while it runs, and when a signal ended it
+	Signal      string            `json:"signal,omitempty"`
+	DurationMS  int64             `json:"duration_ms"`        // so far, while it runs
+	AgeMS       int64             `json:"age_ms,omitempty"`   // how long ago it was started; absent when the sandbox cannot tell
+	Terminal    bool              `json:"terminal,omitempty"` // `sessions attach` joins it
+	StdoutBytes int64             `json:"stdout_bytes"`
+	StderrBytes int64             `json:"stderr_bytes"`
+}
+
+func (a *command) listExecs(ctx context.Context, s *session.Session) error {
+	known, err := s.ListExecs(ctx)
+	if err != nil {
+		return err
+	}
+	list := make([]ExecOutput, len(known))
+	for i, st := range known {
+		list[i] = ExecOutput{
+			ExecID: st.ExecID, Status: st.Status, Signal: st.Signal, DurationMS: st.Duration.Milliseconds(),
+			AgeMS: st.Age.Milliseconds(), Terminal: st.Terminal,
+			StdoutBytes: st.StdoutBytes, StderrBytes: st.StderrBytes,
+		}
+		if st.Done() && st.Signal == "" {
+			list[i].ExitCode = &st.ExitCode
+		}
+	}
+	const ms = time.Millisecond
+	return cli.PrintList(a.Command, list, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, func(e ExecOutput) []string {
+		end, begun := e.Signal, ""
+		if e.ExitCode != nil {
+			end = strconv.Itoa(*e.ExitCode)
+		}
+		if e.AgeMS > 0 {
+			begun = cli.Age(time.Duration(e.AgeMS) * ms)
+		}
+		took := (time.Duration(e.DurationMS) * ms).Round(10 * ms)
+		return []string{e.ExecID, string(e.Status), end, took.String(), begun, cli.ByteSize(e.StdoutBytes), cli.ByteSize(e.StderrBytes)}
+	})
+}
+
+// printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
+func (a *command) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
+	req := session.ReadExecRequest{ExecID: execID}
+	for {
+		res, err := s.ReadExec(ctx, req)
+		if err != nil {
+			return logsError(err)
+		}
+		if res.Dropped > 0 {
+			missing := "the beginning"
+			if req.SinceSeq > 0 {
+				missing = "some" // it was written faster than it was read
+			}
+			a.Notice("%s of the output was discarded%s", missing, wholeOutput(ctx, s, execID))
+		}
+		for _, c := range res.Chunks {
+			w := a.Stdout
+			if c.Stream == "stderr" {
+				w = a.Stderr
+			}
+			if _, err := w.Write(c.Data); err != nil {
+				return err
+			}
+		}
+		req.SinceSeq = res.NextSeq
+		if res.Done || !follow && len(res.Chunks) == 0 {
+			return nil
+		}
+		if follow {
+			req.Wait = followWait
+		}
+	}
+}
+
+// wholeOutput returns where the sandbox has the whole output of a command as files, if it has.
+func wholeOutput(ctx context.Context, s *session.Session, execID string) string {
+	for _, stream := range []string{"stdout", "stderr"} {
+		name := ".workcell/output/" + execID + "." + stream
+		if _, err := s.StatFile(ctx, name); err == nil {
+			return fmt.Sprintf("; for all of it, run `workcell sessions cp %s:%s -`", s.ID(), name)
+		}
+	}
+	return ""
+}
+
+// logsError keeps a missing command from being taken for a missing sandbox.
+func logsError(err error) error {
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return app.Fail(app.ExitFailed, err, listsCommands)
+	case errors.Is(err, backend.ErrInvalid):
+		return app.Fail(app.ExitFailed, err, listsCommands+"; output of `sessions exec` is not recorded")
+	}
+	return err
+}
+
+func newSessionsKillCmd(a *command) *cobra.Command {
+	all, signal := false, ""
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
+		Short: "Stop commands in a sandbox",
+		Long: `Stop commands in a sandbox and all their child processes: with TERM, and with KILL after two seconds. The
+sandbox keeps running. The client that started the command gets the status killed.
+
+With --signal, the commands get only this signal. The command prints their IDs and ignores commands that have exited.`,
+		Example: "  workcell sessions kill mybox exec_…\n  workcell sessions kill --signal INT mybox exec_…\n  workcell sessions kill --all mybox",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || all == (len(args) > 1) {
+				return app.UsageError(errors.New("specify a sandbox and EXEC_IDs, or use --all"), listsCommands)
+			}
+			return nil
+		},
+		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, ids []string) error {
+			return a.kill(ctx, s, ids, all, signal)
+		}),
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "all running commands and, without --signal, leftover processes of finished commands")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL` to send, for example INT or SIGINT (default TERM, then KILL)")
+	return cmd
+}
+
+// killedExec is a command in the output of `sessions kill`.
+type killedExec struct {
+	ExecID string            `json:"exec_id"`
+	Status session.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end
+}
+
+// kill ends commands of a sandbox; a missing one is not to be taken for a missing sandbox.
+func (a *command) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
+	killed := cli.Printed[killedExec]{Command: a.Command}
+	done := func(st session.ExecStatus) { killed.Add(st.ExecID, killedExec{st.ExecID, st.Status}) }
+	if all {
+		list := s.ListExecs
+		if signal == "" {
+			list = s.KillAll
+		}
+		known, err := list(ctx)
+		if err != nil {
+			return err
+		}
+		for _, st := range known {
+			if signal == "" {
+				done(st)
+			} else if !st.Done() {
+				ids = append(ids, st.ExecID)
+			}
+		}
+	}
+	var errs []error
+	for _, id := range ids {
+		st, err := s.KillExec(ctx, id, signal)
+		switch {
+		case err == nil:
+			done(st)
+		case errors.Is(err, backend.ErrNotFound):
+			errs = append(errs, app.Fail(app.ExitFailed, fmt.Errorf("%s: %w", id, err), listsCommands))
+		case errors.Is(err, backend.ErrInvalid):
+			errs = append(errs, app.UsageError(fmt.Errorf("%s: %w", id, err), "use a signal name with --signal; "+listsCommands))
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, killed.End())...)
+}

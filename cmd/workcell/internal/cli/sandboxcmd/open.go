@@ -1,0 +1,220 @@
+package sandboxcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/session"
+)
+
+type sessionsOpenOptions struct {
+	req    session.Request
+	limits limitFlags
+
+	name    string
+	root    string
+	env     []string
+	idle    time.Duration
+	rebuild bool
+}
+
+func newSessionsOpenCmd(a *command) *cobra.Command {
+	o := &sessionsOpenOptions{root: "readonly", req: session.Request{Network: backend.NetworkNone, Pull: backend.PullMissing}}
+	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
+		Use:   "open [flags]",
+		Short: "Create or open a sandbox and print its ID",
+		Long: `Create a sandbox and print its ID. By default, it exists until you remove it with
+` + "`workcell sessions rm`" + `.
+
+With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
+command fails if the image or other settings in the flags differ from the sandbox's. With --rebuild, it instead
+rebuilds the sandbox with the specified settings and keeps its workspace files. -e adds variables to an existing
+sandbox.
+
+With --idle-timeout, the sandbox is stopped after this idle time: its files are kept, and sessions open and sessions
+exec start it again. A sandbox is not idle while a process runs in it. With --idle-policy remove, or on a backend that
+cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
+		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.req.IdlePolicy == session.IdleStop && !cmd.Flags().Changed("idle-timeout") {
+				o.idle = session.DefaultIdleTimeout
+			}
+			o.req.Match, o.req.OCIRuntime = shapeFlags(cmd), a.Options.OCIRuntime
+			if !cmd.Flags().Changed("image") {
+				wish.DefaultImage(&o.req, frontmatter.RuntimeBash)
+			}
+			if o.rebuild && !cmd.Flags().Changed("image") {
+				return app.UsageError(errors.New("--rebuild requires --image"), "specify the image even if it has not changed")
+			}
+			return o.run(cmd.Context(), a)
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "`NAME` of the sandbox (default: random)")
+	f.StringVar(&o.req.Image, "image", "", "image (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or the configured image for bash)")
+	f.StringVar(&o.req.User, "user", "", "uid:gid to run commands as (default "+backend.DefaultUser+")")
+	f.Var(cli.OneOf(&o.root, "readonly", "writable"), "root", "access to the image's file system")
+	f.Var(cli.OneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of commands")
+	f.Var(cli.OneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when to pull the image")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` for all commands, or NAME to pass on its local value (repeatable)")
+	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache that the sandbox can read, for example pip (repeatable)")
+	o.limits.addTo(cmd)
+	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
+		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
+	f.Var(cli.OneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy",
+		"stop or remove an idle sandbox (default stop, if that keeps its files)")
+	f.BoolVar(&o.rebuild, "rebuild", false, "if its image or limits differ, rebuild the sandbox and keep its workspace files")
+	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+session.DefaultExecTimeout.String()+")")
+	return cmd
+}
+
+func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
+	variables, err := o.complete(a.Options.Env)
+	if err != nil {
+		return err
+	}
+	if err := a.CheckCaches(o.req.Caches); err != nil {
+		return err
+	}
+	key := session.UserKey(cmp.Or(o.name, session.NewID()))
+	if err := key.Validate(); err != nil {
+		return app.UsageError(err, "use only letters, digits, _, -, and .")
+	}
+	conf, err := a.Config()
+	if err != nil {
+		return err
+	}
+	use := app.Use{IdlePolicy: session.IdleStop}
+	if o.name != "" && conf.Backend == engines.Auto {
+		use.Sandboxes = []string{key.String()} // auto makes no second sandbox of a name
+	}
+	return a.WithManager(ctx, use, func(ctx context.Context, m *app.Manager) error {
+		p := a.Progress()
+		defer p.Close()
+		req := o.req
+		req.OnPull, req.Prepare = p.Pull, m.SaveEnv(variables)
+		switch {
+		case o.rebuild:
+			req.Mode = session.OpenRebuild
+		case o.name != "":
+			req.Mode = session.OpenAsIs
+		}
+		p.Status("opening sandbox")
+		s, created, err := m.Open(ctx, key, req)
+		var conflict *session.ConflictError
+		if errors.As(err, &conflict) && !o.rebuild {
+			return app.Fail(app.ExitConflict, err, conflictHint(ctx, m, conflict))
+		}
+		if err == nil && !created && req.Prepare != nil {
+			err = req.Prepare(ctx, s)
+		}
+		if err != nil {
+			return err
+		}
+		p.Status("")
+		return a.Print(openedSandbox{sandboxRow(s.Info()), created, a.mechanism(ctx, s)}, func(w io.Writer) error {
+			_, err := fmt.Fprintln(w, s.ID())
+			return err
+		})
+	})
+}
+
+// conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine reports.
+func conflictHint(ctx context.Context, m *app.Manager, conflict *session.ConflictError) string {
+	const rebuild = "--rebuild rebuilds it and keeps its workspace files"
+	if conflict.Gone {
+		return "to rebuild it with its files, pass only its original --mount, --network, and --oci-runtime; " +
+			"to change its image, pass --rebuild --image IMAGE"
+	}
+	list, err := m.List(ctx)
+	i := slices.IndexFunc(list, func(s session.Info) bool { return s.Key == conflict.Key && s.Image != "" })
+	if err != nil || i < 0 {
+		return rebuild
+	}
+	s := list[i]
+	return fmt.Sprintf("it has image %s, user %s, network %s, %d MiB of memory, and %d processes; omit the flags to open it as it is; %s",
+		s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs, rebuild)
+}
+
+// shapeFlags returns what the flags that were given say of the sandbox, in the words of session.ConflictError.
+func shapeFlags(cmd *cobra.Command) []string {
+	var out []string
+	for _, field := range []string{"image", "user", "root", "limits", "network", "oci_runtime", "mounts", "cache"} {
+		flags := []string{strings.ReplaceAll(field, "_", "-")}
+		switch field {
+		case "limits":
+			flags = slices.Collect(maps.Keys(limitFlagNames()))
+		case "mounts":
+			flags = []string{"mount"}
+		}
+		if slices.ContainsFunc(flags, cmd.Flags().Changed) {
+			out = append(out, field)
+		}
+	}
+	return out
+}
+
+// openedSandbox is what `sessions open -o json` prints.
+type openedSandbox struct {
+	SandboxOutput
+	Created bool `json:"created"` // false: the name was open already
+	// Snapshots is how they are made of it; empty where there are none.
+	Snapshots backend.SnapshotMechanism `json:"snapshots,omitempty"`
+}
+
+// complete checks what the flags say and puts into the request what they do not set themselves. It returns the variables of
+// -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
+func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
+	if o.idle < 0 {
+		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle), "must be positive, or 0 for never")
+	}
+	o.req.IdleTimeout = cmp.Or(o.idle, -1)
+	if o.root == "writable" {
+		o.req.Root = backend.RootWritable
+	}
+	if _, err := backend.NormalizeImage(o.req.Image); err != nil {
+		return nil, app.UsageError(err, "")
+	}
+	if o.req.Limits, err = o.limits.limits(); err != nil {
+		return nil, err
+	}
+	if err := checkUser(e, o.req.User); err != nil {
+		return nil, err
+	}
+	if variables, err = cli.ParseEnv(e, o.env); err != nil {
+		return nil, err
+	}
+	if err := session.ValidateEnv(variables); err != nil {
+		return nil, app.UsageError(err, "use -e NAME=VALUE or -e NAME")
+	}
+	return variables, nil
+}
+
+// checkUser refuses a user that no sandbox can have, or may have here.
+func checkUser(e environ.Lookup, user string) error {
+	id, err := session.ParseUser(user)
+	if err != nil {
+		return app.UsageError(fmt.Errorf("invalid value %q for --user", user), "use a numeric UID or UID:GID, for example 1000:1000")
+	}
+	if session.IsRoot(id) && !app.RootAllowed(e) {
+		return app.UsageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "set WORKCELL_ALLOW_ROOT=1 to allow it")
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/environment"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsRmCmd(a *command) *cobra.Command {
+	var all, keep, force bool
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use: "rm SANDBOX… | SANDBOX:PATH… | --all",
+		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n" +
+			"  workcell sessions rm mybox:old.log",
+		Aliases: []string{"remove"},
+
+		SuggestFor: []string{"delete", "stop", "close"},
+		Short:      "Remove sandboxes and their files",
+		Long: `Remove sandboxes with their files and processes, and print their IDs. If SANDBOX is a run, all its sandboxes
+are removed.
+
+With --keep-workspace, the files in /workspace are kept for 30 days: sessions ls lists the sandbox as stopped, and
+opening its name rebuilds it with its files. To delete them, remove the sandbox again without this flag. The
+workspaces of a run are deleted with the run.
+
+SANDBOX:PATH removes a file or directory in the sandbox, but not the sandbox. This works even if the workspace is full
+and commands cannot run.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return errors.New("specify sandboxes to remove, or use --all")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			groups, err := a.ByBackend(cmd.Context(), app.StateWanted, args)
+			errs := []error{err}
+			removed := cli.Printed[removedSandbox]{Command: a.Command}
+			for _, names := range groups {
+				mayName := slices.Clone(names) // a sandbox, whole or before a colon
+				for _, arg := range names {
+					mayName = append(mayName, sandboxNames(arg)...)
+				}
+				use := app.Use{State: app.StateWanted, Sandboxes: mayName}
+				errs = append(errs, a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
+					ids, files, err := toRemove(ctx, m, names, all, force)
+					errs := []error{err}
+					for _, f := range files {
+						errs = append(errs, f.remove(ctx, m, force))
+					}
+					for _, id := range ids {
+						if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
+							removed.Add(id, removedSandbox{id})
+						} else {
+							errs = append(errs, err)
+						}
+					}
+					return errors.Join(errs...)
+				}))
+			}
+			return errors.Join(append(errs, removed.End())...)
+		},
+	})
+	f := cmd.Flags()
+	f.BoolVar(&all, "all", false, "remove all sandboxes of this user")
+	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sessions open --name")
+	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
+	return cmd
+}
+
+// removedSandbox is a sandbox in the output of `sessions rm`.
+type removedSandbox struct {
+	ID string `json:"id"`
+}
+
+// sandboxFile is a SANDBOX:PATH argument of rm.
+type sandboxFile struct{ id, sandbox, path string }
+
+func (f sandboxFile) remove(ctx context.Context, m *app.Manager, ignoreAbsent bool) error {
+	if f.path == "" {
+		return app.UsageError(fmt.Errorf("%s: names no file", f.sandbox), "to remove the sandbox, omit the colon")
+	}
+	s, err := m.Connect(ctx, f.id)
+	if err != nil {
+		return err
+	}
+	_, err = s.RemoveFile(ctx, f.path, true)
+	switch {
+	case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
+		return nil
+	case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
+		return app.Fail(app.ExitFailed, fmt.Errorf("file %s not found in the sandbox", f.path),
+			fmt.Sprintf("to list the files, run `workcell sessions exec %s -- ls -a`", f.sandbox))
+	}
+	return fmt.Errorf("%s: %w", f.path, err)
+}
+
+// toRemove resolves the arguments of rm. It reports unknown ones after it has resolved all. A run's id names all its
+// sandboxes.
+func toRemove(
+	ctx context.Context, m *app.Manager, args []string, all, ignoreAbsent bool,
+) (ids []string, files []sandboxFile, err error) {
+	list, err := m.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	add := func(list ...session.Info) {
+		for _, s := range list {
+			if !slices.Contains(ids, s.ID) {
+				ids = append(ids, s.ID)
+			}
+		}
+	}
+	var errs []error
+	for _, arg := range args {
+		if found := app.NamedSandboxes(list, arg); oneRun(found) {
+			add(found...)
+			continue
+		}
+		s, err := app.FindSandbox(list, arg) // keys have colons, too
+		isFile, path := inSandbox(arg) && errors.Is(err, backend.ErrNotFound), ""
+		if isFile {
+			s, path, err = splitSandboxPath(list, arg)
+		}
+		switch {
+		case err == nil && isFile:
+			files = append(files, sandboxFile{s.ID, strings.TrimSuffix(arg, ":"+path), path})
+		case err == nil:
+			add(s)
+		case !ignoreAbsent || !errors.Is(err, backend.ErrNotFound):
+			errs = append(errs, err)
+		}
+	}
+	if all {
+		add(list...)
+	}
+	return ids, files, errors.Join(errs...)
+}
+
+// oneRun reports whether sandboxes are all of the same run.
+func oneRun(list []session.Info) bool {
+	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
+}
+
+type sessionsGCOptions struct {
+	yes, named, environments bool
+	older                    time.Duration
+}
+
+// Bounds of the environments that gc leaves.
+const (
+	environmentAge   = 30 * 24 * time.Hour // unused
+	environmentBytes = 20 << 30            // together
+)
+
+func newSessionsGCCmd(a *command) *cobra.Command {
+	o := &sessionsGCOptions{}
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:     "gc",
+		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
+		Short:   "List or remove unused sandboxes",
+		Long: `List sandboxes that no process uses, or remove them with --yes: the sandboxes of interrupted runs, kept
+sandboxes and, with --named, sandboxes created by ` + "`sessions open`" + `. All except the named ones are also
+removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
+
+The command also covers:
+  - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
+    their image has changed, or all of them together exceed 20 GiB
+  - cache contents that were replaced more than a day ago
+  - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
+  - with --yes, run results older than 30 days, and workspace copies left by killed commands`,
+		Args: cobra.NoArgs,
+		RunE: a.managed(app.StateNeeded, func(ctx context.Context, m *app.Manager, _ []string) error { return o.run(ctx, a, m) }),
+	})
+	f := cmd.Flags()
+	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
+	f.BoolVar(&o.named, "named", false, "include sandboxes created by sessions open")
+	f.BoolVar(&o.environments, "environments", false, "include all installed packages, not only old ones")
+	f.DurationVar(&o.older, "older-than", 0, "include only items that were not used for this time")
+	return cmd
+}
+
+// GarbageOutput is a sandbox that no process has, an environment, or the guest program of a version that none needs.
+type GarbageOutput struct {
+	ID       string    `json:"id"`
+	Key      string    `json:"key"` // of a sandbox alone
+	Why      string    `json:"why"`
+	LastUsed time.Time `json:"last_used"`
+	// Snapshots are those of a sandbox that the engine has, which go with it.
+	Snapshots int       `json:"snapshots,omitempty"`
+	Expires   time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
+	Removed   bool      `json:"removed"`
+}
+
+func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager) error {
+	if o.yes {
+		if err := a.ForgetOldRuns(ctx); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	rows := []GarbageOutput{}
+	var errs []error
+	// collect shows what nobody has, and with --yes removes it unless somebody needs it by now.
+	collect := func(g GarbageOutput, remove func() error) {
+		if now.Sub(g.LastUsed) < o.older {
+			return
+		}
+		if o.yes {
+			err := remove()
+			if errors.Is(err, backend.ErrExists) {
+				if g.Key != "" {
+					a.Notice("%s not removed because it is in use: %v", g.ID, err)
+				}
+				return
+			}
+			g.Removed = err == nil
+			errs = append(errs, err)
+		}
+		rows = append(rows, g)
+	}
+	recs, err := m.Abandoned(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if rec.Key.Namespace != session.NamespaceUser || o.named {
+			snapshots, err := m.CountSnapshots(ctx, rec)
+			if err != nil {
+				a.Notice("snapshots of %s: %v", rec.ID, err)
+			}
+			why := whyGarbage(rec)
+			if snapshots > 0 {
+				why = fmt.Sprintf("%s, %d snapshots", why, snapshots)
+			}
+			collect(GarbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: rec.Expires, Snapshots: snapshots},
+				func() error { return m.RemoveAbandoned(ctx, rec) })
+		}
+	}
+	environments, err := o.reclaim(ctx, m, now)
+	errs = append(errs, err)
+	for _, e := range environments {
+		collect(GarbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return m.RemoveEnvironment(ctx, e.Name) })
+	}
+	caches, err := a.Caches()
+	errs = append(errs, err)
+	if err == nil {
+		left, err := caches.Leftovers()
+		errs = append(errs, err)
+		for _, l := range left {
+			collect(GarbageOutput{ID: l.Name, Why: "replaced in cache " + l.Cache, LastUsed: l.Since}, func() error { return caches.RemoveLeftover(l) })
+		}
+	}
+	err = a.Print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
+	switch {
+	case err != nil:
+	case len(rows) == 0 && o.named:
+		a.Notice("nothing to remove")
+	case len(rows) == 0:
+		a.Notice("nothing to remove (use --named to include named sandboxes)")
+	case !o.yes:
+		a.Notice("nothing removed; use --yes to remove these items")
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// reclaim returns the environments to remove.
+func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]session.EnvironmentInfo, error) {
+	list, err := m.Environments(ctx)
+	if o.environments {
+		return list, err
+	}
+	return environment.Reclaim(list, now, environmentAge, environmentBytes), err
+}
+
+func whyEnvironment(e session.EnvironmentInfo) string {
+	return fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)
+}
+
+// whyGarbage returns in a word how a sandbox came to be nobody's.
+func whyGarbage(rec session.Record) string {
+	switch {
+	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:
+		return "workspace"
+	case rec.Key.Namespace == session.NamespaceUser:
+		return "named"
+	case rec.State == session.RecordReady && rec.Key.Namespace == session.NamespaceWorkflow:
+		return app.RunInterrupted
+	case rec.State == session.RecordReady:
+		return "left"
+	case rec.State == session.RecordRemoving:
+		return "kept"
+	}
+	return string(rec.State)
+}
+
+func garbageTable(w io.Writer, list []GarbageOutput, now time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(list))
+	for i, g := range list {
+		goes := "never"
+		if !g.Expires.IsZero() {
+			goes = "in " + cli.Age(g.Expires.Sub(now))
+		}
+		if g.Removed {
+			goes = "removed"
+		}
+		rows[i] = []string{g.ID, g.Key, g.Why, cli.Age(now.Sub(g.LastUsed)), goes}
+	}
+	return cli.WriteTable(w, []string{"ID", "KEY", "REASON", "UNUSED", "EXPIRES"}, rows)
+}

@@ -1,0 +1,70 @@
+// Package sandboxcmd has the commands for sandboxes.
+package sandboxcmd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// command is a command of this group.
+type command struct{ *cli.Command }
+
+// Commands returns the commands for sandboxes.
+func Commands(c *cli.Command) []*cobra.Command {
+	return []*cobra.Command{newSessionsCmd(&command{c})}
+}
+
+func newSessionsCmd(a *command) *cobra.Command {
+	return cli.Subcommands(&cobra.Command{
+		Use:     "sessions",
+		Aliases: []string{"session"},
+		Short:   "Create, inspect, use, and remove sandboxes",
+		Long: `Create, inspect, use, and remove sandboxes, including sandboxes of runs that the same user
+started in other processes.
+
+SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
+ID to a unique prefix with at least four characters after sbx_ or run_.
+
+A sandbox of sessions open is kept until you remove it. A run's sandbox ends with its run. You can use it while the run
+does.`,
+		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
+			"  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
+			"  workcell sessions rm \"$id\"",
+	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
+		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
+		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+}
+
+// managed returns what a command runs with a manager.
+func (a *command) managed(use app.StateUse, fn func(ctx context.Context, m *app.Manager, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.WithManager(cmd.Context(), app.Use{State: use}, func(ctx context.Context, m *app.Manager) error { return fn(ctx, m, args) })
+	}
+}
+
+// inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
+func (a *command) inSandbox(fn func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		use := app.Use{State: app.StateWanted, Sandboxes: args[:1]}
+		return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
+			list, err := m.List(ctx)
+			if err != nil {
+				return err
+			}
+			info, err := app.FindSandbox(list, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := m.Connect(ctx, info.ID)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, m, s, args[1:])
+		})
+	}
+}

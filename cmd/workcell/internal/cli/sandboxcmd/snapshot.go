@@ -1,0 +1,129 @@
+package sandboxcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
+	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsSnapshotCmd(a *command) *cobra.Command {
+	remove := false
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:     "snapshot [flags] SANDBOX [NAME]",
+		Aliases: []string{"snapshots"},
+		Short:   "Create, list, or remove workspace snapshots",
+		Long: `Create a snapshot of a sandbox's /workspace, or list its snapshots if you do not specify NAME. Commands are
+paused during the snapshot. If the host cannot pause them, the command prints a notice. Snapshots are removed with the
+workspace.`,
+		Example: "  workcell sessions snapshot mybox before\n  workcell sessions snapshot mybox\n  workcell sessions snapshot --remove mybox before",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if remove && len(args) != 2 {
+				return errors.New("--remove requires a sandbox and a snapshot name")
+			}
+			return cobra.RangeArgs(1, 2)(cmd, args)
+		},
+		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, args []string) error {
+			switch {
+			case remove:
+				return s.RemoveSnapshot(ctx, args[0])
+			case len(args) == 0:
+				return a.listSnapshots(ctx, s)
+			}
+			snap, err := s.Snapshot(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.Print(snap, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, snap.Name)
+				return err
+			})
+		}),
+	})
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove the snapshot")
+	return cmd
+}
+
+func (a *command) listSnapshots(ctx context.Context, s *session.Session) error {
+	list, _, err := s.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return cli.PrintList(a.Command, list, []string{"NAME", "MECHANISM", "AGE"}, func(snap backend.Snapshot) []string {
+		return []string{snap.Name, string(snap.Mechanism), cli.Age(now.Sub(snap.Created))}
+	})
+}
+
+func newSessionsRollbackCmd(a *command) *cobra.Command {
+	return a.Verb(cli.EngineFlags, &cobra.Command{
+		Use:   "rollback SANDBOX NAME",
+		Short: "Restore a sandbox's files from a snapshot",
+		Long: `Kill all commands in a sandbox and restore its /workspace from a snapshot. Files outside /workspace are not
+changed.`,
+		Example: "  workcell sessions rollback mybox before",
+		Args:    cobra.ExactArgs(2),
+		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, args []string) error {
+			return noSnapshot(s.Rollback(ctx, args[0]))
+		}),
+	})
+}
+
+func newSessionsForkCmd(a *command) *cobra.Command {
+	n := 1
+	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
+		Use:   "fork [flags] SANDBOX NAME",
+		Short: "Create sandboxes from a snapshot",
+		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
+Forks of a named sandbox exist until you remove them. Forks of the sandbox of a run, agent, or MCP client are removed
+when they are idle or the run ends.`,
+		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
+		Args:    cobra.ExactArgs(2),
+		RunE: a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error {
+			forks, err := s.Fork(ctx, args[0], n)
+			if err != nil {
+				return noSnapshot(err)
+			}
+			made := cli.Printed[SandboxOutput]{Command: a.Command}
+			variables, err := m.LoadEnv(ctx, s, nil)
+			errs := []error{err}
+			for _, fork := range forks {
+				if save := m.SaveEnv(variables); save != nil {
+					errs = append(errs, save(ctx, fork))
+				}
+				made.Add(fork.ID(), sandboxRow(fork.Info()))
+			}
+			return errors.Join(append(errs, made.End())...)
+		}),
+	})
+	cmd.Flags().IntVarP(&n, "number", "n", 1, fmt.Sprintf("number of sandboxes, at most %d", session.MaxForks))
+	return cmd
+}
+
+// noSnapshot says where the names of snapshots are to be had.
+func noSnapshot(err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		return app.Fail(app.ExitNotFound, err, "to list the snapshots, run `workcell sessions snapshot SANDBOX`")
+	}
+	return err
+}
+
+// mechanism returns how snapshots of a sandbox are made, for those who read more than its id; empty where there are none.
+func (a *command) mechanism(ctx context.Context, s *session.Session) backend.SnapshotMechanism {
+	if a.Out == cli.OutputTable {
+		return ""
+	}
+	_, mechanism, err := s.Snapshots(ctx)
+	if err != nil {
+		return ""
+	}
+	return mechanism
+}
