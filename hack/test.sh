@@ -199,7 +199,7 @@ sources() {
 
 vet() {
   nice go vet -race -tags $tags ./... ./e2e/... &&
-    nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell ./cmd/workcell/internal/engines ./cmd/workcell/internal/models ./cmd/workcell/internal/otelsetup ./cmd/workcell/internal/state
+    nice go vet -tags "$(BACKEND=local hack/demo.sh tags)" ./cmd/workcell/...
 }
 
 # bulk PLACE: packages that need no engine and of which the place has all tests but those of a pattern, with one go test.

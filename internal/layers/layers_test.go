@@ -31,7 +31,12 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/hint", "internal/sanitize", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "cmd/workcell/internal/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
+	own := []string{"config", "engines", "environ", "models", "otelsetup", "parcel", "reaper", "runtrace", "scripted", "state"}
+	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/pgstore", "session/sqlitestore", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
+	for _, name := range own {
+		all = append(all, "cmd/workcell/internal/"+name)
+	}
+	commands := append(slices.Clone(all), "cmd/workcell/internal/app", "cmd/workcell/internal/cli")
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -150,7 +155,12 @@ func layers() []layer {
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
-		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
+		{dir: "cmd/workcell/internal/app", may: all, genkit: true},
+		{dir: "cmd/workcell/internal/cli", may: commands},
+		{dir: "cmd/workcell/internal/cli/runcmd", may: commands},
+		{dir: "cmd/workcell/internal/cli/sandboxcmd", may: commands},
+		{dir: "cmd/workcell/internal/cli/admincmd", may: commands},
+		{dir: "cmd/workcell", may: append(commands, "cmd/workcell/internal/cli/...")},
 		{dir: "examples", may: all, genkit: true, sdk: true},
 		{dir: "hack"},
 	}
@@ -202,7 +212,12 @@ func TestVerdict(t *testing.T) {
 		{"tools", "github.com/firebase/genkit/go/ai", true},
 		{"tools", module + "/workflow", false},
 		{"tools", "go.opentelemetry.io/otel/exporters/otlp/otlptrace", false},
-		{"cmd/workcell", "go.opentelemetry.io/otel/sdk/trace", true},
+		{"cmd/workcell/internal/otelsetup", "go.opentelemetry.io/otel/sdk/trace", true},
+		{"cmd/workcell", module + "/cmd/workcell/internal/cli/runcmd", true},
+		{"cmd/workcell/internal/cli/runcmd", module + "/cmd/workcell/internal/app", true},
+		{"cmd/workcell/internal/cli/runcmd", module + "/cmd/workcell/internal/cli/sandboxcmd", false},
+		{"cmd/workcell/internal/app", module + "/cmd/workcell/internal/cli", false},
+		{"cmd/workcell/internal/state", module + "/cmd/workcell/internal/app", false},
 		{"cmd/workcell-guest", "gopkg.in/yaml.v3", false},
 		{"internal/guest/server", module + "/session", false},
 		{"internal/guest/server", module + "/internal/guest/disk", true},
