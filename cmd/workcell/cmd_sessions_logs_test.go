@@ -101,7 +101,8 @@ func TestSessionsLogs(t *testing.T) {
 		{app.ExitNotFound, []string{"logs", "missing"}}, {app.ExitUsage, []string{"logs", "box", "-f"}},
 		{app.ExitUsage, []string{"logs", "box", last, "-o", "json"}},
 		{app.ExitFailed, []string{"kill", "box", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa"}},
-		{app.ExitUsage, []string{"kill", "--signal", "NONE", "box", last}}, {app.ExitUsage, []string{"kill", "--all", "box", last}},
+		{app.ExitUsage, []string{"kill", "--signal", "NONE", "box", last}},
+		{app.ExitUsage, []string{"kill", "--all", "box", last}},
 	} {
 		stdout, stderr := b.run(c.code, append([]string{"sessions"}, c.args...)...)
 		hinted := strings.Contains(stderr, "hint: to list the commands, run `workcell sessions logs SANDBOX`")

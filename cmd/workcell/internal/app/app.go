@@ -76,13 +76,7 @@ type Front interface {
 // concurrently.
 type App struct {
 	opts   Options
-	loaded func() (*settings, error)
-}
-
-// settings is what is configured, and what sandboxes get that ask for nothing.
-type settings struct {
-	conf     *config.Config
-	defaults session.Defaults
+	loaded func() (*config.Config, error)
 }
 
 // New opens nothing. The configuration is read when it is needed.
@@ -100,10 +94,4 @@ func (a *App) withFlags(flags RunFlags) *App {
 }
 
 // Config returns the configuration by flags, environment, and configuration file.
-func (a *App) Config() (*config.Config, error) {
-	s, err := a.loaded()
-	if err != nil {
-		return nil, err
-	}
-	return s.conf, nil
-}
+func (a *App) Config() (*config.Config, error) { return a.loaded() }

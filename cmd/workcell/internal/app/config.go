@@ -16,7 +16,7 @@ import (
 )
 
 // load reads the configuration.
-func (a *App) load() (*settings, error) {
+func (a *App) load() (*config.Config, error) {
 	if _, err := backend.NewImagePolicy(a.opts.AllowImage...); err != nil {
 		return nil, UsageError(err, "see --allow-image in --help")
 	}
@@ -28,15 +28,18 @@ func (a *App) load() (*settings, error) {
 	if err != nil {
 		return nil, UsageError(err, "for example --mount /srv/data:/data, or /srv/data:/data:rw for write access")
 	}
-	if err := a.checkMounts(mounts); err != nil {
-		return nil, err
+	return c, a.checkMounts(mounts)
+}
+
+// defaults returns what sandboxes get by default: what a resumed run began with, or what is configured.
+func (a *App) defaults(c *config.Config) session.Defaults {
+	if a.opts.Defaults != nil {
+		return *a.opts.Defaults
 	}
-	if a.opts.Defaults != nil { // those that a run began with
-		return &settings{c, *a.opts.Defaults}, nil
-	}
-	return &settings{c, session.Defaults{
+	mounts, _ := c.Mounts() // load has checked them
+	return session.Defaults{
 		Limits: c.Limits, ExecTimeout: c.ExecTimeout, OCIRuntime: c.OCIRuntime, Images: c.Images, Mounts: mounts,
-	}}, nil
+	}
 }
 
 // checkMounts refuses what this command keeps: who could read it would know other sandboxes, who could write to it have its rights.
@@ -67,7 +70,8 @@ func (a *App) checkMounts(list []backend.Mount) error {
 
 // configFlags returns the values of the flags that are settings, too.
 func (a *App) configFlags() map[string][]string {
-	flags := map[string][]string{"allow-image": a.opts.AllowImage, "map-image": a.opts.MapImage, "mount": a.opts.Mounts, "pool": a.opts.Pool}
+	o := a.opts
+	flags := map[string][]string{"allow-image": o.AllowImage, "map-image": o.MapImage, "mount": o.Mounts, "pool": o.Pool}
 	if a.opts.Backend != "" {
 		flags["backend"] = []string{a.opts.Backend}
 	}

@@ -67,10 +67,7 @@ type Host struct {
 	traced  string // the run whose spans are kept, empty for none
 }
 
-var (
-	_ workflow.AgentRunner      = (*Host)(nil)
-	_ workflow.SandboxDescriber = (*Host)(nil)
-)
+var _ workflow.SandboxDescriber = (*Host)(nil)
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
 func (a *App) newHost(ctx context.Context, m *Manager, hosts *hosttools.Registry, files map[string]string) (*Host, error) {

@@ -62,14 +62,14 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 			end()
 		}
 	}()
-	set, err := a.loaded()
+	conf, err := a.Config()
 	if err != nil {
 		return nil, err
 	}
-	conf, name := set.conf, cmp.Or(use.Backend, set.conf.Backend)
+	name := cmp.Or(use.Backend, conf.Backend)
 	opts := &session.Options{
 		Logger: a.Logger(), AllowRoot: RootAllowed(a.opts.Env), MaxSandboxes: a.opts.MaxSandboxes, Join: use.Join,
-		Images: imagePolicy{conf}, Defaults: set.defaults, IdleTimeout: conf.IdleTimeout,
+		Images: imagePolicy{conf}, Defaults: a.defaults(conf), IdleTimeout: conf.IdleTimeout,
 	}
 	opts.Defaults.IdlePolicy = cmp.Or(use.IdlePolicy, opts.Defaults.IdlePolicy)
 	mapping, err := engines.ParseImageMap(conf.MapImages)

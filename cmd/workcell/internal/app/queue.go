@@ -67,8 +67,9 @@ func (a *App) Detach(ctx context.Context, wf *workflow.Workflow, agents map[stri
 
 // detachedNote describes a run for the worker that takes it. Its paths say where things came from; what counts is in the parcel.
 func (a *App) detachedNote(wf *workflow.Workflow) (string, error) {
+	o := a.opts
 	n := RunNote{Detached: true, Workflow: wf.Path, RunFlags: RunFlags{
-		Backend: a.opts.Backend, Model: a.opts.Model, Prices: a.opts.Prices, Keep: a.opts.Keep, User: a.opts.User, Workspace: a.place(wf).Dir,
+		Backend: o.Backend, Model: o.Model, Prices: o.Prices, Keep: o.Keep, User: o.User, Workspace: a.place(wf).Dir,
 	}}
 	if err := absolute(&n.Workflow, &n.Prices, &n.Workspace); err != nil {
 		return "", err

@@ -103,7 +103,7 @@ func (a *App) checkHome(want []string, workspace string) (dir string, before pat
 	case len(want) == 0:
 		return "", nil, UsageError(errors.New("--out: the file defines no outputs"), `add them, for example outputs: [report.csv, "dist/**"]`)
 	}
-	if dir, err = WithoutLinks(a.opts.Out); err != nil { // a link that replaces the directory during the run is not followed
+	if dir, err = WithoutLinks(a.opts.Out); err != nil { // a link that replaces it during the run is not followed
 		return "", nil, UsageError(fmt.Errorf("--out: %w", err), "")
 	}
 	return dir, patch.Stamp(dir, outputs.Globs(want).In(os.DirFS(dir))), nil

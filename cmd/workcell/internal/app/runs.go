@@ -32,12 +32,12 @@ type RunNote struct {
 
 // note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
 func (h *Host) note(path string) (string, error) {
-	set, err := h.loaded()
+	conf, err := h.Config()
 	if err != nil {
 		return "", err
 	}
-	n := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}
-	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), set.conf.TraceContent, &set.defaults
+	n, defaults := RunNote{RunFlags: h.opts.RunFlags, Workflow: path, Engine: h.m.Engine}, h.defaults(conf)
+	n.Backend, n.TraceContent, n.Defaults = h.m.Backend().Name(), conf.TraceContent, &defaults
 	script, isScript := scriptOf(n.Model)
 	err = absolute(&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &n.Prices, &n.HostTools, &script)
 	if err != nil {

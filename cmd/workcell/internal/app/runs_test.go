@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // detached, so that its files come from the database.
 func TestCheckNote(t *testing.T) {
 	t.Parallel()
-	a := New(Options{StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"}) // which is not asked
+	a := New(Options{Env: os.LookupEnv, StateDir: t.TempDir(), State: "postgres://nobody@192.0.2.1/x"}) // which is not asked
 	kept, err := a.RunFiles()
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,8 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 		name, value, ok := strings.Cut(p, "=")
 		if name == "" {
 			// The value may be a secret, so it is not repeated.
-			return nil, app.UsageError(fmt.Errorf("environment variable without a name before ="), "use -e NAME=VALUE or -e NAME")
+			return nil, app.UsageError(fmt.Errorf("environment variable without a name before ="),
+				"use -e NAME=VALUE or -e NAME")
 		}
 		if !ok {
 			if value, ok = e(name); !ok {

@@ -237,7 +237,8 @@ func (o *mcpOptions) check(a *command) error {
 	case len(o.hosts) > 0 && o.network == backend.NetworkBridge:
 		return app.UsageError(errors.New("--network-allow cannot be used with network access"), "remove --network "+string(backend.NetworkBridge))
 	case a.Options.MaxSandboxes < 1:
-		return app.UsageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.Options.MaxSandboxes), "must be at least 1")
+		return app.UsageError(fmt.Errorf("invalid value %d for --max-sandboxes", a.Options.MaxSandboxes),
+			"must be at least 1")
 	case o.idle < time.Second:
 		return app.UsageError(fmt.Errorf("invalid value %v for --idle-timeout", o.idle), "must be at least 1s")
 	case o.transport == transportStdio && o.http.given():
@@ -423,7 +424,8 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	}
 	defer file.Close() // only read from
 	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile), "run chmod 600 "+f.tokenFile)
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile),
+			"run chmod 600 "+f.tokenFile)
 	}
 	var tokens []mcpserver.Token
 	lines := bufio.NewScanner(file)
@@ -434,7 +436,8 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 		}
 		t, err := parseToken(fields)
 		if err != nil {
-			return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err), "each line must be NAME TOKEN [EXPIRY]")
+			return nil, app.Fail(app.ExitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err),
+				"each line must be NAME TOKEN [EXPIRY]")
 		}
 		tokens = append(tokens, t)
 	}
@@ -442,7 +445,8 @@ func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 		return nil, app.Fail(app.ExitInvalid, err, "")
 	}
 	if len(tokens) == 0 {
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("no tokens in %s", f.tokenFile), "each line must be NAME TOKEN [EXPIRY]")
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("no tokens in %s", f.tokenFile),
+			"each line must be NAME TOKEN [EXPIRY]")
 	}
 	return tokens, nil
 }

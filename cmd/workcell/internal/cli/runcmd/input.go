@@ -127,7 +127,8 @@ func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
 	}
 	input := map[string]any{}
 	if err := yamlnode.Unmarshal(raw, &input); err != nil { // JSON is YAML
-		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input %s: %w", path, err), "the file must contain one JSON or YAML mapping")
+		return nil, app.Fail(app.ExitInvalid, fmt.Errorf("input %s: %w", path, err),
+			"the file must contain one JSON or YAML mapping")
 	}
 	return input, nil
 }

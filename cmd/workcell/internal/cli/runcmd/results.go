@@ -62,7 +62,8 @@ func newRunsFilesCmd(a *command) *cobra.Command {
 func outputsAt(made *runfiles.Archive, at string) ([]runfiles.Output, error) {
 	list := made.Outputs(path.Clean(at))
 	if len(list) == 0 {
-		return nil, app.Fail(app.ExitNotFound, fmt.Errorf("output %s not found", at), "run `workcell runs files RUN` to list outputs")
+		return nil, app.Fail(app.ExitNotFound, fmt.Errorf("output %s not found", at),
+			"run `workcell runs files RUN` to list outputs")
 	}
 	return list, nil
 }
@@ -124,7 +125,8 @@ func rooted(tree patch.Tree, at string) patch.Tree {
 func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 	p, err := made.Patch()
 	if err == nil && p == nil {
-		err = app.Fail(app.ExitNotFound, fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
+		err = app.Fail(app.ExitNotFound,
+			fmt.Errorf("run %s has no patch: its workspace was not copied from a directory", run),
 			"to list its outputs, run `workcell runs files "+run+"`")
 	}
 	return p, err

@@ -69,7 +69,8 @@ stop, as with Ctrl-C, and waits for it. If the process was killed, the command e
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, args []string) error {
 			if wait < 0 {
-				return app.UsageError(fmt.Errorf("invalid value %s for --wait: must not be negative", wait), "for example --wait 5m")
+				return app.UsageError(fmt.Errorf("invalid value %s for --wait: must not be negative", wait),
+					"for example --wait 5m")
 			}
 			r, err := a.Cancel(ctx, j, args[0], wait)
 			if err != nil {
@@ -129,7 +130,8 @@ func newRunsLsCmd(a *command) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: a.journalled(func(ctx context.Context, j runstore.Store, _ []string) error {
 			if limit < 1 || limit > app.MaxRuns {
-				return app.UsageError(fmt.Errorf("invalid value %d for --limit", limit), fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
+				return app.UsageError(fmt.Errorf("invalid value %d for --limit", limit),
+					fmt.Sprintf("must be from 1 to %d", app.MaxRuns))
 			}
 			runs, err := j.Runs(ctx, limit)
 			if err != nil {

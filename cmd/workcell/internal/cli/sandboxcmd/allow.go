@@ -20,21 +20,16 @@ network.allow: NAME, *.NAME, NAME:PORT, or registry:NAME. New connections can us
 owns the sandbox exits. Hosts in network.deny are still refused.`,
 		Example: "  workcell sessions allow mybox files.example.org registry:npm",
 		Args:    cobra.MinimumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			use := app.Use{State: app.StateWanted, Sandboxes: args[:1]}
-			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
-				return a.allowHosts(ctx, m, args[0], args[1:])
-			})
-		},
+		RunE:    a.managed(app.StateWanted, first, a.allowHosts),
 	})
 }
 
-func (a *command) allowHosts(ctx context.Context, m *app.Manager, name string, hosts []string) error {
+func (a *command) allowHosts(ctx context.Context, m *app.Manager, args []string) error {
 	list, err := m.List(ctx)
 	if err != nil {
 		return err
 	}
-	info, err := app.FindSandbox(list, name)
+	info, err := app.FindSandbox(list, args[0])
 	if err != nil {
 		return err
 	}
@@ -45,5 +40,5 @@ func (a *command) allowHosts(ctx context.Context, m *app.Manager, name string, h
 	if err != nil {
 		return err
 	}
-	return egress.Allow(app.GrantsDir(dir), info.ID, hosts...)
+	return egress.Allow(app.GrantsDir(dir), info.ID, args[1:]...)
 }

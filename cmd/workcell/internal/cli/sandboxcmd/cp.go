@@ -33,12 +33,8 @@ command reports it, copies the rest, and exits with 1. A copy can have up to 10,
 in total, and 1 GiB per file. /workspace/.workcell is copied only if you name it.`,
 		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			use := app.Use{State: app.StateWanted, Sandboxes: sandboxNames(remotePath(args))}
-			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
-				return a.copyFiles(ctx, m, args)
-			})
-		},
+		RunE: a.managed(app.StateWanted, func(args []string) []string { return sandboxNames(remotePath(args)) },
+			a.copyFiles),
 	})
 }
 

@@ -57,7 +57,8 @@ func (f *execFlags) checkUser(has string) error {
 		want, has = f.user, strings.Split(has, ":")[0]
 	}
 	if want != has {
-		return app.Fail(app.ExitExecProduct, fmt.Errorf("commands in this sandbox run as %s and cannot use --user %s", has, f.user),
+		return app.Fail(app.ExitExecProduct, fmt.Errorf("commands in this sandbox run as %s and cannot use --user %s",
+			has, f.user),
 			"open another sandbox: workcell sessions open --user "+f.user)
 	}
 	return nil

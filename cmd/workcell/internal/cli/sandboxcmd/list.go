@@ -35,7 +35,7 @@ gap line means that events may be missing because the engine was not reachable.`
 		Args:    cobra.NoArgs,
 
 		SuggestFor: []string{"ps"},
-		RunE: a.managed(app.StateWanted, func(ctx context.Context, m *app.Manager, _ []string) error {
+		RunE: a.managed(app.StateWanted, nil, func(ctx context.Context, m *app.Manager, _ []string) error {
 			switch {
 			case watch && all:
 				return app.UsageError(errors.New("--watch and --all cannot be used together"), "remove one of these flags")
@@ -136,17 +136,12 @@ sandbox is not running, the output includes the reason. You can also show a sand
 last hour.`,
 		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			use := app.Use{State: app.StateWanted, Sandboxes: args}
-			return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
-				return a.showSandbox(ctx, m, args[0])
-			})
-		},
+		RunE:    a.managed(app.StateWanted, first, a.showSandbox),
 	})
 }
 
 // showSandbox shows the sandbox that is there, else the latest of that name that was.
-func (a *command) showSandbox(ctx context.Context, m *app.Manager, name string) error {
+func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string) error {
 	list, err := a.sandboxInfos(ctx, m, true)
 	if err != nil {
 		return err
@@ -159,8 +154,8 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, name string) 
 			there = append(there, info)
 		}
 	}
-	found, err := app.FindSandbox(there, name)
-	if before := app.NamedSandboxes(gone, name); errors.Is(err, backend.ErrNotFound) && len(before) > 0 {
+	found, err := app.FindSandbox(there, args[0])
+	if before := app.NamedSandboxes(gone, args[0]); errors.Is(err, backend.ErrNotFound) && len(before) > 0 {
 		found, err = before[len(before)-1], nil
 	}
 	if err != nil {

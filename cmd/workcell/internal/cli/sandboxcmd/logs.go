@@ -35,7 +35,8 @@ it.`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed("output") {
-				return app.UsageError(errors.New("--output cannot be used with EXEC_ID"), "-o sets the format of the list of commands")
+				return app.UsageError(errors.New("--output cannot be used with EXEC_ID"),
+					"-o sets the format of the list of commands")
 			}
 			if len(args) == 1 && follow {
 				return app.UsageError(errors.New("--follow requires EXEC_ID"), listsCommands)

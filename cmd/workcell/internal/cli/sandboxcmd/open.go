@@ -72,7 +72,8 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 	f.StringVar(&o.req.User, "user", "", "uid:gid to run commands as (default "+backend.DefaultUser+")")
 	f.Var(cli.OneOf(&o.root, "readonly", "writable"), "root", "access to the image's file system")
 	f.Var(cli.OneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of commands")
-	f.Var(cli.OneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull", "when to pull the image")
+	f.Var(cli.OneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull",
+		"when to pull the image")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` for all commands, or NAME to pass on its local value (repeatable)")
 	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache that the sandbox can read, for example pip (repeatable)")
 	o.limits.addTo(cmd)
@@ -183,7 +184,8 @@ type openedSandbox struct {
 // -e, which are not in the request: a sandbox is the same one whatever variables somebody sets in it.
 func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]string, err error) {
 	if o.idle < 0 {
-		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle), "must be positive, or 0 for never")
+		return nil, app.UsageError(fmt.Errorf("invalid value %s for --idle-timeout", o.idle),
+			"must be positive, or 0 for never")
 	}
 	o.req.IdleTimeout = cmp.Or(o.idle, -1)
 	if o.root == "writable" {

@@ -181,7 +181,9 @@ The command also covers:
   - on Docker, volumes with the guest agent of other Workcell versions, unless they are in use or new
   - with --yes, run results older than 30 days, and workspace copies left by killed commands`,
 		Args: cobra.NoArgs,
-		RunE: a.managed(app.StateNeeded, func(ctx context.Context, m *app.Manager, _ []string) error { return o.run(ctx, a, m) }),
+		RunE: a.managed(app.StateNeeded, nil, func(ctx context.Context, m *app.Manager, _ []string) error {
+			return o.run(ctx, a, m)
+		}),
 	})
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
@@ -276,7 +278,8 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 }
 
 // reclaim returns the environments to remove.
-func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]session.EnvironmentInfo, error) {
+func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]session.EnvironmentInfo,
+	error) {
 	list, err := m.Environments(ctx)
 	if o.environments {
 		return list, err

@@ -35,36 +35,46 @@ does.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
 			"  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
 			"  workcell sessions rm \"$id\"",
-	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
-		newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a), newSessionsForkCmd(a), newSessionsRollbackCmd(a),
-		newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a),
+		newSessionsRmCmd(a), newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a),
+		newSessionsForkCmd(a), newSessionsRollbackCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
 }
 
-// managed returns what a command runs with a manager.
-func (a *command) managed(use app.StateUse, fn func(ctx context.Context, m *app.Manager, args []string) error) func(*cobra.Command, []string) error {
+// action uses a manager.
+type action func(ctx context.Context, m *app.Manager, args []string) error
+
+// first returns the first argument.
+func first(args []string) []string { return args[:1] }
+
+// managed returns the RunE of a command that uses a manager. names returns the sandboxes that its arguments name; nil for
+// commands that name none.
+func (a *command) managed(state app.StateUse, names func(args []string) []string, do action) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return a.WithManager(cmd.Context(), app.Use{State: use}, func(ctx context.Context, m *app.Manager) error { return fn(ctx, m, args) })
+		use := app.Use{State: state}
+		if names != nil {
+			use.Sandboxes = names(args)
+		}
+		return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error { return do(ctx, m, args) })
 	}
 }
 
-// inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
-func (a *command) inSandbox(fn func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		use := app.Use{State: app.StateWanted, Sandboxes: args[:1]}
-		return a.WithManager(cmd.Context(), use, func(ctx context.Context, m *app.Manager) error {
-			list, err := m.List(ctx)
-			if err != nil {
-				return err
-			}
-			info, err := app.FindSandbox(list, args[0])
-			if err != nil {
-				return err
-			}
-			s, err := m.Connect(ctx, info.ID)
-			if err != nil {
-				return err
-			}
-			return fn(ctx, m, s, args[1:])
-		})
-	}
+// inSandbox returns the RunE of a command that uses the sandbox named by its first argument, even if another process owns it.
+func (a *command) inSandbox(
+	do func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error,
+) func(*cobra.Command, []string) error {
+	return a.managed(app.StateWanted, first, func(ctx context.Context, m *app.Manager, args []string) error {
+		list, err := m.List(ctx)
+		if err != nil {
+			return err
+		}
+		info, err := app.FindSandbox(list, args[0])
+		if err != nil {
+			return err
+		}
+		s, err := m.Connect(ctx, info.ID)
+		if err != nil {
+			return err
+		}
+		return do(ctx, m, s, args[1:])
+	})
 }
