@@ -15,14 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// Options say what an app does: flags, the environment, and how progress is shown.
+// Options configure an App: flags, the environment, and a function that shows progress.
 type Options struct {
 	RunFlags
 	Env     environ.Lookup
 	Stderr  io.Writer                    // for notices and warnings
-	Front   func(stderr io.Writer) Front // shows the progress of a run; may be nil if none is run
+	Front   func(stderr io.Writer) Front // shows the progress of a run; required for runs
 	Version string
-	Command string // the command that runs, "workcell sessions exec"
+	Command string // path of the command, such as "workcell sessions exec"
 
 	StateDir     string // --state-dir
 	State        string // --state
@@ -30,8 +30,8 @@ type Options struct {
 	OCIRuntime   string
 	Mounts       []string
 	Pool         []string // IMAGE=N of servers' --pool
-	MaxSandboxes int      // that may be open at once; 0 is no bound. Only servers have a flag for it.
-	NoReaper     bool     // what it leaves when it is killed is for others to go on with
+	MaxSandboxes int      // maximum number of open sandboxes; 0 means no limit. Only servers have a flag for it.
+	NoReaper     bool     // other processes resume its runs if it is killed
 }
 
 // RunFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
@@ -61,32 +61,32 @@ type RunFlags struct {
 	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }
 
-// Front shows what is done, and asks the person at the terminal.
+// Front shows progress, and asks the user at the terminal.
 type Front interface {
-	Line(format string, args ...any) // stays
-	Kind(kind string)                // of runs: "workflow" or "agent"
+	Line(format string, args ...any) // prints a permanent line
+	Kind(kind string)                // "workflow" or "agent"
 	Event(ev workflow.Event)
 	Tool(agent string, e tools.ToolEvent)
 	Pull(ev backend.PullProgress)
-	Approver() hosttools.ApproverFunc // nil when there is nobody to ask
+	Approver() hosttools.ApproverFunc // nil without a terminal
 	Close()
 }
 
-// App is the application: what is configured, and what opens state, engines, and models. It never changes and may be used
-// concurrently.
+// App is the application. It reads the configuration and opens state, engines, and models. It is immutable and safe for
+// concurrent use.
 type App struct {
 	opts   Options
 	loaded func() (*config.Config, error)
 }
 
-// New opens nothing. The configuration is read when it is needed.
+// New returns an App. It opens nothing: the first use of the configuration reads it.
 func New(o Options) *App {
 	a := &App{opts: o}
 	a.loaded = sync.OnceValues(a.load)
 	return a
 }
 
-// withFlags returns an app whose flags are those that a run was started with.
+// withFlags returns an App with the flags of a run.
 func (a *App) withFlags(flags RunFlags) *App {
 	o := a.opts
 	o.RunFlags = flags

@@ -35,10 +35,10 @@ const (
 // ExitWith ends the command with a code and prints nothing: the output has said it.
 func ExitWith(code int) error { return Fail(code, nil, "") }
 
-// Fail is an error with an exit code and a hint.
+// Fail returns an error with an exit code and a hint.
 func Fail(code int, err error, todo string) error { return hint.New(hint.Kind(code), err, todo) }
 
-// UsageError is an error of flags or arguments.
+// UsageError returns an error for invalid flags or arguments.
 func UsageError(err error, hint string) error { return Fail(ExitUsage, err, hint) }
 
 // IsResult reports whether an error is only an exit code.

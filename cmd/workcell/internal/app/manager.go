@@ -27,23 +27,23 @@ func (a *App) Engines() engines.Set {
 	return s
 }
 
-// Use is what a command needs of a manager.
+// Use configures a manager for a command.
 type Use struct {
 	State      StateUse
-	Backend    string             // if empty, the configured one
-	Sandboxes  []string           // that the command is about
-	IdlePolicy session.IdlePolicy // of sandboxes that name none
-	Pool       *session.Request   // what sandboxes of the pool are besides their image; nil keeps none ready
-	Join       bool               // its sandboxes are those of several servers (session.Options.Join)
+	Backend    string             // default: the configured backend
+	Sandboxes  []string           // sandboxes that the command names
+	IdlePolicy session.IdlePolicy // default for new sandboxes
+	Pool       *session.Request   // request for pooled sandboxes, without their image; nil disables the pool
+	Join       bool               // several servers share the sandboxes (session.Options.Join)
 }
 
-// Manager is a session manager with the records of its sandboxes.
+// Manager is a session.Manager with the records of its sandboxes.
 type Manager struct {
 	*session.Manager
 	app     *App
-	Records state.Records // nil when the command does without
-	Engine  string        // the id in the records; empty without them
-	Done    func()        // for after it was closed or detached
+	Records state.Records // nil if the command does not use them
+	Engine  string        // engine ID in the records; empty without records
+	Done    func()        // closes the engine and the records; call it after Close or Detach
 }
 
 // OpenManager connects to an engine and returns a manager with this installation's identity and the records of its

@@ -18,20 +18,20 @@ import (
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
-// runSpec is a run as execute drives it.
+// runSpec configures a run.
 type runSpec struct {
 	wf     *workflow.Workflow
 	note   string
-	before patch.Stamps                                  // files in --out when it began
-	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for runs of this machine
+	before patch.Stamps                                  // files in --out before the run
+	onKept func(ctx context.Context, runID string) error // workflow.Options.OnKept; nil for local runs
 	show   ShowResult
-	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // begins or resumes it
+	do     func(context.Context, *workflow.Engine) (*workflow.Result, error) // starts or resumes the run
 }
 
-// ShowResult shows the result of a run: for a workflow of ForAgent, the agent's answer. err is the run's.
+// ShowResult prints the result of a run, or the agent's answer if the workflow is a single agent. err is the run's error.
 type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, err error) error
 
-// Run runs a workflow, and puts what it made where the flags say.
+// Run runs a workflow and collects its results.
 func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any, show ShowResult) error {
 	workspace := a.place(wf)
 	if workspace.Dir != "" {

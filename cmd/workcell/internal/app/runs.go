@@ -195,15 +195,8 @@ func (n RunNote) checkEngine(ctx context.Context, m *Manager, run string) error 
 }
 
 func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fresh bool, show ShowResult) error {
-	r, err := FindRun(ctx, j, id)
+	r, n, err := a.resumable(ctx, j, id)
 	if err != nil {
-		return err
-	}
-	n, err := interrupted(ctx, j, r)
-	if err != nil {
-		return err
-	}
-	if err := a.checkNote(r, n); err != nil {
 		return err
 	}
 	wf, agents, onKept, done, err := a.loadRun(ctx, r, &n)
@@ -260,18 +253,24 @@ func (a *App) Resume(ctx context.Context, j runstore.Store, id, from string, fre
 
 // HandOver puts a run that was interrupted into the queue.
 func (a *App) HandOver(ctx context.Context, j runstore.Store, id string) (runstore.Run, error) {
+	r, n, err := a.resumable(ctx, j, id)
+	if err == nil {
+		err = a.enqueue(ctx, r, n)
+	}
+	return r, err
+}
+
+// resumable returns an interrupted or queued run and its note, or why it cannot be resumed here.
+func (a *App) resumable(ctx context.Context, j runstore.Store, id string) (runstore.Run, RunNote, error) {
 	r, err := FindRun(ctx, j, id)
 	if err != nil {
-		return r, err
+		return r, RunNote{}, err
 	}
 	n, err := interrupted(ctx, j, r)
 	if err == nil {
 		err = a.checkNote(r, n)
 	}
-	if err == nil {
-		err = a.enqueue(ctx, r, n)
-	}
-	return r, err
+	return r, n, err
 }
 
 // errFilesGone is in the error of checkSandboxes when nobody can resume the run as it was.

@@ -266,7 +266,7 @@ func (r *taskRunner) ForgetRun(run session.Run) {
 	r.forget(run)
 }
 
-// forget is forgetRun for who holds the lock.
+// forget is ForgetRun for callers that hold the lock.
 func (r *taskRunner) forget(run session.Run) {
 	for _, s := range r.began.with[run] {
 		if err := s.Remove(); err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Command is one call of the command: its streams, what its flags say, and the app that is made of them.
+// Command is one call of the command: its streams, its flags, and the App with these flags.
 type Command struct {
-	*app.App             // nil until the flags were read
-	Options  app.Options // what the flags say; commands bind them
+	*app.App             // nil until the flags are parsed
+	Options  app.Options // bound to flags; App has a copy
 	Stdin    io.Reader
 	Stdout   io.Writer
 	Stderr   io.Writer
@@ -27,7 +27,7 @@ type Command struct {
 	Terminal atomic.Pointer[HostTerminal] // the one that is not as it was found, nil for none
 }
 
-// New returns a command with streams. version is empty unless it is a release.
+// New returns a Command. version is empty unless it is a release.
 func New(stdin io.Reader, stdout, stderr io.Writer, version string) *Command {
 	a := &Command{Stdin: stdin, Stdout: stdout, Stderr: stderr, Out: OutputTable}
 	a.Options = app.Options{Env: os.LookupEnv, Stderr: stderr, Version: buildVersion(version), Front: a.front}

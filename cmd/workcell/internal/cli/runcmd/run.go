@@ -194,7 +194,7 @@ func newExecutorOutput(r *tools.ExecutorResult) *executorOutput {
 	}
 }
 
-// showResult prints the result of a run, as showResult says.
+// showResult is an app.ShowResult.
 func (a *command) showResult(wf *workflow.Workflow, res *workflow.Result, got app.Answer, err error) error {
 	if wf.Agent() == nil {
 		return a.Print(res, func(w io.Writer) error { return resultTable(w, res) })
