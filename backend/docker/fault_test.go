@@ -155,5 +155,3 @@ func TestCallTimeout(t *testing.T) {
 		t.Errorf("List: %v, want ErrUnavailable", err)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
