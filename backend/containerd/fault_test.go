@@ -104,7 +104,6 @@ func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string
 		"Dial":    func() error { return second(b.Dial(ctx, id)) },
 		"Ping":    func() error { return second(b.Ping(ctx)) },
 		"ImageID": func() error { return second(b.ImageID(ctx, debianImage)) },
-		"Import":  func() error { return second(b.ImportImage(ctx, strings.NewReader(""))) },
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -5,7 +5,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -17,10 +16,5 @@ type Backend struct {
 
 // New fails with ErrUnsupported: sandboxes on containerd need to be on containerd's own machine, which runs Linux.
 func New(context.Context, *Options) (*Backend, error) {
-	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
-}
-
-// ImportImage fails with ErrUnsupported.
-func (b *Backend) ImportImage(context.Context, io.Reader) ([]string, error) {
 	return nil, fmt.Errorf("containerd: requires Linux: %w", backend.ErrUnsupported)
 }
