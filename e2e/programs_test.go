@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
 // programEnv has this test's binary be the other program: the URL of the database, and whether it joins.
@@ -26,7 +26,7 @@ const programEnv = "WORKCELL_TEST_PROGRAM"
 // library opens a manager of the library as a program does.
 func library(t *testing.T, url string, join bool) *session.Manager {
 	t.Helper()
-	store, err := pgstore.Open(t.Context(), url)
+	store, err := postgres.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func say(t *testing.T, s *session.Session, command string) string {
 // ownerOf returns who has a sandbox.
 func ownerOf(t *testing.T, url, id string) string {
 	t.Helper()
-	store, err := pgstore.Open(t.Context(), url)
+	store, err := postgres.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,6 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/session"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // What tests of package mcpserver_test need to see.
@@ -70,7 +70,7 @@ func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 // KeepAfterEnd keeps a call whose scope has ended, and returns how many calls are kept then.
 func (s *Server) KeepAfterEnd(ctx context.Context) (int, error) {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(session.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
 	s.mu.Unlock()
 	if err == nil {
 		err = s.endScope(ctx, sc, true)
@@ -98,7 +98,7 @@ func Fault(data []byte) (code int64, text string) {
 // ServeOn serves one client on a transport of the SDK's until it hangs up, as ServeStdio does on streams.
 func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(session.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
 	s.mu.Unlock()
 	if err != nil {
 		return err

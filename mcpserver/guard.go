@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
@@ -76,7 +77,7 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	switch {
 	case !sc.handles:
 	case args.SessionKey != nil && *args.SessionKey == "":
-		*args.SessionKey = "handle-" + session.NewID()
+		*args.SessionKey = "handle-" + record.NewID()
 	case args.SessionKey != nil && !sc.named:
 		return toolspec.NewError(toolspec.CodeInvalid, "session_key requires a client with a token or a session, because any client could use the name",
 			"Omit session_key and keep the sandbox_id.")

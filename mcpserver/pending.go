@@ -17,7 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // maxWait is the time after which a call is answered as pending. Most clients give up after 60 seconds.
@@ -112,7 +112,7 @@ func (s *Server) begin(
 	}
 	s.wg.Add(1)
 	s.mu.Unlock()
-	j := &job{id: "task_" + session.NewID(), scope: c.scope, tool: c.tool, began: time.Now()}
+	j := &job{id: "task_" + record.NewID(), scope: c.scope, tool: c.tool, began: time.Now()}
 	j.to.Store(&c.report)
 	in := c
 	in.report = j.report
@@ -165,7 +165,7 @@ func (s *Server) await(ctx context.Context, c call, j *job) (*mcp.CallToolResult
 			round.Questions, asked[q.ID] = append(round.Questions, q), question(q.ApprovalRequest)
 		}
 		if len(asked) > 0 {
-			state := session.NewID()
+			state := record.NewID()
 			s.rounds.Keep(state, askerOf(c), round)
 			return &mcp.CallToolResult{InputRequests: asked, RequestState: state}, nil
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -49,13 +50,13 @@ type scope struct {
 }
 
 // shared reports whether other servers use the sandboxes of the scope as well.
-func (sc *scope) shared() bool { return sc.run.Namespace == session.NamespaceReplica }
+func (sc *scope) shared() bool { return sc.run.Namespace == record.NamespaceReplica }
 
 // sharedRun returns a run that every server derives from the same text.
 func sharedRun(text string) session.Run {
 	sum := sha256.Sum256([]byte(text))
 	id := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
-	return session.Run{Namespace: session.NamespaceReplica, ID: "run_" + strings.ToLower(id)}
+	return session.Run{Namespace: record.NamespaceReplica, ID: "run_" + strings.ToLower(id)}
 }
 
 // sharedTask returns the run of a session of execute_task in a scope that is shared.
@@ -130,7 +131,7 @@ func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mc
 		closeSession(ss)
 		return nil, errServerClosed
 	}
-	sc, err := s.newScope(newRun(session.NamespaceMCP), ownerOf(extra.TokenInfo), false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), ownerOf(extra.TokenInfo), false, true)
 	if err != nil {
 		closeSession(ss)
 		place.give()
@@ -182,7 +183,7 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	if sc := s.owners[owner]; sc != nil {
 		return sc, nil
 	}
-	run := newRun(session.NamespaceMCP)
+	run := newRun(record.NamespaceMCP)
 	if s.opts.Shared {
 		run = sharedRun("requests of " + owner)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -120,7 +121,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}
 	s.opts.Sandbox.Limits.ExecTimeout = s.execTimeout()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	probe, err := s.plugin.Calls(newRun(session.NamespaceMCP), s.opts.Sandbox, s.callOptions(nil))
+	probe, err := s.plugin.Calls(newRun(record.NamespaceMCP), s.opts.Sandbox, s.callOptions(nil))
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mcpserver: %w", err)

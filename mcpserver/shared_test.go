@@ -20,16 +20,17 @@ import (
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // connectByTurns starts several servers that share their clients, and connects the SDK's client so that each request
 // comes to another server than the one before.
 func connectByTurns(
-	t *testing.T, tokens []mcpserver.Token, store session.Store, egress session.EgressGateway,
+	t *testing.T, tokens []mcpserver.Token, store record.Store, egress session.EgressGateway,
 	options func(*session.Manager) *mcpserver.Options,
 ) *mcp.ClientSession {
 	t.Helper()
-	instance := session.NewID()
+	instance := record.NewID()
 	engine, err := memory.New(nil) // what is shown here is no engine's
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func noteTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (
 	return func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 		run, _ := session.RunFromContext(ctx)
 		base, _ := session.BaseFromContext(ctx)
-		s, _, err := m.Open(ctx, run.Key(session.DefaultName), session.Request{Image: pythonImage}.WithDefaults(base))
+		s, _, err := m.Open(ctx, run.Key(record.DefaultName), session.Request{Image: pythonImage}.WithDefaults(base))
 		if err != nil {
 			return mcpserver.TaskResult{}, err
 		}
@@ -111,7 +112,7 @@ func TestSharedTasks(t *testing.T) {
 	t.Parallel()
 	alice := mcpserver.Token{Name: "alice", Secret: "0123456789abcdef0123456789abcdef"}
 	for owner, tokens := range map[string][]mcpserver.Token{"": nil, "alice": {alice}} {
-		cs := connectByTurns(t, tokens, session.NewMemoryStore(), nil, func(m *session.Manager) *mcpserver.Options {
+		cs := connectByTurns(t, tokens, record.NewMemoryStore(), nil, func(m *session.Manager) *mcpserver.Options {
 			return &mcpserver.Options{Tasks: []mcpserver.Task{{Name: "note", Kind: "agent"}}, RunTask: noteTask(m)}
 		})
 		id := "new"
@@ -175,7 +176,7 @@ func (*gateways) Refused(string, time.Time) []session.EgressRefusal { return nil
 func TestSharedHosts(t *testing.T) {
 	t.Parallel()
 	var g gateways
-	store, servers := session.NewMemoryStore(), 0
+	store, servers := record.NewMemoryStore(), 0
 	cs := connectByTurns(t, nil, store, &g, func(*session.Manager) *mcpserver.Options {
 		var o mcpserver.Options
 		if servers++; servers == 2 {
@@ -187,7 +188,7 @@ func TestSharedHosts(t *testing.T) {
 	if opened.IsError { // by the second server: the engine serves no hosts
 		opened = must(t, cs, "sandbox_open", nil)
 	}
-	recs, err := store.List(t.Context(), session.RecordReady)
+	recs, err := store.List(t.Context(), record.Ready)
 	if err != nil || len(recs) != 1 {
 		t.Fatalf("records %+v, %v", recs, err)
 	}

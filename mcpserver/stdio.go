@@ -13,7 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // MaxMessageBytes bounds one message of a client, on stdio and HTTP. It takes a file of the policy's 10 MB as base64.
@@ -23,7 +23,7 @@ const MaxMessageBytes = 16 << 20
 // written to out. It closes neither. What the client opened stays for Close or Detach. The end of in is no error.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.mu.Lock()
-	sc, err := s.newScope(newRun(session.NamespaceMCP), localOwner, false, true)
+	sc, err := s.newScope(newRun(record.NamespaceMCP), localOwner, false, true)
 	s.mu.Unlock()
 	if err != nil {
 		return err

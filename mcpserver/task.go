@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // newSession asks execute_task for a session whose id cannot be guessed.
@@ -311,7 +312,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	}
 	ids := make([]string, len(list))
 	for i, f := range list {
-		if id != "" && f.session.Key().Name == session.DefaultName {
+		if id != "" && f.session.Key().Name == record.DefaultName {
 			return f.session, nil
 		}
 		ids[i] = f.session.ID()

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // shellTasks run their input as a shell line in the sandbox of their run.
@@ -48,7 +49,7 @@ func runShellTask(m *session.Manager) func(context.Context, mcpserver.TaskReques
 		if req.Name == "greedy" {
 			wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
 		}
-		s, _, err := m.Open(ctx, run.Key(session.DefaultName), wish.WithDefaults(base))
+		s, _, err := m.Open(ctx, run.Key(record.DefaultName), wish.WithDefaults(base))
 		if err != nil {
 			return mcpserver.TaskResult{}, err
 		}
@@ -252,7 +253,7 @@ func TestTaskOutputs(t *testing.T) {
 		RunTask: func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 			res, err := shell(ctx, req)
 			run, _ := session.RunFromContext(ctx)
-			if s, getErr := m.Get(run.Key(session.DefaultName)); getErr == nil {
+			if s, getErr := m.Get(run.Key(record.DefaultName)); getErr == nil {
 				res.Outputs = []mcpserver.TaskOutput{{Sandbox: s.ID(), Path: "d/r é.csv", Size: 4}}
 			}
 			return res, err

@@ -8,22 +8,24 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // RemoveScope removes the sandboxes of a scope that dead processes left behind, with their workspaces, and returns their ids.
 // One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
-func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []string, err error) {
+func (m *Manager) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	removed, err = m.removeScope(ctx, scope)
 	return removed, wrapError("Remove", m.driver, "", err)
 }
 
-func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []string, err error) {
+func (m *Manager) removeScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	if err := m.recordFound(ctx, backend.Filter{}, scope); err != nil {
 		return nil, err
 	}
 	for began := time.Now(); ; {
-		recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving)
+		recs, err := m.store.List(ctx, record.Creating, record.Ready, record.Removing)
 		if err != nil {
 			return removed, err
 		}
@@ -49,7 +51,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 }
 
 // endUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
-func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event) error {
+func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
 	rec, err := m.takeUnowned(ctx, rec)
 	if err != nil {
 		return err
@@ -58,8 +60,8 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 	if event == owner.Removed {
 		return m.deleteSandbox(ctx, rec)
 	}
-	end, _ := owner.On(rec.facts(""), event)
-	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
+	end, _ := owner.On(custody.Facts(rec, ""), event)
+	rec.State, rec.KeepWorkspace, rec.Expires = record.Removing, false, m.now()
 	if end.To != owner.Retained {
 		return m.deleteSandbox(ctx, rec)
 	}
@@ -69,7 +71,7 @@ func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event)
 }
 
 // takeUnowned makes a record that no living process has this manager's.
-func (m *Manager) takeUnowned(ctx context.Context, rec Record) (Record, error) {
+func (m *Manager) takeUnowned(ctx context.Context, rec record.Record) (record.Record, error) {
 	if err := m.isFree(ctx, rec); err != nil {
 		return rec, err
 	}
@@ -82,8 +84,8 @@ func (m *Manager) takeUnowned(ctx context.Context, rec Record) (Record, error) {
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
 // used which had finished by then. What a process has that resumed the run is its own, but where processes join (Options.Join).
-func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
-	recs, err := m.store.List(ctx, RecordCreating, RecordReady)
+func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
+	recs, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
 		return wrapError("Close", m.driver, "", err)
 	}
@@ -106,12 +108,12 @@ func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 // Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its place:
 // who opens one of them begins with an empty sandbox. One that its holder closed is not missed, and keys of sandboxes that
 // went long ago are forgotten. To ask counts as a use of those that are there, so that they do not expire before they are opened.
-func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
+func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	last := map[Key]Record{} // the latest of each key: they come in the order of their creation
+	last := map[Key]record.Record{} // the latest of each key: they come in the order of their creation
 	for _, rec := range recs {
 		// One without an id of the engine was never finished, and so nobody had it.
 		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine && rec.EngineID != "" {
@@ -123,7 +125,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 		if rec.Ended {
 			continue
 		}
-		there := rec.State == RecordReady
+		there := rec.State == record.Ready
 		now := m.now()
 		until := now.Add(max(rec.Idle, DefaultReapEvery))
 		if there && !rec.Expires.IsZero() && rec.Expires.Before(until) {
@@ -139,7 +141,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 				there = m.keepsFiles(engine.Limits, engine.Workspace)
 			case errors.Is(err, backend.ErrNotFound):
 				there = false
-				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.workspaceOnly() { // it may have been kept just now
+				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // it may have been kept just now
 					there, _, err = m.lookForWorkspace(ctx, rec.ID)
 				}
 			}
@@ -157,7 +159,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 
 // Abandoned returns the records of the sandboxes on this engine that no living process has: those of interrupted runs and dead
 // processes, retained ones, and those that Detach left. The sweep removes each of them when its time is over.
-func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
+func (m *Manager) Abandoned(ctx context.Context) ([]record.Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
 		return nil, wrapError("Abandoned", m.driver, "", engineError(err))
@@ -166,7 +168,7 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var abandoned []Record
+	var abandoned []record.Record
 	for _, rec := range recs {
 		onEngine := slices.ContainsFunc(found, func(engine backend.Info) bool { return engine.SessionID == rec.ID })
 		if !onEngine && !m.leavesWorkspace(rec) {
@@ -186,7 +188,7 @@ var errConnected error = &textError{text: "another process is connected to the s
 
 // RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
 // which a process is connected, is backend.ErrExists, and stays.
-func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
+func (m *Manager) RemoveAbandoned(ctx context.Context, rec record.Record) error {
 	if m.connectedTo(ctx, rec) == used {
 		return wrapError("Remove", m.driver, rec.ID, errConnected)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/custody"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Bounds of the wait for what another process has.
@@ -22,7 +24,7 @@ const (
 // put writes the record, and fails with backend.ErrExists when the key has another one. For a manager whose owner is dead there is
 // none to wait for.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
-	if s.key.Namespace == NamespaceUser {
+	if s.key.Namespace == record.NamespaceUser {
 		if err := m.recordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
 			return nil, err
 		}
@@ -31,7 +33,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	began := start
 	for {
 		err := put()
-		if !errors.Is(err, backend.ErrExists) || errors.Is(err, ErrOwnerLost) {
+		if !errors.Is(err, backend.ErrExists) || errors.Is(err, record.ErrOwnerLost) {
 			return nil, err
 		}
 		adopted, err := m.adopt(ctx, s.key, req)
@@ -51,18 +53,15 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
-var ErrHeld error = &textError{text: "another process is using the sandbox", err: backend.ErrExists}
-
 // errHeld: the key's sandbox belongs to a process that lives.
-var errHeld error = &textError{text: "the sandbox is open in another process", err: ErrHeld}
+var errHeld error = &textError{text: "the sandbox is open in another process", err: record.ErrHeld}
 
 // errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
-var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: ErrHeld}
+var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: record.ErrHeld}
 
 // awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
 // named sandbox is everybody's.
-func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == NamespaceUser }
+func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
 
 // waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err.
 func (m *Manager) waitFor(key Key, err error) time.Duration {
@@ -89,7 +88,7 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	}
 	if rec.Owner == m.owner {
 		if has(m, m.unsaved, rec.ID) {
-			return nil, &textError{text: fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID), err: ErrHeld}
+			return nil, &textError{text: fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID), err: record.ErrHeld}
 		}
 		return nil, nil // about to go
 	}
@@ -112,10 +111,10 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 }
 
 // isFree returns errInTransition or errHeld for a record that a living process has.
-func (m *Manager) isFree(ctx context.Context, rec Record) error {
+func (m *Manager) isFree(ctx context.Context, rec record.Record) error {
 	lives, err := m.store.Lives(ctx, rec.Owner)
 	switch {
-	case lives && err == nil && rec.inTransition(m.now()):
+	case lives && err == nil && custody.InTransition(rec, m.now()):
 		return errInTransition
 	case lives && err == nil:
 		return errHeld
@@ -125,30 +124,30 @@ func (m *Manager) isFree(ctx context.Context, rec Record) error {
 
 // isOvertaken reports whether another process was faster at a record: took, removed or made it.
 func isOvertaken(err error) bool {
-	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, ErrOwnerLost)
+	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, record.ErrOwnerLost)
 }
 
 // holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
-func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
-	live, err := m.store.List(ctx, RecordCreating, RecordReady)
+func (m *Manager) holder(ctx context.Context, key Key) (record.Record, error) {
+	live, err := m.store.List(ctx, record.Creating, record.Ready)
 	if err != nil {
-		return Record{}, err
+		return record.Record{}, err
 	}
 	for _, rec := range live {
 		if rec.Key == key && rec.Engine == m.opts.Engine {
-			if !validSandboxID(rec.ID) {
+			if !record.ValidSandboxID(rec.ID) {
 				return rec, fmt.Errorf("%w: the record contains an invalid sandbox ID; delete the record", backend.ErrInvalid)
 			}
 			return rec, nil
 		}
 	}
-	return Record{}, errNoSandbox
+	return record.Record{}, errNoSandbox
 }
 
 // findRecorded is find for a record. Others may write to the store, so the sandbox must have the key of the record.
-func (m *Manager) findRecorded(ctx context.Context, rec Record) (backend.Info, error) {
+func (m *Manager) findRecorded(ctx context.Context, rec record.Record) (backend.Info, error) {
 	engine, key, err := m.find(ctx, rec.ID)
-	if err == nil && key != rec.Key && !isPooled(engine) { // whose a pooled one is, the record alone says
+	if err == nil && key != rec.Key && !custody.IsPooled(engine) { // whose a pooled one is, the record alone says
 		err = fmt.Errorf("%w: the record contains the ID of another sandbox; delete the record", backend.ErrInvalid)
 	}
 	return engine, err
@@ -157,8 +156,8 @@ func (m *Manager) findRecorded(ctx context.Context, rec Record) (backend.Info, e
 // openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
 // when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named one that the
 // engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
-func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
-	if rec.State != RecordReady {
+func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, req Request) (*Session, error) {
+	if rec.State != record.Ready {
 		return nil, nil
 	}
 	engine, err := m.findRecorded(ctx, *rec)
@@ -180,7 +179,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 		return nil, errPaused
 	}
 	fresh := engine.State != backend.StateRunning
-	if fresh && rec.workspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(ctx, engine) == nil {
+	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(ctx, engine) == nil {
 		// The workspace has all files, and an engine may be unable to start what died.
 		if err := m.removeEngine(ctx, engine.ID, false); err != nil {
 			return nil, err
@@ -207,7 +206,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 		err = guarded(func() error { return req.OnAdopt(ctx, s) })
 	}
 	if err == nil {
-		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+		err = m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
 	}
 	if err != nil {
 		s.disconnect()
@@ -217,12 +216,12 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 }
 
 // sessionOf makes a session of a recorded sandbox that is fit for a request. It has no connection yet.
-func (m *Manager) sessionOf(ctx context.Context, rec Record, engineID string, req Request) (*Session, error) {
+func (m *Manager) sessionOf(ctx context.Context, rec record.Record, engineID string, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engineID) // List does not return the image's environment
 	if err != nil {
 		return nil, engineError(err)
 	}
-	engine = rec.identify(engine)
+	engine = custody.Identify(rec, engine)
 	as, made := req, rec.Request
 	if req.Mode == OpenAsIs {
 		as = foundRequest(engine)
@@ -252,15 +251,15 @@ func foundRequest(engine backend.Info) Request {
 
 // recordFound makes records of the sandboxes in a scope that have none: their process had another store, or none. If labels
 // can be forged, it only logs them.
-func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope Scope) error {
+func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope record.Scope) error {
 	filter.Instance = m.opts.Instance
 	found, err := m.b.List(ctx, filter)
 	if err != nil {
 		return engineError(err)
 	}
 	for _, engine := range slices.Backward(found) { // the newest first: the others find the key taken
-		key, err := ParseKey(engine.Key)
-		if err != nil || key.Scope() != scope || engine.Instance != m.opts.Instance || !validSandboxID(engine.SessionID) {
+		key, err := record.ParseKey(engine.Key)
+		if err != nil || key.Scope() != scope || engine.Instance != m.opts.Instance || !record.ValidSandboxID(engine.SessionID) {
 			continue
 		}
 		if m.forged(ctx, engine.SessionID) {

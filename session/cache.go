@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // CacheDir is where sandboxes find caches, each by its name.
@@ -48,7 +49,7 @@ func (m *Manager) checkCaches(names []string) ([]string, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%w: unknown cache %q, available: %s", backend.ErrInvalid, cleanText(name), strings.Join(known, ", "))
+			return nil, fmt.Errorf("%w: unknown cache %q, available: %s", backend.ErrInvalid, sanitize.Message(name), strings.Join(known, ", "))
 		}
 	}
 	names = slices.Clone(names)

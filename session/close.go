@@ -13,7 +13,9 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -52,9 +54,9 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 // final: what an earlier process of the run left goes, too, and later opens fail with backend.ErrClosed, for an hour at
 // least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are removed only when
 // it has passed. ctx does not shorten the clean-up. Closing twice is no error.
-func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
+func (m *Manager) CloseScope(ctx context.Context, scope record.Scope) error {
 	m.mu.Lock()
-	if scope.seals() {
+	if seals(scope) {
 		m.sealed[scope] = m.now()
 	}
 	var flights []*flight
@@ -69,7 +71,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
-	if scope.seals() {
+	if seals(scope) {
 		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
 	}
 	return err
@@ -161,17 +163,17 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		m.unregister(s, false)
 	case to == owner.Suspended:
 		defer m.unregister(s, false)
-		return m.suspend(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
+		return m.suspend(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	case to == owner.Retained:
-		rec := s.recordAs(RecordRemoving, m.now().Add(s.req.Retention))
+		rec := s.recordAs(record.Removing, m.now().Add(s.req.Retention))
 		rec.Ended = true
 		m.save(rec)
 		m.unregister(s, true)
 	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, false)
-		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
+		return m.keepWorkspace(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	default:
-		rec := s.recordAs(RecordRemoving, m.now())
+		rec := s.recordAs(record.Removing, m.now())
 		rec.Ended = !s.expired
 		if m.save(rec) {
 			m.unregister(s, false)
@@ -213,7 +215,7 @@ func (m *Manager) disown(s *Session) {
 	if s.wasLost() {
 		return // its record says so, and the next opener or sweep removes what is left
 	}
-	rec := s.recordAs(RecordReady, s.expiry())
+	rec := s.recordAs(record.Ready, s.expiry())
 	rec.Owner = ""
 	m.save(rec)
 }
@@ -228,10 +230,10 @@ func (m *Manager) canKeep(ctx context.Context, engine backend.Info) error {
 }
 
 // keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
-func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
+func (m *Manager) keepWorkspace(ctx context.Context, rec record.Record, engineID string) error {
 	kept := rec
 	kept.LastUsed, kept.Expires, kept.Reason = m.now(), m.now().Add(lifetimes.Workspace), string(owner.Removed)
-	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
+	kept.State, kept.Owner, kept.KeepWorkspace = record.Ready, m.owner, true
 	err := m.store.Update(ctx, kept)
 	if err == nil && engineID != "" {
 		err = m.removeEngine(ctx, engineID, false)
@@ -290,13 +292,13 @@ func (m *Manager) unregister(s *Session, owed bool) {
 // removeOwed removes what this manager could not remove so far, but for what is retained.
 func (m *Manager) removeOwed(ctx context.Context) error {
 	m.saveAgain()
-	recs, err := m.store.List(ctx, RecordRemoving)
+	recs, err := m.store.List(ctx, record.Removing)
 	if err != nil {
 		return wrapError("Close", m.driver, "", err)
 	}
 	var errs []error
 	for _, rec := range recs {
-		if rule, due := rec.due(m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
+		if rule, due := custody.Due(rec, m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
 			errs = append(errs, wrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
 		}
 	}
@@ -310,7 +312,7 @@ func (m *Manager) freePlaces(ctx context.Context) {
 	m.mu.Unlock()
 	for _, id := range owed {
 		rec, err := m.store.Get(ctx, id)
-		if err == nil && rec.State != RecordRemoving || errors.Is(err, backend.ErrNotFound) {
+		if err == nil && rec.State != record.Removing || errors.Is(err, backend.ErrNotFound) {
 			m.mu.Lock()
 			delete(m.owed, id)
 			m.used--
@@ -334,15 +336,15 @@ func (s *Session) expiry() time.Time {
 }
 
 // recordAs returns the session's record, which is to be stored.
-func (s *Session) recordAs(state RecordState, expires time.Time) Record {
+func (s *Session) recordAs(state record.State, expires time.Time) record.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rec := Record{
+	rec := record.Record{
 		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Request: s.made, State: state,
 		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 		Reason: string(s.why),
 	}
-	rec.setWorkspace(s.engine)
+	custody.SetWorkspace(&rec, s.engine)
 	s.recorded = s.lastUsed
 	return rec
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestOpenCloseStorm opens and closes one key from many sides: a session that was handed out before its close began
@@ -202,8 +203,8 @@ func TestCloseScope(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	other := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
-	lookalike := mustOpen(t, m, session.AgentKey("run_1", "default"))
-	scope := session.Run{Namespace: session.NamespaceWorkflow, ID: "run_1"}.Scope()
+	lookalike := mustOpen(t, m, record.AgentKey("run_1", "default"))
+	scope := session.Run{Namespace: record.NamespaceWorkflow, ID: "run_1"}.Scope()
 	for _, name := range []string{"a", "b"} {
 		mustOpen(t, m, scope.Key(name))
 	}
@@ -295,7 +296,7 @@ func TestRetention(t *testing.T) {
 func TestFailedRemovalIsRetried(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m := newManager(t, e, &session.Options{ReapEvery: -1, MaxSandboxes: 1, Store: store})
 	key := session.WorkflowKey("run_1", "default")
 	s := mustOpen(t, m, key)
@@ -306,7 +307,7 @@ func TestFailedRemovalIsRetried(t *testing.T) {
 	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("Open = %v: the sandbox still takes its place", err)
 	}
-	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordRemoving {
+	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Removing {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 	m.Reap(t.Context())
@@ -318,7 +319,7 @@ func TestFailedRemovalIsRetried(t *testing.T) {
 	if e.count() != 0 || m.Leftovers() != 0 || m.Used() != 0 {
 		t.Errorf("%d sandboxes, %d leftovers, %d places", e.count(), m.Leftovers(), m.Used())
 	}
-	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 	mustOpen(t, m, key)

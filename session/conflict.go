@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
@@ -163,7 +164,7 @@ func sameImage(a, b string) bool {
 }
 
 // gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than req.
-func (r Record) gone(req Request) error {
+func gone(r record.Record, req Request) error {
 	had, known := decodeShape(r.Request)
 	fields := had.differences(req.shape())
 	switch {
@@ -181,7 +182,7 @@ func (r Record) gone(req Request) error {
 // asWas returns an OpenAsIs request with the record's fields, except those in Match. Other programs may write to the store's
 // database, so mounts, the OCI runtime and the network must be in the request as well. beyond names those that are not,
 // which stay as requested. For the sandbox of a run, the requested network is then used, because files name it.
-func (r Record) asWas(req Request) (_ Request, beyond []string) {
+func asWas(r record.Record, req Request) (_ Request, beyond []string) {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
 		return req, nil
@@ -196,7 +197,7 @@ func (r Record) asWas(req Request) (_ Request, beyond []string) {
 		if f.same || slices.Contains(req.Match, f.name) {
 			continue
 		}
-		if own = append(own, f.name); r.Key.Namespace == NamespaceUser || f.name != "network" {
+		if own = append(own, f.name); r.Key.Namespace == record.NamespaceUser || f.name != "network" {
 			beyond = append(beyond, f.name)
 		}
 	}

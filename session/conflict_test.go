@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestConflictNamesFields: a sandbox of another process is compared with a request field by field, by its record.
@@ -173,7 +174,7 @@ func TestVanishedAsItWas(t *testing.T) {
 			t.Parallel()
 			e, opts, key := newEngine(t), shared(), session.UserKey("lab")
 			if strings.HasSuffix(name, "of a run") {
-				key = session.Key{Namespace: session.NamespaceWorkflow, ID: "r", Name: "a"}
+				key = session.Key{Namespace: record.NamespaceWorkflow, ID: "r", Name: "a"}
 			}
 			opts.Egress = &gate{}
 			m := newManager(t, e, opts)
@@ -181,7 +182,7 @@ func TestVanishedAsItWas(t *testing.T) {
 			must(t, err)
 			must(t, m.Detach(t.Context()))
 			e.remove(s.Info().EngineID)
-			rec := record(t, opts.Store, s.ID())
+			rec := recordOf(t, opts.Store, s.ID())
 			must(t, opts.Store.Delete(t.Context(), rec.ID))
 			rec.Request, rec.KeepWorkspace = strings.Replace(rec.Request, tt.part, tt.forged, len(tt.part)), strings.HasPrefix(name, "kept")
 			if strings.HasPrefix(tt.forged, "sbx_") {

@@ -9,8 +9,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Connect returns a session on a sandbox of this instance that another process owns. Closing the session only ends the
@@ -51,7 +54,7 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
 	}
-	if err == nil && key.Namespace == NamespacePool {
+	if err == nil && key.Namespace == record.NamespacePool {
 		err = errNoSandbox // it is nobody's, and who gets it is the first in it
 	}
 	if err != nil {
@@ -73,14 +76,14 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	rec, err := m.store.Get(ctx, engine.SessionID)
 	switch {
 	case err == nil:
-		s.idle, s.policy, s.keepFresh = secondaryIdle(rec), rec.IdlePolicy, true
+		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec), rec.IdlePolicy, true
 	case m.forged(ctx, engine.SessionID):
 		return nil, errForged
 	}
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
-	s.req.Retention, engine = rec.Retention, rec.identify(engine)
+	s.req.Retention, engine = rec.Retention, custody.Identify(rec, engine)
 	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx); err != nil {
 		s.disconnect()
@@ -101,7 +104,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 
 // join returns a session of a recorded sandbox that another living process has, for Options.Join. errInTransition: it has no
 // sandbox any more, or not yet again, as it is about to notice.
-func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, error) {
+func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	engine, err := m.findRecorded(ctx, rec)
 	switch {
 	case errors.Is(err, backend.ErrNotFound), err == nil && engine.State != backend.StateRunning && engine.State != backend.StatePaused:
@@ -132,11 +135,11 @@ func (m *Manager) join(ctx context.Context, rec Record, req Request) (*Session, 
 
 // Join returns the sessions of a scope as InScope does and, with Options.Join, of the sandboxes there that other processes of the
 // instance opened. Their hosts are served as by Lookup.
-func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
+func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, error) {
 	if !m.opts.Join {
 		return m.InScope(scope), nil
 	}
-	recs, err := m.store.List(ctx, RecordReady)
+	recs, err := m.store.List(ctx, record.Ready)
 	if err != nil {
 		return nil, wrapError("Join", m.driver, "", err)
 	}
@@ -153,7 +156,7 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 		s.nameHosts(ctx)
 	}
 	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
-		ready := slices.ContainsFunc(recs, func(rec Record) bool { return rec.ID == s.id })
+		ready := slices.ContainsFunc(recs, func(rec record.Record) bool { return rec.ID == s.id })
 		return s.owned && m.isAnothers(s.id) || !s.owned && !ready
 	}), nil
 }
@@ -162,7 +165,7 @@ func (m *Manager) Join(ctx context.Context, scope Scope) ([]*Session, error) {
 var errOtherEngine error = &textError{text: "the sandbox is on an engine that is not available to this process", err: backend.ErrUnavailable}
 
 // joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is, without its hosts.
-func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error) {
+func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session, error) {
 	if rec.Engine != m.opts.Engine {
 		return nil, errOtherEngine
 	}
@@ -175,7 +178,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec Record) (*Session, error
 	}
 	req := foundRequest(engine)
 	req.Mode, req.IdleTimeout, req.ExecTimeout = OpenAsIs, rec.Idle, 0
-	req, _ = rec.asWas(req) // the engine has it already
+	req, _ = asWas(rec, req) // the engine has it already
 	s, _, err := m.Open(ctx, rec.Key, req)
 	if err == nil && s.id != rec.ID {
 		return nil, errGone
@@ -229,7 +232,7 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 		return err
 	}
 	return &textError{
-		text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, cleanText(err.Error())),
+		text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
 		err:  backend.ErrCapacity,
 	}
 }
@@ -240,7 +243,7 @@ var errUnreadable error = &textError{text: "the engine's data of the sandbox is 
 // find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
 // key cannot be read comes with errUnreadable: it is there, and nobody may take it for gone.
 func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error) {
-	if !validSandboxID(id) {
+	if !record.ValidSandboxID(id) {
 		return backend.Info{}, Key{}, errNoSandbox
 	}
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
@@ -251,14 +254,14 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 		if engine.SessionID != id || engine.Instance != m.opts.Instance {
 			continue
 		}
-		if isPooled(engine) {
+		if custody.IsPooled(engine) {
 			rec, err := m.store.Get(ctx, id)
 			if err != nil && !errors.Is(err, backend.ErrNotFound) {
 				return backend.Info{}, Key{}, err
 			}
-			engine = rec.identify(engine)
+			engine = custody.Identify(rec, engine)
 		}
-		key, err := ParseKey(engine.Key)
+		key, err := record.ParseKey(engine.Key)
 		if err != nil {
 			err = errUnreadable
 		}
@@ -285,7 +288,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	engine, key, err := m.find(ctx, id)
 	switch {
-	case errors.Is(err, backend.ErrNotFound) && validSandboxID(id):
+	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
 		return m.removeVanished(ctx, id, volumes)
 	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
 		return err
@@ -300,9 +303,9 @@ func (m *Manager) removeRecorded(ctx context.Context, engine backend.Info, why o
 	id := engine.SessionID
 	before, err := m.store.Get(ctx, id)
 	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
-	marked := known && before.State == RecordReady
+	marked := known && before.State == record.Ready
 	if marked {
-		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = RecordRemoving, m.now(), false, string(why)
+		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, m.now(), false, string(why)
 		m.save(rec)
 	}
 	if err := m.removeEngine(ctx, engine.ID, true); err != nil {
@@ -329,7 +332,7 @@ func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, k
 	if err != nil {
 		return err
 	}
-	if rec.State == RecordCreating {
+	if rec.State == record.Creating {
 		return errInTransition
 	}
 	return m.keepWorkspace(ctx, rec, engine.ID)
@@ -350,7 +353,7 @@ func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) e
 	if !volumes {
 		return m.keepWorkspace(ctx, rec, rec.EngineID)
 	}
-	rec.State, rec.Expires, rec.Reason = RecordRemoving, m.now(), string(owner.Removed)
+	rec.State, rec.Expires, rec.Reason = record.Removing, m.now(), string(owner.Removed)
 	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 
@@ -368,8 +371,8 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 }
 
 // leavesWorkspace reports whether Open finds the workspace of a record without an owner also when the engine has no sandbox.
-func (m *Manager) leavesWorkspace(rec Record) bool {
-	facts := rec.facts("")
+func (m *Manager) leavesWorkspace(rec record.Record) bool {
+	facts := custody.Facts(rec, "")
 	facts.Owned = false
 	lost, _ := owner.On(facts, owner.EngineLost)
 	return lost.To == owner.WorkspaceOnly && rec.Engine == m.opts.Engine

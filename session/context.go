@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"maps"
+
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 type (
@@ -24,7 +26,7 @@ func SessionNameFromContext(ctx context.Context) string {
 	if name, ok := ctx.Value(sessionNameKey{}).(string); ok && name != "" {
 		return name
 	}
-	return DefaultName
+	return record.DefaultName
 }
 
 // WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in that
@@ -105,22 +107,6 @@ func (r Request) WithDefaults(base Request) Request {
 	return r
 }
 
-// Scope is the set of keys of one run, or of one named sandbox: all keys with this Namespace and ID. It decides which
-// sandboxes a tool call may name.
-type Scope struct {
-	Namespace string
-	ID        string
-}
-
-// Key returns the key of a sandbox in the scope.
-func (s Scope) Key(name string) Key { return Key{Namespace: s.Namespace, ID: s.ID, Name: name} }
-
-// String returns "namespace:id".
-func (s Scope) String() string { return s.Namespace + ":" + s.ID }
-
-// seals reports whether closing the scope is for good. Runs end once; a named sandbox may be opened again.
-func (s Scope) seals() bool { return s.Namespace != NamespaceUser }
-
 // Run is the run that a context belongs to.
 type Run struct {
 	Namespace string // NamespaceWorkflow, NamespaceAgent or NamespaceMCP
@@ -128,10 +114,10 @@ type Run struct {
 }
 
 // Scope returns the scope of the run's sandboxes.
-func (r Run) Scope() Scope { return Scope(r) }
+func (r Run) Scope() record.Scope { return record.Scope(r) }
 
 // Key returns the key of one of the run's sandboxes.
-func (r Run) Key(name string) Key { return Scope(r).Key(name) }
+func (r Run) Key(name string) Key { return record.Scope(r).Key(name) }
 
 type runKey struct{}
 

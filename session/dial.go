@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // DialContext connects to a TCP port that a process of the sandbox listens on, whatever network the sandbox has: the bytes go
@@ -25,7 +26,7 @@ import (
 func (s *Session) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	defer func() { err = wrapError("DialContext", s.m.driver, s.id, err) }()
 	if network != "tcp" {
-		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, cleanText(network))
+		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, sanitize.Message(network))
 	}
 	if err := s.guestKnows(wire.OpDial); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@
 //
 // Sandboxes outlive the process that has them. Close the manager, or the scope, also when the program fails; what a killed
 // process has stays on the engine until another process sweeps: one with a manager of the same Options.Instance and a Store
-// that both have, such as package sqlitestore's. Every such manager sweeps when it is made and once a minute. Without both
+// that both have, such as that of package record/sqlite. Every such manager sweeps when it is made and once a minute. Without both
 // nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
 // for a library, as there is for the workcell command: start the program again, or let a timer call [Manager.Sweep].
 //
@@ -42,3 +42,14 @@
 // session.ReadTree, session.Diff, session.Snapshot, session.Rollback, session.Fork. Attributes name the run, the
 // sandbox, the exec, sizes and outcomes; never a command line, an environment, contents or the text of an error.
 package session
+
+// Lock order, outermost first:
+//
+//  1. Session.egress, then Session.serving. They are held across calls to the guest, so that hosts are opened, and a service is
+//     started, only once.
+//  2. Manager.mu.
+//  3. Session.mu or the lock of the pool. Neither is taken while the other is held.
+//
+// Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function. All other
+// locks guard the fields of one small type. Code that holds one of them takes none of the above; only pullRelay.mu is held while
+// callers' functions run.

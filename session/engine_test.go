@@ -21,6 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // engine is a backend whose sandboxes are processes of the real guest on this machine, each in a directory of its own.
@@ -109,7 +110,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		}
 	}
 	b := &sandbox{info: backend.Info{
-		ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
+		ID: "engine-" + record.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 		Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH"), "FROM_IMAGE=yes"},
 		User: spec.User, Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning,
 		Ephemeral: spec.Ephemeral, Created: spec.Created, Labels: spec.Labels,
@@ -136,7 +137,7 @@ func (e *engine) start(b *sandbox) error {
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
 		return err
 	}
-	p := &process{socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), exited: make(chan struct{})}
+	p := &process{socket: filepath.Join(e.dir, record.NewID()[:8]+".sock"), exited: make(chan struct{})}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket, Net: "unix"})
 	if err != nil {
 		return err

@@ -1,23 +1,15 @@
 package session
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/record"
 )
-
-// execMarker is the variable by which the guest finds the processes of an exec.
-const execMarker = "WORKCELL_EXEC"
 
 // traceParent is the variable that hands the trace on to commands.
 const traceParent = "TRACEPARENT"
-
-// maxEnvBytes bounds the environment of a command: Linux allows arguments and environment a quarter of the stack's
-// limit together, 2 MiB usually.
-const maxEnvBytes = 1 << 20
 
 // defaultEnv is the lowest layer of every command's environment.
 func defaultEnv(workdir string) map[string]string {
@@ -30,30 +22,6 @@ func defaultEnv(workdir string) map[string]string {
 	}
 }
 
-// ValidateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
-// sandbox is the boundary, not the environment.
-func ValidateEnv(env map[string]string) error {
-	size := 0
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		value := env[name]
-		switch {
-		case name == "":
-			return fmt.Errorf("%w: environment variable without a name", backend.ErrInvalid)
-		case strings.ContainsAny(name, "=\x00"):
-			return fmt.Errorf("%w: environment variable name %q contains = or NUL", backend.ErrInvalid, cleanText(name))
-		case strings.Contains(value, "\x00"):
-			return fmt.Errorf("%w: value of environment variable %q contains NUL", backend.ErrInvalid, cleanText(name))
-		case name == execMarker:
-			return fmt.Errorf("%w: environment variable %s is reserved", backend.ErrInvalid, execMarker)
-		}
-		size += len(name) + len(value) + 2
-	}
-	if size > maxEnvBytes {
-		return fmt.Errorf("%w: the environment has %d bytes, the limit is %d", backend.ErrTooLarge, size, maxEnvBytes)
-	}
-	return nil
-}
-
 // baseEnv layers the environment of a session: request over image over defaults. The image's entries come as
 // "NAME=value"; those that are none are passed over, as an image is not ours to complain about.
 func baseEnv(workdir string, image []string, request map[string]string) map[string]string {
@@ -61,7 +29,7 @@ func baseEnv(workdir string, image []string, request map[string]string) map[stri
 	for _, entry := range image {
 		name, value, ok := strings.Cut(entry, "=")
 		// An image's HOME belongs to the image's user, not ours: it is rarely writable.
-		if ok && name != "" && name != execMarker && name != "HOME" && !strings.Contains(entry, "\x00") {
+		if ok && name != "" && name != record.ExecMarker && name != "HOME" && !strings.Contains(entry, "\x00") {
 			env[name] = value
 		}
 	}

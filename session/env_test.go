@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 func TestEnvLayers(t *testing.T) {
@@ -36,7 +37,7 @@ func TestEnvLayers(t *testing.T) {
 func TestValidateEnv(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{"A": "", "B": "x=y\n'\"ü", "with space": "1", "LD_PRELOAD": "a", "PATH": "/x", "TRACEPARENT": "x"}
-	if err := session.ValidateEnv(good); err != nil {
+	if err := record.ValidateEnv(good); err != nil {
 		t.Errorf("ValidateEnv(good) = %v", err)
 	}
 	for _, test := range []struct {
@@ -50,7 +51,7 @@ func TestValidateEnv(t *testing.T) {
 		{map[string]string{"WORKCELL_EXEC": "x"}, backend.ErrInvalid},
 		{map[string]string{"A": strings.Repeat("x", 1<<20)}, backend.ErrTooLarge},
 	} {
-		err := session.ValidateEnv(test.env)
+		err := record.ValidateEnv(test.env)
 		if !errors.Is(err, test.want) {
 			t.Errorf("ValidateEnv(%.40q) = %v, want %v", test.env, err, test.want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/recipe"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Environment is what a sandbox finds installed; the zero value is nothing. See docs/packages.md.
@@ -118,8 +119,8 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	if err != nil {
 		return err
 	}
-	s := m.newSession(UserKey("environment-"+NewID()), req, sandboxPrefix+NewID())
-	rec := s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered))
+	s := m.newSession(UserKey("environment-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
+	rec := s.recordAs(record.Creating, s.created.Add(lifetimes.Remembered))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return err
 	}

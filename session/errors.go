@@ -7,16 +7,12 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
-
-// maxErrorText bounds what a guest or driver may add to an error's text, in bytes.
-const maxErrorText = 1024
 
 // LaunchReason is why a program could not be started.
 type LaunchReason string
@@ -113,9 +109,9 @@ func publicError(err error) error {
 	case errors.Is(err, client.ErrTakenOver):
 		return ErrTakenOver
 	case errors.Is(err, client.ErrProtocol):
-		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
+		return &textError{text: sanitize.Message(err.Error()), err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):
-		return &textError{text: cleanText(err.Error()), err: backend.ErrUnavailable}
+		return &textError{text: sanitize.Message(err.Error()), err: backend.ErrUnavailable}
 	}
 	return err
 }
@@ -127,7 +123,7 @@ func engineError(err error) error {
 		return err
 	}
 	text := err.Error()
-	clean := cleanText(hostPath.ReplaceAllString(text, "<host path>"))
+	clean := sanitize.Message(hostPath.ReplaceAllString(text, "<host path>"))
 	if clean == text {
 		return err
 	}
@@ -148,7 +144,7 @@ func (e *textError) Unwrap() error { return e.err }
 
 // guestError returns the error that a guest's code stands for.
 func guestError(e *wire.Error) error {
-	message := cleanText(e.Message)
+	message := sanitize.Message(e.Message)
 	if e.Code == wire.CodeLaunch {
 		reason := LaunchReason(e.Launch)
 		switch reason {
@@ -170,25 +166,6 @@ var guestSentinels = map[wire.Code]error{
 	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
 	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
 	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
-}
-
-// cleanText makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.
-func cleanText(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) <= maxErrorText {
-		return text
-	}
-	text = text[:maxErrorText]
-	for len(text) > 0 && !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + "…"
 }
 
 // maxPrograms bounds the programs that a guest reports.
@@ -217,7 +194,7 @@ func cleanHello(h wire.Hello) wire.Hello {
 
 // cleanPath reports whether a guest's path is absolute, plain and of a sane length.
 func cleanPath(p string) bool {
-	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && cleanText(p) == p
+	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && sanitize.Message(p) == p
 }
 
 // cleanSignal returns a guest's name of a signal, empty when it is none.

@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // newLocal returns a manager on the backend that needs neither engine nor image; close removes its sandboxes.
@@ -73,8 +74,8 @@ func ExampleManager_CloseScope() {
 		return
 	}
 	defer done()
-	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
-	key := run.Key(session.DefaultName)
+	run := session.Run{Namespace: record.NamespaceWorkflow, ID: session.NewRunID()}
+	key := run.Key(record.DefaultName)
 	for range 2 {
 		_, created, err := m.Open(ctx, key, session.Request{Image: "host"})
 		fmt.Println("created:", created, err)

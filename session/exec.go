@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Bounds and defaults of commands.
@@ -339,7 +340,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}
 	base := s.environment()
 	env := withLists(base, req.Env, req.EnvBefore)
-	if err := ValidateEnv(env); err != nil {
+	if err := record.ValidateEnv(env); err != nil {
 		return none, 0, err
 	}
 	if len(req.Stdin) > MaxStdinBytes {
@@ -362,7 +363,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 			Argv: argv, Dir: dir, Env: execEnv(base, env, telemetry.TraceParent(ctx)),
 			TimeoutMillis: timeout.Milliseconds(), OpenFiles: limits.OpenFiles, FileBytes: limits.FileBytes,
 		},
-		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
+		ExecID: execPrefix + record.NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
 		Services: serviceNames(req.Services), Origin: origin,
 	}, timeout, nil

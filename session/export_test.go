@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Internals that tests look at.
@@ -14,10 +16,10 @@ var (
 	ExecEnv       = execEnv
 	GuestError    = guestError
 	EngineError   = engineError
-	CleanText     = cleanText
+	CleanText     = sanitize.Message
 	CleanHello    = cleanHello
 	CleanSignal   = cleanSignal
-	ValidID       = validSandboxID
+	ValidID       = record.ValidSandboxID
 	RememberFor   = lifetimes.Remembered
 	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
 )

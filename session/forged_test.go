@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // forgeable is an engine on which others can create what looks like a sandbox.
@@ -29,15 +30,15 @@ func TestForged(t *testing.T) {
 	opts := shared()
 	m := newManager(t, forgeable{e}, opts)
 	day := time.Now().Add(-25 * time.Hour)
-	named := plant(t, e, opts.Store, session.Record{Key: session.UserKey("bob"), Created: day})
-	run := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "main")})
-	old := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "old"), Created: day})
+	named := plant(t, e, opts.Store, record.Record{Key: session.UserKey("bob"), Created: day})
+	run := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "main")})
+	old := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "old"), Created: day})
 	must(t, m.Sweep(ctx))
 	recs, err := opts.Store.List(ctx)
 	if must(t, err); len(recs) != 0 {
 		t.Errorf("there are records: %+v", recs)
 	}
-	for _, forged := range []session.Record{named, run} {
+	for _, forged := range []record.Record{named, run} {
 		if s, err := m.Connect(ctx, forged.ID); !errors.Is(err, backend.ErrPermission) {
 			t.Errorf("Connect to that of %s: %v, %v, want ErrPermission", forged.Key, s, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its clock.
@@ -106,16 +107,16 @@ func TestCloseOrphans(t *testing.T) {
 // TestConnectedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
 func TestConnectedIsKept(t *testing.T) {
 	t.Parallel()
-	retention := func(t *testing.T, m *session.Manager, _ session.Record, c *clock) error {
+	retention := func(t *testing.T, m *session.Manager, _ record.Record, c *clock) error {
 		c.add(2 * time.Hour)
 		m.Reap(t.Context())
 		return nil
 	}
 	for name, test := range map[string]struct {
-		end func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error
+		end func(t *testing.T, m *session.Manager, rec record.Record, c *clock) error
 		own bool // by the process that had it, and lives
 	}{
-		"garbage": {func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {
+		"garbage": {func(t *testing.T, m *session.Manager, rec record.Record, _ *clock) error {
 			return m.RemoveAbandoned(t.Context(), rec)
 		}, false},
 		"retention":      {retention, false},
@@ -140,14 +141,14 @@ func TestConnectedIsKept(t *testing.T) {
 			}
 			secondary, err := other.Connect(t.Context(), s.ID())
 			must(t, err)
-			err = test.end(t, m, record(t, opts.Store, s.ID()), c)
+			err = test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
 			if e.count() != 1 || err != nil && !errors.Is(err, backend.ErrExists) {
 				t.Fatalf("it was removed: %v", err)
 			}
 			output(t, secondary, "true")
 			must(t, secondary.Close(t.Context()))
 			eventually(t, "it goes", func() bool { // its guest may not have noticed yet
-				err := test.end(t, m, record(t, opts.Store, s.ID()), c)
+				err := test.end(t, m, recordOf(t, opts.Store, s.ID()), c)
 				return err == nil && e.count() == 0
 			})
 		})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // joining are the options of processes that use each other's sandboxes.
@@ -25,7 +26,7 @@ func joining() *session.Options {
 
 // replicaKey is a key of several servers' client.
 func replicaKey(name string) session.Key {
-	return session.Key{Namespace: session.NamespaceReplica, ID: "run_1", Name: name}
+	return session.Key{Namespace: record.NamespaceReplica, ID: "run_1", Name: name}
 }
 
 // TestJoin: a key has one sandbox, which every process works in, whoever made it and whether that process lives. Any of them ends it.
@@ -108,7 +109,7 @@ func TestJoinScope(t *testing.T) {
 	opts := joining()
 	first, second := newManager(t, e, opts), newManager(t, e, opts)
 	a, b := mustOpen(t, first, replicaKey("a")), mustOpen(t, second, replicaKey("b"))
-	other := mustOpen(t, second, session.Key{Namespace: session.NamespaceReplica, ID: "run_2", Name: "default"})
+	other := mustOpen(t, second, session.Key{Namespace: record.NamespaceReplica, ID: "run_2", Name: "default"})
 	scope := a.Key().Scope()
 	joins := func(want ...*session.Session) {
 		for _, m := range []*session.Manager{first, second} {
@@ -182,7 +183,7 @@ func (doorman) Refused(string, time.Time) []session.EgressRefusal { return nil }
 // TestJoinEgress: whichever process runs a command, that command reaches the hosts of the sandbox, by way of a process that lives.
 func TestJoinEgress(t *testing.T) {
 	t.Parallel()
-	e, store := newEngine(t), session.NewMemoryStore()
+	e, store := newEngine(t), record.NewMemoryStore()
 	with := func(name string) *session.Options {
 		opts := joining()
 		opts.Store, opts.Egress = store, doorman{name}

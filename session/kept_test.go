@@ -11,10 +11,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
-// record returns a record that is there.
-func record(t *testing.T, store session.Store, id string) session.Record {
+// recordOf returns a record that is there.
+func recordOf(t *testing.T, store record.Store, id string) record.Record {
 	t.Helper()
 	rec, err := store.Get(t.Context(), id)
 	must(t, err)
@@ -40,18 +41,18 @@ func TestUnreadable(t *testing.T) {
 	if got, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("Open = %v, %v, want ErrLost", got, err)
 	}
-	rec := record(t, opts.Store, s.ID())
-	if rec.State != session.RecordReady || rec.Owner != "" || e.creates.Load() != 1 {
+	rec := recordOf(t, opts.Store, s.ID())
+	if rec.State != record.Ready || rec.Owner != "" || e.creates.Load() != 1 {
 		t.Errorf("after Open: record %+v, %d sandboxes were made", rec, e.creates.Load())
 	}
 	rec.LastUsed, rec.Expires = time.Now().Add(-72*time.Hour), time.Now().Add(-48*time.Hour)
 	must(t, opts.Store.Update(t.Context(), rec))
 	m.Reap(t.Context())
-	if got := record(t, opts.Store, s.ID()); got.State != session.RecordReady || e.count() != 1 {
+	if got := recordOf(t, opts.Store, s.ID()); got.State != record.Ready || e.count() != 1 {
 		t.Errorf("after the sweep: record %+v, %d sandboxes", got, e.count())
 	}
 	must(t, m.Remove(t.Context(), s.ID(), true))
-	if got := record(t, opts.Store, s.ID()); got.State != session.RecordClosed || e.count() != 0 {
+	if got := recordOf(t, opts.Store, s.ID()); got.State != record.Closed || e.count() != 0 {
 		t.Errorf("after Remove: record %+v, %d sandboxes", got, e.count())
 	}
 }
@@ -64,11 +65,11 @@ func TestLostForAWhile(t *testing.T) {
 	opts := shared()
 	m := newManager(t, e, opts)
 	key := session.UserKey("lab")
-	rec := session.Record{ID: "sbx_" + session.NewID(), Key: key, Engine: e.Name(), EngineID: "engine-away", State: session.RecordReady,
+	rec := record.Record{ID: "sbx_" + record.NewID(), Key: key, Engine: e.Name(), EngineID: "engine-away", State: record.Ready,
 		Owner: "dead", Created: time.Now().Add(-time.Hour), Expires: time.Now().Add(time.Minute)}
 	must(t, opts.Store.Insert(t.Context(), rec))
 	m.Reap(t.Context())
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordReady {
+	if got := recordOf(t, opts.Store, rec.ID); got.State != record.Ready {
 		t.Errorf("before it expires: %+v", got)
 	}
 	rec.Expires = time.Now().Add(-time.Minute)
@@ -77,14 +78,14 @@ func TestLostForAWhile(t *testing.T) {
 	if got, err := opts.Store.Get(t.Context(), rec.ID); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("after it expired: %+v, %v, want ErrNotFound", got, err)
 	}
-	plant(t, e, opts.Store, session.Record{ID: rec.ID, Key: key})
+	plant(t, e, opts.Store, record.Record{ID: rec.ID, Key: key})
 	s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
 	if err != nil || created || s.ID() != rec.ID {
 		t.Errorf("Open when it came back = %v, %v, %v", s, created, err)
 	}
-	there := plant(t, e, opts.Store, session.Record{Key: session.UserKey("other"), State: session.RecordReady, Expires: rec.Expires})
+	there := plant(t, e, opts.Store, record.Record{Key: session.UserKey("other"), State: record.Ready, Expires: rec.Expires})
 	m.Reap(t.Context())
-	if got := record(t, opts.Store, there.ID); got.State != session.RecordClosed {
+	if got := recordOf(t, opts.Store, there.ID); got.State != record.Closed {
 		t.Errorf("one that was there: %+v", got)
 	}
 }
@@ -105,7 +106,7 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	eventually(t, "the command is under way", func() bool { return s.Active() > 0 })
 	clock.add(time.Hour)
 	m.Reap(t.Context())
-	if rec, want := record(t, opts.Store, s.ID()), m.Now().Add(10*time.Minute); !rec.Expires.Equal(want) {
+	if rec, want := recordOf(t, opts.Store, s.ID()), m.Now().Add(10*time.Minute); !rec.Expires.Equal(want) {
 		t.Errorf("it expires %v, want %v", rec.Expires, want)
 	}
 	output(t, s, "touch stop")
@@ -117,10 +118,10 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 func TestFoundWithoutRecord(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		store session.Store
+		store record.Store
 		want  time.Duration
 	}{
-		"common store": {session.NewMemoryStore(), -1},
+		"common store": {record.NewMemoryStore(), -1},
 		"no store":     {nil, 10 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +130,7 @@ func TestFoundWithoutRecord(t *testing.T) {
 			opts := shared()
 			opts.Store = test.store
 			m := newManager(t, e, opts)
-			plant(t, e, nil, session.Record{Key: session.UserKey("lab")})
+			plant(t, e, nil, record.Record{Key: session.UserKey("lab")})
 			s, created, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", Mode: session.OpenAsIs})
 			if err != nil || created || s.Info().IdleTimeout != test.want {
 				t.Errorf("Open = %v, %v, idle timeout %v, want %v", created, err, s.Info().IdleTimeout, test.want)
@@ -145,10 +146,10 @@ func TestNewestWithoutRecord(t *testing.T) {
 	opts := shared()
 	m := newManager(t, e, opts)
 	key := session.WorkflowKey("run_1", "default")
-	older := plant(t, e, opts.Store, session.Record{Key: key, Created: time.Now().Add(-2 * time.Hour)})
-	newer := plant(t, e, opts.Store, session.Record{Key: key, Created: time.Now().Add(-time.Hour)})
+	older := plant(t, e, opts.Store, record.Record{Key: key, Created: time.Now().Add(-2 * time.Hour)})
+	newer := plant(t, e, opts.Store, record.Record{Key: key, Created: time.Now().Add(-time.Hour)})
 	m.Reap(t.Context())
-	if o, n := record(t, opts.Store, older.ID).State, record(t, opts.Store, newer.ID).State; o != session.RecordRemoving || n != session.RecordReady {
+	if o, n := recordOf(t, opts.Store, older.ID).State, recordOf(t, opts.Store, newer.ID).State; o != record.Removing || n != record.Ready {
 		t.Errorf("the older one is %s, the newer one %s", o, n)
 	}
 }
@@ -162,7 +163,7 @@ func TestSilentSandboxIsKept(t *testing.T) {
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
 	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
 	first.Die()
-	before := record(t, opts.Store, s.ID())
+	before := recordOf(t, opts.Store, s.ID())
 	m := newManager(t, e, opts)
 	clock := newClock(m)
 	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
@@ -170,14 +171,14 @@ func TestSilentSandboxIsKept(t *testing.T) {
 		clock.add(8 * time.Hour)
 		m.Reap(t.Context())
 	}
-	after := record(t, opts.Store, s.ID())
-	if e.count() != 1 || after.State != session.RecordReady || after.Owner != "" || !after.LastUsed.Equal(before.LastUsed) {
+	after := recordOf(t, opts.Store, s.ID())
+	if e.count() != 1 || after.State != record.Ready || after.Owner != "" || !after.LastUsed.Equal(before.LastUsed) {
 		t.Fatalf("%d sandboxes, record %+v, it was last used %v", e.count(), after, before.LastUsed)
 	}
 	e.setHooks(nil, nil, nil)
 	clock.add(time.Hour)
 	m.Reap(t.Context())
-	if after = record(t, opts.Store, s.ID()); e.count() != 1 || !after.LastUsed.Equal(m.Now()) {
+	if after = recordOf(t, opts.Store, s.ID()); e.count() != 1 || !after.LastUsed.Equal(m.Now()) {
 		t.Fatalf("%d sandboxes when it answers again, record %+v", e.count(), after)
 	}
 	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
@@ -208,7 +209,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := shared()
-	rec := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "default"), State: session.RecordReady, Owner: "dead",
+	rec := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "default"), State: record.Ready, Owner: "dead",
 		Expires: time.Now().Add(-time.Minute)})
 	sweeping := *opts
 	sweeping.ReapEvery = time.Hour // it sweeps when it begins
@@ -219,11 +220,11 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	if !errors.Is(removal.Err(), context.Canceled) {
 		t.Errorf("the removal ended by itself: %v", removal.Err())
 	}
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordRemoving || got.Owner != "" {
+	if got := recordOf(t, opts.Store, rec.ID); got.State != record.Removing || got.Owner != "" {
 		t.Errorf("record %+v", got)
 	}
 	newManager(t, e, opts).Reap(t.Context())
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordClosed || e.count() != 0 {
+	if got := recordOf(t, opts.Store, rec.ID); got.State != record.Closed || e.count() != 0 {
 		t.Errorf("record %+v, %d sandboxes", got, e.count())
 	}
 }
@@ -233,29 +234,29 @@ func TestReclaimAt(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	in := func(d time.Duration) time.Time { return now.Add(d) }
-	agent, run := session.AgentKey("run_1", "default"), session.WorkflowKey("run_1", "default")
-	const ready = session.RecordReady
+	agent, run := record.AgentKey("run_1", "default"), session.WorkflowKey("run_1", "default")
+	const ready = record.Ready
 	for name, test := range map[string]struct {
-		rec  session.Record
+		rec  record.Record
 		want time.Time // zero: never
 	}{
-		"being made":                      {session.Record{State: session.RecordCreating, Created: in(-1), Expires: in(time.Hour)}, in(-1)},
-		"a run's":                         {session.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
-		"a run's that expires soon":       {session.Record{State: ready, Key: run, Owner: "x", LastUsed: now, Expires: in(time.Minute)}, in(time.Minute)},
-		"a run's whose workspace is kept": {session.Record{State: ready, Key: run, KeepWorkspace: true, Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
-		"a named one":                     {session.Record{State: ready, Key: session.UserKey("lab"), Owner: "x"}, time.Time{}},
-		"an agent's":                      {session.Record{State: ready, Key: agent, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(2 * time.Minute)},
-		"an agent's that never expires":   {session.Record{State: ready, Key: agent, Owner: "x", Idle: -1, LastUsed: in(-time.Minute)}, in(time.Minute)},
-		"an agent's that expires soon":    {session.Record{State: ready, Key: agent, Owner: "x", LastUsed: now, Expires: in(time.Second)}, in(time.Second)},
-		"an agent's that was given up":    {session.Record{State: ready, Key: agent, Expires: in(time.Hour)}, in(time.Hour)},
-		"kept":                            {session.Record{State: session.RecordRemoving, Expires: in(time.Hour)}, in(time.Hour)},
-		"overdue":                         {session.Record{State: session.RecordRemoving, Expires: in(-time.Hour)}, in(-time.Hour)},
-		"overdue for too long":            {session.Record{State: session.RecordRemoving, Expires: in(-25 * time.Hour)}, time.Time{}},
-		"closed":                          {session.Record{State: session.RecordClosed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
-		"closed before it was made":       {session.Record{State: session.RecordClosed, Created: in(-time.Minute)}, in(time.Minute)},
-		"closed long after it was begun":  {session.Record{State: session.RecordClosed, Created: in(-3 * time.Minute)}, time.Time{}},
+		"being made":                      {record.Record{State: record.Creating, Created: in(-1), Expires: in(time.Hour)}, in(-1)},
+		"a run's":                         {record.Record{State: ready, Key: run, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
+		"a run's that expires soon":       {record.Record{State: ready, Key: run, Owner: "x", LastUsed: now, Expires: in(time.Minute)}, in(time.Minute)},
+		"a run's whose workspace is kept": {record.Record{State: ready, Key: run, KeepWorkspace: true, Idle: time.Hour, Expires: in(time.Hour)}, in(time.Hour)},
+		"a named one":                     {record.Record{State: ready, Key: session.UserKey("lab"), Owner: "x"}, time.Time{}},
+		"an agent's":                      {record.Record{State: ready, Key: agent, Owner: "x", Idle: time.Hour, Expires: in(time.Hour)}, in(2 * time.Minute)},
+		"an agent's that never expires":   {record.Record{State: ready, Key: agent, Owner: "x", Idle: -1, LastUsed: in(-time.Minute)}, in(time.Minute)},
+		"an agent's that expires soon":    {record.Record{State: ready, Key: agent, Owner: "x", LastUsed: now, Expires: in(time.Second)}, in(time.Second)},
+		"an agent's that was given up":    {record.Record{State: ready, Key: agent, Expires: in(time.Hour)}, in(time.Hour)},
+		"kept":                            {record.Record{State: record.Removing, Expires: in(time.Hour)}, in(time.Hour)},
+		"overdue":                         {record.Record{State: record.Removing, Expires: in(-time.Hour)}, in(-time.Hour)},
+		"overdue for too long":            {record.Record{State: record.Removing, Expires: in(-25 * time.Hour)}, time.Time{}},
+		"closed":                          {record.Record{State: record.Closed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
+		"closed before it was made":       {record.Record{State: record.Closed, Created: in(-time.Minute)}, in(time.Minute)},
+		"closed long after it was begun":  {record.Record{State: record.Closed, Created: in(-3 * time.Minute)}, time.Time{}},
 	} {
-		at, ok := test.rec.ReclaimAt(now)
+		at, ok := session.ReclaimAt(test.rec, now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {
 			t.Errorf("%s: in %v, %v, want %v", name, at.Sub(now), ok, test.want.Sub(now))
 		}

@@ -1,181 +1,21 @@
 package session
 
-import (
-	"crypto/rand"
-	"encoding/base32"
-	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
+import "github.com/workcell-dev/workcell/session/record"
 
-	"github.com/workcell-dev/workcell/backend"
-)
-
-// Namespaces of keys.
-const (
-	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
-	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
-	NamespaceMCP      = "mcp"      // the sandboxes of a client of an MCP server
-	NamespaceReplica  = "replica"  // the same of several servers that join: their sandboxes outlive the process that opened them
-	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
-)
-
-// DefaultName is the name of a run's shared sandbox.
-const DefaultName = "default"
-
-// maxKeyPart is the longest part of a key, in bytes.
-const maxKeyPart = 128
-
-// Key names a sandbox. Parts are 1 to 128 characters of A-Z, a-z, 0-9, '_', '-' and '.', and begin with a letter, a
-// digit or '_'. So the text form, the parts joined by colons, is injective.
-type Key struct {
-	Namespace string // NamespaceWorkflow, NamespaceAgent, …
-	ID        string // run id, or the user's name for the sandbox
-	Name      string // which of the run's sandboxes
-}
+// Key names a sandbox; see package record.
+type Key = record.Key
 
 // WorkflowKey names a sandbox of a workflow run.
-func WorkflowKey(runID, name string) Key {
-	return Key{Namespace: NamespaceWorkflow, ID: runID, Name: name}
-}
-
-// AgentKey names a sandbox of a lone agent run.
-func AgentKey(runID, name string) Key { return Key{Namespace: NamespaceAgent, ID: runID, Name: name} }
+func WorkflowKey(runID, name string) Key { return record.WorkflowKey(runID, name) }
 
 // UserKey names a sandbox that belongs to no run.
-func UserKey(name string) Key {
-	return Key{Namespace: NamespaceUser, ID: name, Name: DefaultName}
-}
-
-// userName is the name of the sandbox that a person has.
-const userName = "user"
-
-// UserScope returns the scope of the sandboxes that belong to a person, whatever runs they use. The name is any text; in keys
-// what may not stand there is written as "_" and two hexadecimal digits.
-func UserScope(user string) Scope {
-	var id strings.Builder
-	for i, c := range []byte(user) {
-		if c == '_' || !keyByte(c) || i == 0 && (c == '-' || c == '.') {
-			fmt.Fprintf(&id, "_%02x", c)
-			continue
-		}
-		id.WriteByte(c)
-	}
-	return Scope{Namespace: NamespaceUser, ID: id.String()}
-}
-
-// User returns the name of the person whose sandbox this is (UserScope); empty for other keys, those of UserKey included.
-func (k Key) User() string {
-	if k.Namespace != NamespaceUser || k.Name != userName {
-		return ""
-	}
-	name := regexp.MustCompile(`_[0-9a-f]{2}`).ReplaceAllStringFunc(k.ID, func(code string) string {
-		c, _ := strconv.ParseUint(code[1:], 16, 8) // two digits
-		return string([]byte{byte(c)})
-	})
-	return name
-}
-
-// String returns the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
-func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
-
-// MarshalText returns the text form, so that a key is a string in JSON.
-func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-// UnmarshalText reads the text form.
-func (k *Key) UnmarshalText(text []byte) error {
-	key, err := ParseKey(string(text))
-	if err != nil {
-		return err
-	}
-	*k = key
-	return nil
-}
-
-// Scope returns the scope that the key lies in.
-func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
-
-// Run returns the id of the run that owns the key; it is empty for named sandboxes.
-func (k Key) Run() string {
-	if k.Namespace == NamespaceUser {
-		return ""
-	}
-	return k.ID
-}
-
-// Validate reports the first part that breaks the rules; the error wraps backend.ErrInvalid.
-func (k Key) Validate() error {
-	if err := validatePart("namespace", k.Namespace); err != nil {
-		return err
-	}
-	if err := validatePart("id", k.ID); err != nil {
-		return err
-	}
-	return validatePart("name", k.Name)
-}
-
-// ParseKey reads the text form of a key.
-func ParseKey(text string) (Key, error) {
-	if len(text) > 3*maxKeyPart+2 {
-		return Key{}, fmt.Errorf("%w: the sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, len(text), 3*maxKeyPart+2)
-	}
-	parts := strings.Split(text, ":")
-	if len(parts) != 3 {
-		return Key{}, fmt.Errorf("%w: sandbox key %q must be namespace:id:name", backend.ErrInvalid, text)
-	}
-	k := Key{Namespace: parts[0], ID: parts[1], Name: parts[2]}
-	if err := k.Validate(); err != nil {
-		return Key{}, err
-	}
-	return k, nil
-}
-
-// validatePart checks one part of a key.
-func validatePart(what, part string) error {
-	if part == "" {
-		return fmt.Errorf("%w: sandbox key without %s", backend.ErrInvalid, what)
-	}
-	if len(part) > maxKeyPart {
-		return fmt.Errorf("%w: %s of a sandbox key has %d bytes, the limit is %d", backend.ErrInvalid, what, len(part), maxKeyPart)
-	}
-	for i, c := range []byte(part) {
-		if !keyByte(c) || (i == 0 && (c == '-' || c == '.')) {
-			return fmt.Errorf("%w: %s %q of a sandbox key: invalid character %q at %d", backend.ErrInvalid, what, part, c, i)
-		}
-	}
-	return nil
-}
-
-// keyByte reports whether c may be in a part of a key.
-func keyByte(c byte) bool {
-	switch {
-	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		return true
-	}
-	return c == '_' || c == '-' || c == '.'
-}
-
-// Prefixes of ids, so that people can distinguish them.
-const (
-	sandboxPrefix = "sbx_"
-	runPrefix     = "run_"
-	execPrefix    = "exe_"
-)
-
-// idBytes is the entropy of an id: 128 bits.
-const idBytes = 16
-
-// NewID returns 128 random bits as 26 characters of lower-case base32. It holds no time and no counter.
-func NewID() string {
-	var b [idBytes]byte
-	rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
-}
+func UserKey(name string) Key { return record.UserKey(name) }
 
 // NewRunID returns the id of a new run.
-func NewRunID() string { return runPrefix + NewID() }
+func NewRunID() string { return record.NewRunID() }
 
-var sandboxID = regexp.MustCompile(`\A` + sandboxPrefix + `[a-z2-7]{26}\z`) // idBytes in base32
+// execPrefix begins the id of a command.
+const execPrefix = "exe_"
 
-// validSandboxID reports whether id has the form that NewManager's sandboxes have.
-func validSandboxID(id string) bool { return sandboxID.MatchString(id) }
+// seals reports whether closing a scope is for good. Runs end once; a named sandbox may be opened again.
+func seals(s record.Scope) bool { return s.Namespace != record.NamespaceUser }

@@ -10,7 +10,10 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
@@ -30,30 +33,30 @@ func (m *Manager) Get(key Key) (*Session, error) {
 // existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
 // backend.ErrLost. Only ids that this manager gave out are known, without Options.Join: the engine is never asked.
 // Commands in a joined sandbox reach hosts only if the request of WithBase names the same hosts as the record.
-func (m *Manager) Lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
+func (m *Manager) Lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
 	s, err := m.lookup(ctx, scope, id)
 	return s, wrapError("Lookup", m.driver, "", err)
 }
 
-func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
+func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !validSandboxID(id) {
+	if !record.ValidSandboxID(id) {
 		return nil, errNoSandbox
 	}
 	m.mu.Lock()
 	s := m.byID[id]
 	m.mu.Unlock()
-	var rec Record
+	var rec record.Record
 	var err error
 	switch {
 	case s == nil:
 		rec, err = m.store.Get(ctx, id)
 	case s.isClosing():
-		rec = Record{Key: s.key, State: RecordClosed}
+		rec = record.Record{Key: s.key, State: record.Closed}
 	default:
-		rec = Record{Key: s.key, State: RecordReady}
+		rec = record.Record{Key: s.key, State: record.Ready}
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, errNoSandbox
@@ -64,17 +67,17 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	switch {
 	case rec.Key.Scope() != scope:
 		m.log.WarnContext(ctx, "refused a sandbox ID of another scope",
-			"asked_by", cleanText(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
+			"asked_by", sanitize.Message(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
 		return nil, errNoSandbox
 	case rec.Reason == string(owner.EngineLost) && !rec.State.Live():
 		return nil, fmt.Errorf("%w: its files are lost; open a new sandbox", backend.ErrLost)
-	case s == nil && rec.State == RecordReady && m.opts.Join:
+	case s == nil && rec.State == record.Ready && m.opts.Join:
 		if s, err = m.joinRecorded(ctx, rec); err != nil {
 			return nil, err
 		}
-	case s == nil && rec.State == RecordReady && rec.IdlePolicy == IdleStop:
+	case s == nil && rec.State == record.Ready && rec.IdlePolicy == IdleStop:
 		return nil, &textError{text: "the sandbox is stopped; open it again", err: backend.ErrClosed}
-	case s == nil || rec.State != RecordReady:
+	case s == nil || rec.State != record.Ready:
 		return nil, errGone
 	}
 	s.nameHosts(ctx)
@@ -85,7 +88,7 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 var errGone error = &textError{text: "the sandbox is closed and its files are deleted; open a new sandbox", err: backend.ErrClosed}
 
 // InScope returns the open sessions of a scope, sorted by name.
-func (m *Manager) InScope(scope Scope) []*Session {
+func (m *Manager) InScope(scope record.Scope) []*Session {
 	return m.inScope(func(s *Session) bool { return s.owned && s.key.Scope() == scope })
 }
 
@@ -118,34 +121,34 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	if err != nil { // to look must be possible without it
 		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
 	}
-	recs := map[string]Record{}
+	recs := map[string]record.Record{}
 	for _, rec := range recorded {
 		recs[rec.ID] = rec
 	}
 	lost := maps.Clone(recs)
-	maps.DeleteFunc(lost, func(id string, _ Record) bool { return own[id] != nil })
+	maps.DeleteFunc(lost, func(id string, _ record.Record) bool { return own[id] != nil })
 	list := m.unfound(ctx, found, lost)
 	for _, engine := range found {
 		if s := own[engine.SessionID]; s != nil {
 			continue
 		}
 		rec := recs[engine.SessionID]
-		engine = rec.identify(engine)
-		key, err := ParseKey(engine.Key)
-		if err != nil || !validSandboxID(engine.SessionID) {
+		engine = custody.Identify(rec, engine)
+		key, err := record.ParseKey(engine.Key)
+		if err != nil || !record.ValidSandboxID(engine.SessionID) {
 			m.log.WarnContext(ctx, "skipped a sandbox with unreadable labels", "engine_id", engine.ID)
 			continue
 		}
 		info := m.describe(engine, key)
 		info.addRecord(rec)
 		switch {
-		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
+		case rec.State == record.Removing && rec.Expires.After(m.now()):
 			info.State = StateKept
-		case rec.State == RecordRemoving:
+		case rec.State == record.Removing:
 			info.State = StateClosed // waits for its removal
-		case rec.State == RecordCreating && key.Namespace == NamespacePool && rec.EngineID != "":
+		case rec.State == record.Creating && key.Namespace == record.NamespacePool && rec.EngineID != "":
 			info.State = StatePooled
-		case rec.State == RecordCreating:
+		case rec.State == record.Creating:
 			info.State = StateCreated
 		}
 		list = append(list, info)
@@ -161,7 +164,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 
 // unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace is
 // left: named ones, and those of interrupted runs. Who opens one gets it again.
-func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]Record) []Info {
+func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]record.Record) []Info {
 	for _, engine := range found {
 		delete(recs, engine.SessionID)
 	}
@@ -185,7 +188,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 }
 
 // addRecord adds the fields that only the record has.
-func (i *Info) addRecord(rec Record) {
+func (i *Info) addRecord(rec record.Record) {
 	made, _ := decodeShape(rec.Request)
 	i.IdlePolicy, i.IdleTimeout, i.Reason = rec.IdlePolicy, rec.Idle, rec.Reason
 	i.Egress, i.Environment = made.Egress, made.Environment

@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // logBuffer collects a manager's log.
@@ -37,7 +38,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	if s, err := m.Lookup(t.Context(), scope, mine.ID()); err != nil || s != mine {
 		t.Fatalf("Lookup of my own = %v, %v", s, err)
 	}
-	_, unknownErr := m.Lookup(t.Context(), scope, "sbx_"+session.NewID())
+	_, unknownErr := m.Lookup(t.Context(), scope, "sbx_"+record.NewID())
 	if !errors.Is(unknownErr, backend.ErrNotFound) {
 		t.Fatalf("Lookup of an unknown id = %v", unknownErr)
 	}
@@ -58,7 +59,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 	if strings.Count(audit, "\n") != 1 || !strings.Contains(audit, foreign.ID()) || !strings.Contains(audit, "workflow:run_1") || !strings.Contains(audit, "workflow:run_2") {
 		t.Errorf("audit log: %s", audit)
 	}
-	if _, err := m.Lookup(t.Context(), session.AgentKey("run_1", "x").Scope(), mine.ID()); err == nil || err.Error() != unknownErr.Error() {
+	if _, err := m.Lookup(t.Context(), record.AgentKey("run_1", "x").Scope(), mine.ID()); err == nil || err.Error() != unknownErr.Error() {
 		t.Errorf("a run of another namespace found my sandbox: %v", err)
 	}
 	// After its close the id is gone for its own scope, and still unknown to others.
@@ -112,7 +113,7 @@ func TestLost(t *testing.T) {
 			e := newEngine(t)
 			var log logBuffer
 			m := newManager(t, e, &session.Options{Logger: log.logger()})
-			key := session.AgentKey("run_1", "default")
+			key := record.AgentKey("run_1", "default")
 			s := mustOpen(t, m, key)
 			output(t, s, "echo old > file")
 			running := make(chan error, 1)

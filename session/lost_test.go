@@ -11,17 +11,18 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // full is a store in which no record can change hands for a while.
 type full struct {
-	session.Store
+	record.Store
 	now atomic.Bool
 }
 
-func (f *full) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+func (f *full) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	if f.now.Load() {
-		return session.Record{}, errDisk
+		return record.Record{}, errDisk
 	}
 	return f.Store.Take(ctx, id, from, to)
 }
@@ -62,7 +63,7 @@ func TestLostIsNotOurs(t *testing.T) {
 				t.Errorf("Close = %v, the disk is full: %v", err, test.full)
 			}
 			if !e.hasFiles(t, s.ID()) {
-				t.Errorf("the files are gone: %+v", record(t, opts.Store, s.ID()))
+				t.Errorf("the files are gone: %+v", recordOf(t, opts.Store, s.ID()))
 			}
 		})
 	}
@@ -99,12 +100,12 @@ func TestLostOnAFullDisk(t *testing.T) {
 }
 
 // vanish opens a sandbox with a file, whose container is then removed under its process.
-func vanish(t *testing.T, e *engine, m *session.Manager, store session.Store, key session.Key) *session.Session {
+func vanish(t *testing.T, e *engine, m *session.Manager, store record.Store, key session.Key) *session.Session {
 	t.Helper()
 	s := mustOpen(t, m, key)
 	output(t, s, "echo kept > file")
 	e.remove(s.Info().EngineID)
-	eventually(t, "it is lost", func() bool { return record(t, store, s.ID()).State == session.RecordRemoving })
+	eventually(t, "it is lost", func() bool { return recordOf(t, store, s.ID()).State == record.Removing })
 	return s
 }
 
@@ -122,15 +123,15 @@ func TestLostLeavesNothing(t *testing.T) {
 			opts := shared()
 			first, m := dying(t, e, opts), newManager(t, e, opts)
 			clock := newClock(m)
-			s := vanish(t, e, first, opts.Store, session.AgentKey("run_1", "default"))
+			s := vanish(t, e, first, opts.Store, record.AgentKey("run_1", "default"))
 			clock.add(2 * time.Hour)
 			m.Reap(t.Context())
-			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordRemoving || !e.hasFiles(t, s.ID()) {
+			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Removing || !e.hasFiles(t, s.ID()) {
 				t.Errorf("while its process lives: %+v", rec)
 			}
 			how(t, first)
 			m.Reap(t.Context())
-			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.hasFiles(t, s.ID()) {
+			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Closed || e.hasFiles(t, s.ID()) {
 				t.Errorf("record %+v, the files are there: %v", rec, e.hasFiles(t, s.ID()))
 			}
 		})
@@ -148,7 +149,7 @@ func TestExpiredIsMissed(t *testing.T) {
 	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
 	for range 2 {
 		m.Reap(t.Context())
-		if rec := record(t, opts.Store, s.ID()); e.count() != 1 || rec.State != session.RecordRemoving {
+		if rec := recordOf(t, opts.Store, s.ID()); e.count() != 1 || rec.State != record.Removing {
 			t.Errorf("%d sandboxes, record %+v", e.count(), rec)
 		}
 	}
@@ -176,7 +177,7 @@ func TestLostNamed(t *testing.T) {
 			s := mustOpen(t, m, key)
 			output(t, s, "echo kept > file")
 			e.remove(s.Info().EngineID)
-			eventually(t, "its record has no owner", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
+			eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
 			if die {
 				m.Die()
 				m = newManager(t, e, opts)
@@ -202,7 +203,7 @@ func TestLostRun(t *testing.T) {
 				output(t, s, "echo kept > file")
 				ruin(e, s.Info().EngineID)
 				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
-				eventually(t, "its record has no owner", func() bool { return record(t, opts.Store, s.ID()).Owner == "" })
+				eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
 				if list := mustList(t, m); len(list) != 1 {
 					t.Errorf("list %+v", list)
 				}
@@ -214,11 +215,11 @@ func TestLostRun(t *testing.T) {
 					m = newManager(t, e, opts)
 					m.Reap(t.Context())
 				}
-				before := record(t, opts.Store, s.ID()).Expires
+				before := recordOf(t, opts.Store, s.ID()).Expires
 				if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
 					t.Errorf("Gone = %v, %v", gone, err)
 				}
-				if after := record(t, opts.Store, s.ID()).Expires; after.Before(before) {
+				if after := recordOf(t, opts.Store, s.ID()).Expires; after.Before(before) {
 					t.Errorf("to look let it expire at %v, not %v", after, before)
 				}
 				reopen(t, m, runKey, testImage(), s.ID())
@@ -254,7 +255,7 @@ func TestLostIsMissed(t *testing.T) {
 			s, _, err := first.Open(t.Context(), key, req)
 			must(t, err)
 			how(e, s.Info().EngineID)
-			eventually(t, "it is lost", func() bool { return record(t, opts.Store, s.ID()).State == session.RecordRemoving })
+			eventually(t, "it is lost", func() bool { return recordOf(t, opts.Store, s.ID()).State == record.Removing })
 			first.Die()
 			e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
 			for _, later := range []time.Duration{0, time.Hour, 10 * 24 * time.Hour, 15 * 24 * time.Hour} {

@@ -18,22 +18,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // storeTimeout bounds bookkeeping that must not depend on a caller's context.
 const storeTimeout = 30 * time.Second
 
 // lifetimes are how long what is left of a sandbox stays.
-var lifetimes = owner.Lifetimes()
+var lifetimes = custody.Lifetimes
 
 // Manager opens sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
 type Manager struct {
 	b       backend.SandboxBackend
 	opts    Options
-	store   Store
+	store   record.Store
 	log     *slog.Logger
 	tracers trace.TracerProvider
 	driver  string
@@ -50,12 +53,12 @@ type Manager struct {
 
 	mu        sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
 	entries   map[Key]*entry
-	byID      map[string]*Session   // sandboxes of this manager
-	secondary map[*Session]struct{} // from Connect
-	owed      map[string]struct{}   // ids of closed sessions whose sandboxes are still to be removed, and count until then
-	unsaved   map[string]Record     // what the store did not take, by session id
-	sealed    map[Scope]time.Time   // scopes that were closed, and when
-	used      int                   // sandboxes that count against MaxSandboxes
+	byID      map[string]*Session        // sandboxes of this manager
+	secondary map[*Session]struct{}      // from Connect
+	owed      map[string]struct{}        // ids of closed sessions whose sandboxes are still to be removed, and count until then
+	unsaved   map[string]record.Record   // what the store did not take, by session id
+	sealed    map[record.Scope]time.Time // scopes that were closed, and when
+	used      int                        // sandboxes that count against MaxSandboxes
 	closed    bool
 	finished  chan struct{} // closed when Close or Detach ended
 	closeErr  error
@@ -117,7 +120,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
+		owed: map[string]struct{}{}, unsaved: map[string]record.Record{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if m.pool, err = m.newPool(o.Pool); err != nil {
@@ -135,13 +138,13 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 
 // complete fills in defaults and checks what can be wrong.
 func (o *Options) complete() error {
-	o.Instance = cmp.Or(o.Instance, NewID())
-	if err := validatePart("instance", o.Instance); err != nil {
+	o.Instance = cmp.Or(o.Instance, record.NewID())
+	if err := record.ValidatePart("instance", o.Instance); err != nil {
 		return err
 	}
 	for name := range o.Labels {
 		if strings.HasPrefix(name, backend.LabelPrefix) {
-			return fmt.Errorf("%w: label %q: names below %s are reserved", backend.ErrInvalid, cleanText(name), backend.LabelPrefix)
+			return fmt.Errorf("%w: label %q: names below %s are reserved", backend.ErrInvalid, sanitize.Message(name), backend.LabelPrefix)
 		}
 	}
 	if o.MaxSandboxes < 0 || o.MaxFileBytes < 0 {
@@ -156,7 +159,7 @@ func (o *Options) complete() error {
 		return err
 	}
 	if o.Store == nil {
-		o.Store = NewMemoryStore()
+		o.Store = record.NewMemoryStore()
 	}
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
 	o.ReapEvery = cmp.Or(o.ReapEvery, DefaultReapEvery)
@@ -273,7 +276,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		m.giveUpLost(s, to, now)
 		return
 	}
-	rec := s.recordAs(RecordRemoving, now)
+	rec := s.recordAs(record.Removing, now)
 	rec.Reason = string(owner.EngineLost)
 	m.save(rec)
 }
@@ -284,20 +287,20 @@ func (m *Manager) isAnothers(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
-	removed := rec.State == RecordRemoving && rec.Reason != string(owner.EngineLost) || rec.State == RecordClosed
+	removed := rec.State == record.Removing && rec.Reason != string(owner.EngineLost) || rec.State == record.Closed
 	return err == nil && (rec.Owner != m.owner || removed)
 }
 
 // saveClosed updates the record of a sandbox that is gone.
-func (m *Manager) saveClosed(rec Record) {
-	rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
+func (m *Manager) saveClosed(rec record.Record) {
+	rec.State, rec.Expires = record.Closed, m.now().Add(lifetimes.Remembered)
 	m.save(rec)
 }
 
 // save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the reaper
 // tries again. Only states that hold no key come here, so a late one does no harm. It reports whether the sandbox may be
 // another owner's by now. One that was taken for dead is refused for good, one that only may have been is not.
-func (m *Manager) save(rec Record) (overtaken bool) {
+func (m *Manager) save(rec record.Record) (overtaken bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := m.store.Update(ctx, rec)
@@ -306,7 +309,7 @@ func (m *Manager) save(rec Record) (overtaken bool) {
 	}
 	overtaken = errors.Is(err, backend.ErrExists)
 	m.mu.Lock()
-	if err == nil || overtaken && !errors.Is(err, ErrOwnerLost) {
+	if err == nil || overtaken && !errors.Is(err, record.ErrOwnerLost) {
 		delete(m.unsaved, rec.ID)
 	} else {
 		m.unsaved[rec.ID] = rec

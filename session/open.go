@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // flight is the creation of one key's sandbox, shared by all who wait for it. The fields below pulls are
@@ -160,9 +161,9 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		if req.Mode == OpenAsIs {
 			fields = mismatches(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
-		if fields != nil || req.IdlePolicy.differs(f.req.IdlePolicy) {
+		if fields != nil || differs(req.IdlePolicy, f.req.IdlePolicy) {
 			m.mu.Unlock()
-			return nil, false, false, &ConflictError{Key: key, Fields: append(fields, req.IdlePolicy.field(f.req.IdlePolicy)...)}
+			return nil, false, false, &ConflictError{Key: key, Fields: append(fields, policyField(req.IdlePolicy, f.req.IdlePolicy)...)}
 		}
 		f.waiters++
 		m.mu.Unlock()
@@ -184,7 +185,7 @@ func (m *Manager) leaving() <-chan struct{} {
 }
 
 // refuses returns why no sandbox may be opened in a scope, nil when one may; mu is held.
-func (m *Manager) refuses(scope Scope) error {
+func (m *Manager) refuses(scope record.Scope) error {
 	if m.closed {
 		return errManagerClosed
 	}
@@ -197,7 +198,7 @@ func (m *Manager) refuses(scope Scope) error {
 // reuse returns an open session to another opener, or waits until a closing one is gone.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	if s.joined { // the connection may not show yet that another process ended the sandbox
-		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == RecordClosed {
+		if rec, err := m.store.Get(ctx, s.id); err == nil && rec.State == record.Closed {
 			s.lose("another process removed it")
 		}
 	}
@@ -240,8 +241,8 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 // matches returns a ConflictError unless the sandbox is what req asks for; s.mu is held.
 func (s *Session) matches(req Request) error {
 	switch {
-	case req.IdlePolicy.differs(s.policy):
-		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
+	case differs(req.IdlePolicy, s.policy):
+		return &ConflictError{Key: s.key, Fields: policyField(req.IdlePolicy, s.policy)}
 	case s.asIs || req.Mode == OpenAsIs:
 		if fields := conflicts(s.made, s.engine, req); fields != nil {
 			return &ConflictError{Key: s.key, Fields: fields}
@@ -378,7 +379,7 @@ func (m *Manager) provide(ctx context.Context, key Key, f *flight) (s *Session, 
 // build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
 // noted for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
-	s := m.newSession(key, req, sandboxPrefix+NewID())
+	s := m.newSession(key, req, record.SandboxPrefix+record.NewID())
 	reserve := func() error { return m.store.Insert(ctx, s.creating()) }
 	if adopted, err := m.reserve(ctx, s, req, reserve); adopted != nil || err != nil {
 		return adopted, true, engineError(err) // a store's error names a file of the host
@@ -421,14 +422,14 @@ func (s *Session) prepare(ctx context.Context, req Request) error {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
-		err = engineError(s.m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
+		err = engineError(s.m.store.Update(ctx, s.recordAs(record.Ready, s.expiry())))
 	}
 	return err
 }
 
 // creating returns the record of a sandbox that is being made.
-func (s *Session) creating() Record {
-	return s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered))
+func (s *Session) creating() record.Record {
+	return s.recordAs(record.Creating, s.created.Add(lifetimes.Remembered))
 }
 
 // guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
@@ -509,13 +510,13 @@ func (m *Manager) discard(s *Session, adopted bool) {
 // to answer has made it after all.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
-		m.save(s.recordAs(RecordRemoving, m.now()))
+		m.save(s.recordAs(record.Removing, m.now()))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
-		m.save(s.recordAs(RecordClosed, m.now())) // at least it must not hold the key
+		m.save(s.recordAs(record.Closed, m.now())) // at least it must not hold the key
 	}
 }
 

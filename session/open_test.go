@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // testImage is what tests ask for where the image does not matter.
@@ -151,7 +152,7 @@ func TestLastWaiterLeaves(t *testing.T) {
 		t.Run(stage, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
-			store := session.NewMemoryStore()
+			store := record.NewMemoryStore()
 			m := newManager(t, e, &session.Options{MaxSandboxes: 1, Store: store})
 			ctx, cancel := context.WithCancel(t.Context())
 			block := func(ctx context.Context) error {
@@ -175,7 +176,7 @@ func TestLastWaiterLeaves(t *testing.T) {
 			e.setHooks(nil, nil, nil)
 			s := mustOpen(t, m, key)
 			wantOutput(t, s, "echo again", "again\n")
-			live, err := store.List(t.Context(), session.RecordCreating, session.RecordReady)
+			live, err := store.List(t.Context(), record.Creating, record.Ready)
 			if err != nil || len(live) != 1 || live[0].ID != s.ID() {
 				t.Errorf("live records %v, %v", live, err)
 			}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/session/internal/custody"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Defaults and bounds.
@@ -17,7 +19,7 @@ const (
 	DefaultExecTimeout  = 120 * time.Second
 	MinExecTimeout      = time.Millisecond
 	MaxExecTimeout      = bound.ExecTimeout
-	DefaultReapEvery    = time.Minute
+	DefaultReapEvery    = custody.TouchEvery
 	DefaultMaxFileBytes = 1 << 30 // of one file transfer
 	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
 	MaxStdinBytes = 64 << 20
@@ -42,7 +44,7 @@ type Options struct {
 	// With a store and an Instance the manager also looks after what other processes of the instance left when they
 	// died: at its start and with every round of the reaper it removes what nobody has any more and what has expired.
 	// So all managers of an instance must have one store in common, or none.
-	Store Store
+	Store record.Store
 	// Engine distinguishes the engines whose sandboxes are in one Store. Empty is the driver's name.
 	Engine string
 	// Images decides which images may be used. Nil allows every image.
@@ -98,12 +100,12 @@ type Defaults struct {
 }
 
 // IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
-type IdlePolicy string
+type IdlePolicy = record.IdlePolicy
 
 // Idle policies.
 const (
-	IdleRemove IdlePolicy = "remove" // it is removed with its workspace
-	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
+	IdleRemove = record.IdleRemove
+	IdleStop   = record.IdleStop
 )
 
 // Request describes a sandbox. Only Image is required.

@@ -13,16 +13,16 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/pool"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
 // its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
 // died. It becomes a session by an update of the record, to the session's key. The engine's labels do not change:
 // see Record.identify.
-
-// NamespacePool is the namespace of the keys of sandboxes that are ready and belong to nobody yet.
-const NamespacePool = "pool"
 
 // Bounds of the pool.
 const (
@@ -79,7 +79,7 @@ func (m *Manager) newPool(specs []PoolSpec) (*warmPool, error) {
 			err = fmt.Errorf("%w: duplicate request", backend.ErrInvalid)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("pool of %s: %w", cleanText(spec.Request.Image), err)
+			return nil, fmt.Errorf("pool of %s: %w", sanitize.Message(spec.Request.Image), err)
 		}
 		w.kinds[req.kind()] = req
 		kinds = append(kinds, pool.Kind[string]{Of: req.kind(), Size: spec.Size, Idle: cmp.Or(spec.IdleTimeout, DefaultPoolIdle)})
@@ -125,11 +125,11 @@ func (w *warmPool) evict() *pooled {
 
 // Make makes a sandbox that is nobody's yet.
 func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error) {
-	m, id := w.m, NewID()
+	m, id := w.m, record.NewID()
 	if !m.occupy() {
 		return nil, pool.ErrLater
 	}
-	s := m.newSession(Key{Namespace: NamespacePool, ID: id, Name: DefaultName}, w.kinds[kind], sandboxPrefix+id)
+	s := m.newSession(Key{Namespace: record.NamespacePool, ID: id, Name: record.DefaultName}, w.kinds[kind], record.SandboxPrefix+id)
 	sources := m.sources(s.req)
 	defer func() {
 		if err != nil {
@@ -167,7 +167,7 @@ func (s *Session) warm(ctx context.Context) {
 		if !slices.Contains(hello.Programs, argv[0]) {
 			continue
 		}
-		_, err := s.conn.Run(ctx, wire.RunRequest{ExecID: execPrefix + NewID(), YieldMillis: -1, KillOnCancel: true, Spawn: wire.Spawn{
+		_, err := s.conn.Run(ctx, wire.RunRequest{ExecID: execPrefix + record.NewID(), YieldMillis: -1, KillOnCancel: true, Spawn: wire.Spawn{
 			Argv: argv, Env: env, TimeoutMillis: warmTimeout.Milliseconds(),
 		}})
 		if err != nil {
@@ -218,7 +218,7 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 // removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.disconnect()
-	err := m.deleteSandbox(context.WithoutCancel(ctx), s.recordAs(RecordCreating, m.now()))
+	err := m.deleteSandbox(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
 	if err != nil {
 		m.log.WarnContext(ctx, "cannot remove a pooled sandbox yet", "sandbox", s.id, "error", err)
 	}
@@ -283,21 +283,6 @@ func (m *Manager) greet(ctx context.Context, engineID string) (*client.Conn, err
 	return conn, noAnswer(ctx, err)
 }
 
-// identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be changed: of one
-// that was ready they say that it belongs to nobody.
-func (r Record) identify(engine backend.Info) backend.Info {
-	if r.ID == engine.SessionID && isPooled(engine) {
-		engine.Key, engine.Run, engine.Created = r.Key.String(), r.Key.Run(), r.Created
-	}
-	return engine
-}
-
-// isPooled reports whether a sandbox was made for nobody, by its labels.
-func isPooled(engine backend.Info) bool {
-	key, err := ParseKey(engine.Key)
-	return err == nil && key.Namespace == NamespacePool
-}
-
 // assign hands a pooled sandbox to a key. If the key already has a sandbox, assign returns that and removes the pooled
 // one. It fails with errStale if the pooled sandbox was unusable and is removed.
 func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *pooled) (_ *Session, adopted bool, _ error) {
@@ -311,7 +296,7 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 			return m.store.Update(ctx, s.creating())
 		}
 		s.engine = ready.engineOf(s)
-		return m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+		return m.store.Update(ctx, s.recordAs(record.Ready, s.expiry()))
 	})
 	unfit := <-fit
 	switch {
@@ -337,5 +322,5 @@ func (m *Manager) assign(ctx context.Context, key Key, req Request, ready *poole
 
 // engineOf returns what the engine says of the sandbox, as that of a session.
 func (p *pooled) engineOf(s *Session) backend.Info {
-	return Record{ID: s.id, Key: s.key, Created: s.created}.identify(p.session.engine)
+	return custody.Identify(record.Record{ID: s.id, Key: s.key, Created: s.created}, p.session.engine)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
@@ -100,7 +101,7 @@ func TestPoolKinds(t *testing.T) {
 		req := testImage()
 		change(&req)
 		ready := awaitPool(t, m, 1)
-		s, created, err := m.Open(t.Context(), session.AgentKey(name, "default"), req)
+		s, created, err := m.Open(t.Context(), record.AgentKey(name, "default"), req)
 		must(t, err)
 		if !created || slices.Contains(ready, s.ID()) {
 			t.Errorf("another %s: got %s, ready was %v", name, s.ID(), ready)
@@ -133,17 +134,17 @@ func TestPoolPlaces(t *testing.T) {
 	}, nil, nil)
 	other := testImage()
 	other.User = "1001"
-	a, _, err := m.Open(t.Context(), session.AgentKey("a", "default"), other)
+	a, _, err := m.Open(t.Context(), record.AgentKey("a", "default"), other)
 	must(t, err)
-	b := mustOpen(t, m, session.AgentKey("b", "default"))
-	if _, _, err := m.Open(t.Context(), session.AgentKey("c", "default"), testImage()); !errors.Is(err, backend.ErrCapacity) {
+	b := mustOpen(t, m, record.AgentKey("b", "default"))
+	if _, _, err := m.Open(t.Context(), record.AgentKey("c", "default"), testImage()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("a third: %v, want ErrCapacity", err)
 	}
 	if m.Used() != 2 || most.Load() > 2 {
 		t.Errorf("%d places are taken, there were up to %d sandboxes", m.Used(), most.Load())
 	}
 	must(t, a.Discard(t.Context()))
-	c := mustOpen(t, m, session.AgentKey("c", "default")) // once the other one has gone
+	c := mustOpen(t, m, record.AgentKey("c", "default")) // once the other one has gone
 	must(t, errors.Join(b.Close(t.Context()), c.Close(t.Context())))
 	awaitPool(t, m, 2)
 }
@@ -168,12 +169,12 @@ func TestPoolUnfit(t *testing.T) {
 			m := newManager(t, e, opts)
 			old := awaitPool(t, m, 1)[0]
 			spoil(e)
-			s := mustOpen(t, m, session.AgentKey("a", "default"))
+			s := mustOpen(t, m, record.AgentKey("a", "default"))
 			wantOutput(t, s, "echo works", "works\n")
 			if s.ID() == old {
 				t.Errorf("got %s, which is not fit", old)
 			}
-			if rec := record(t, opts.Store, old); rec.State != session.RecordClosed {
+			if rec := recordOf(t, opts.Store, old); rec.State != record.Closed {
 				t.Errorf("record of the old one: %+v", rec)
 			}
 			old = awaitPool(t, m, 1)[0]
@@ -210,22 +211,22 @@ func TestPoolOfTheDead(t *testing.T) {
 	go first.Open(ctx, key, req) //nolint:errcheck // it never gets anything
 	<-reached
 	claimed := ""
-	recs, err := opts.Store.List(t.Context(), session.RecordCreating)
+	recs, err := opts.Store.List(t.Context(), record.Creating)
 	must(t, err)
 	for _, rec := range recs {
 		if rec.Key == key {
 			claimed = rec.ID
 		}
 	}
-	rec := record(t, opts.Store, claimed)
+	rec := recordOf(t, opts.Store, claimed)
 	awaitPool(t, first, 3)
 	cancel()
-	eventually(t, "it is given up", func() bool { return record(t, opts.Store, claimed).State == session.RecordClosed })
+	eventually(t, "it is given up", func() bool { return recordOf(t, opts.Store, claimed).State == record.Closed })
 	must(t, errors.Join(opts.Store.Delete(t.Context(), claimed), opts.Store.Insert(t.Context(), rec)))
 	first.Die()
 	second.Reap(t.Context())
-	if e.count() != 0 || record(t, opts.Store, claimed).State != session.RecordClosed {
-		t.Errorf("%d sandboxes are left; the claimed one is %s", e.count(), record(t, opts.Store, claimed).State)
+	if e.count() != 0 || recordOf(t, opts.Store, claimed).State != record.Closed {
+		t.Errorf("%d sandboxes are left; the claimed one is %s", e.count(), recordOf(t, opts.Store, claimed).State)
 	}
 	if s := mustOpen(t, second, key); s.ID() == claimed {
 		t.Error("the sandbox of a claim that was never finished was handed out")
@@ -274,7 +275,7 @@ func TestPoolRace(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, time.Millisecond)
 				defer cancel()
 			}
-			s, _, err := m.Open(ctx, session.AgentKey(fmt.Sprintf("run_%d", i), "default"), testImage())
+			s, _, err := m.Open(ctx, record.AgentKey(fmt.Sprintf("run_%d", i), "default"), testImage())
 			if err != nil {
 				if ctx.Err() == nil {
 					t.Error(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Bounds of the reaper.
@@ -141,7 +142,7 @@ func (m *Manager) prune(ctx context.Context) {
 		}
 	}
 	m.mu.Unlock()
-	recs, err := m.store.List(ctx, RecordClosed, "lost") // which earlier versions wrote
+	recs, err := m.store.List(ctx, record.Closed, "lost") // which earlier versions wrote
 	if err != nil {
 		if ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)

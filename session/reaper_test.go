@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // clock is a manager's time, moved by hand.
@@ -42,7 +43,7 @@ func (c *clock) add(d time.Duration) {
 func TestIdleSessionsAreReaped(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
 	clock := newClock(m)
 	idle := mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
@@ -71,7 +72,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 		wantOutput(t, s, "echo alive", "alive\n")
 	}
 	rec, err := store.Get(t.Context(), used.ID())
-	if err != nil || rec.State != session.RecordReady || rec.Expires.Sub(rec.LastUsed) != 10*time.Minute {
+	if err != nil || rec.State != record.Ready || rec.Expires.Sub(rec.LastUsed) != 10*time.Minute {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 	fresh, created, err := m.Open(t.Context(), idle.Key(), testImage())
@@ -86,7 +87,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	// Closed ids are remembered for a while, then forgotten.
 	clock.add(2 * session.RememberFor)
 	m.Reap(t.Context())
-	if recs, err := store.List(t.Context(), session.RecordClosed); err != nil || len(recs) != 0 {
+	if recs, err := store.List(t.Context(), record.Closed); err != nil || len(recs) != 0 {
 		t.Errorf("%d closed records, %v", len(recs), err)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
@@ -35,13 +37,13 @@ func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 
 // rebuild rebuilds a sandbox whose record is this manager's as req asks; without a session and an error it is what req
 // asks for already.
-func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info, req Request) (*Session, error) {
+func (m *Manager) rebuild(ctx context.Context, rec *record.Record, engine backend.Info, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engine.ID)
 	if err != nil {
 		return nil, engineError(err)
 	}
 	same := engine.Hash == req.shape().hash()
-	if isPooled(engine) { // its hash is that of what it was before it was anybody's
+	if custody.IsPooled(engine) { // its hash is that of what it was before it was anybody's
 		had, known := decodeShape(rec.Request)
 		same = known && had.differences(req.shape()) == nil
 	}
@@ -76,7 +78,7 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	}
 	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
 		rec.KeepWorkspace = false // the old one is there, most likely, and may be idle
-		rec.noteUse(m.now())
+		custody.NoteUse(rec, m.now())
 		return nil, engineError(err)
 	}
 	return m.createOver(ctx, *rec, req)
@@ -103,8 +105,8 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
 // be. If this process dies, a sweep removes the sandbox by its record.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
-	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
-	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))
+	s := m.newSession(UserKey("rebuild-"+record.NewID()), req, record.SandboxPrefix+record.NewID())
+	rec := s.recordAs(record.Removing, s.created.Add(2*lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}
@@ -124,17 +126,17 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 
 // recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
 // must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
-func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
-	named := rec.Key.Namespace == NamespaceUser
-	if !named && !rec.workspaceOnly() {
+func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) (*Session, error) {
+	named := rec.Key.Namespace == record.NamespaceUser
+	if !named && !rec.WorkspaceOnly() {
 		return nil, nil
 	}
-	conflict := rec.gone(req)
-	req, beyond := rec.asWas(req)
+	conflict := gone(rec, req)
+	req, beyond := asWas(rec, req)
 	was, known := decodeShape(rec.Request)
 	was.Env = req.shape().Env // which the engine does not have
 	same := known && was.differences(req.shape()) == nil
-	if !same || rec.workspaceOnly() {
+	if !same || rec.WorkspaceOnly() {
 		there, known, err := m.lookForWorkspace(ctx, rec.ID)
 		if !there && (known || !named) || err != nil {
 			return nil, err
@@ -152,11 +154,11 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	if !named {
 		req.Prepare = nil // its files are there
 	}
-	if !named || !rec.workspaceOnly() {
+	if !named || !rec.WorkspaceOnly() {
 		m.log.WarnContext(ctx, "recreating a missing sandbox: its workspace is unchanged, processes and other files are lost",
 			"sandbox", rec.ID, "key", rec.Key.String())
 	}
-	if had := rec.workspace(); had.User != "" && !rec.workspaceOnly() && req.User != had.User {
+	if had := custody.Workspace(rec); had.User != "" && !rec.WorkspaceOnly() && req.User != had.User {
 		return nil, m.checkWorkspace(backend.Info{User: req.User}, had)
 	}
 	if err := m.removeRemains(ctx, rec, false); err != nil {
@@ -167,7 +169,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 
 // createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record and the
 // workspace as they are when it fails.
-func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Session, error) {
+func (m *Manager) createOver(ctx context.Context, rec record.Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
 	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {
@@ -180,7 +182,7 @@ func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Ses
 		return nil, engineError(err)
 	}
 	s.engine = info
-	if had := rec.workspace(); had.User != "" && !rec.workspaceOnly() {
+	if had := custody.Workspace(rec); had.User != "" && !rec.WorkspaceOnly() {
 		err = m.checkWorkspace(info, had)
 	}
 	if err == nil {

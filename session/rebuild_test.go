@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record says so: no
@@ -41,14 +42,14 @@ func TestBrokenRebuild(t *testing.T) {
 			}
 			e.setHooks(nil, nil, nil)
 			if before {
-				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
+				if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
 					t.Errorf("record %+v", rec)
 				}
 				return
 			}
 			newClock(m).add(1000 * time.Hour)
 			m.Reap(t.Context())
-			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.KeepWorkspace || rec.Owner != "" || e.count() != 0 {
+			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || !rec.KeepWorkspace || rec.Owner != "" || e.count() != 0 {
 				t.Fatalf("record %+v, %d sandboxes", rec, e.count())
 			}
 			if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
@@ -56,7 +57,7 @@ func TestBrokenRebuild(t *testing.T) {
 			}
 			next := newManager(t, e, opts)
 			reopen(t, next, key, testImage(), s.ID())
-			if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != next.Owner() {
+			if rec := recordOf(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != next.Owner() {
 				t.Errorf("record %+v", rec)
 			}
 		})
@@ -196,7 +197,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 		third.Reap(t.Context())
 		return b.process().state() == backend.StateStopped
 	})
-	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.Expires.IsZero() || rec.IdlePolicy != session.IdleStop {
+	if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Ready || !rec.Expires.IsZero() || rec.IdlePolicy != session.IdleStop {
 		t.Errorf("record %+v", rec)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // maxImageRef bounds an image reference in bytes.
@@ -41,7 +43,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Environment = req.Environment.Clone()
-	if err := ValidateEnv(req.Env); err != nil {
+	if err := record.ValidateEnv(req.Env); err != nil {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
@@ -90,7 +92,7 @@ func (m *Manager) permit(req *Request) error {
 		return err
 	}
 	if !m.opts.AllowRoot && IsRoot(user) {
-		return fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, cleanText(req.User))
+		return fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, sanitize.Message(req.User))
 	}
 	req.User = user
 	return nil
@@ -124,7 +126,7 @@ func ParseUser(user string) (string, error) {
 	uid, uidErr := parseID(uidText)
 	gid, gidErr := parseID(gidText)
 	if uidErr != nil || gidErr != nil {
-		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d", backend.ErrInvalid, sanitize.Message(user), maxUID)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }

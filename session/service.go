@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Times of services.
@@ -121,7 +122,7 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 func (svc Service) check() error {
 	switch {
 	case wire.ServiceNetworks()[svc.Name] == "":
-		return fmt.Errorf("%w: unknown service %q", backend.ErrInvalid, cleanText(svc.Name))
+		return fmt.Errorf("%w: unknown service %q", backend.ErrInvalid, sanitize.Message(svc.Name))
 	case svc.MaxConns < 0 || svc.MaxConns > wire.MaxConns:
 		return fmt.Errorf("%w: service %s: MaxConns is %d, must be 1 to %d", backend.ErrInvalid, svc.Name, svc.MaxConns, wire.MaxConns)
 	case svc.Handle == nil:
@@ -212,7 +213,7 @@ func (v *serviceServer) run(l *client.Listener) {
 			if v.s.m.opts.Join { // they take it over from each other
 				level = slog.LevelDebug
 			}
-			v.s.m.log.Log(v.ctx, level, "service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", cleanText(err.Error()))
+			v.s.m.log.Log(v.ctx, level, "service ended", "sandbox", v.s.id, "service", v.svc.Name, "error", sanitize.Message(err.Error()))
 			return
 		}
 		l = v.relisten()

@@ -15,8 +15,10 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Session is a handle on one sandbox. All methods may be called concurrently. After Close every call fails with
@@ -51,7 +53,7 @@ type Session struct {
 	state        State
 	lost         error         // why, in StateLost
 	lossRecorded chan struct{} // from the loss on; closed when the store has it
-	disowned     Record        // as given up by giveUpLost; not guarded, but to be read when lossRecorded is closed
+	disowned     record.Record // as given up by giveUpLost; not guarded, but to be read when lossRecorded is closed
 	conn         *client.Conn
 	redialing    *redial
 	taken        bool // another process has the sandbox now
@@ -203,7 +205,7 @@ func (s *Session) explain(parent context.Context, err error) error {
 	case err == nil:
 		return nil
 	case parent.Err() != nil && !errors.Is(err, parent.Err()):
-		return fmt.Errorf("%w (%v)", parent.Err(), cleanText(err.Error()))
+		return fmt.Errorf("%w (%v)", parent.Err(), sanitize.Message(err.Error()))
 	case parent.Err() != nil:
 		return err
 	case s.ctx.Err() != nil:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // MaxForks is how many sandboxes one call of Fork makes.
@@ -71,7 +72,7 @@ func (s *Session) Fork(ctx context.Context, snapshot string, n int) (forks []*Se
 	}
 	keys := make([]Key, n)
 	for i := range keys {
-		keys[i] = s.key.fork()
+		keys[i] = forkKey(s.key)
 	}
 	forks = make([]*Session, n)
 	errs := each(forksTogether, keys, func(key Key) error {
@@ -151,7 +152,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 		req.Mounts = had.Mounts
 	}
 	req.Match = []string{"mounts", "network"} // else the engine's, and hosts that the record alone names
-	req, beyond := rec.asWas(req)
+	req, beyond := asWas(rec, req)
 	if beyond != nil {
 		return req, &ConflictError{Key: s.key, Fields: beyond}
 	}
@@ -160,7 +161,7 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 }
 
 // CountSnapshots returns how many snapshots go with the sandbox of a record. Of one that the engine does not have nothing is known.
-func (m *Manager) CountSnapshots(ctx context.Context, rec Record) (int, error) {
+func (m *Manager) CountSnapshots(ctx context.Context, rec record.Record) (int, error) {
 	if rec.EngineID == "" {
 		return 0, nil
 	}
@@ -171,14 +172,14 @@ func (m *Manager) CountSnapshots(ctx context.Context, rec Record) (int, error) {
 	return len(list), engineError(err)
 }
 
-// fork returns a key for a fork, which nobody has.
-func (k Key) fork() Key {
+// forkKey returns a key for a fork, which nobody has.
+func forkKey(k Key) Key {
 	part := &k.Name
-	if k.Namespace == NamespaceUser && k.Name == DefaultName {
+	if k.Namespace == record.NamespaceUser && k.Name == record.DefaultName {
 		part = &k.ID
 	}
-	suffix := "-" + NewID()[:8]
-	*part = (*part)[:min(len(*part), maxKeyPart-len(suffix))] + suffix
+	suffix := "-" + record.NewID()[:8]
+	*part = (*part)[:min(len(*part), record.MaxPart-len(suffix))] + suffix
 	return k
 }
 

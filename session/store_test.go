@@ -13,34 +13,34 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/storetest"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // brokenStore fails where it is set to.
 type brokenStore struct {
-	session.Store
+	record.Store
 	insert, update, read atomic.Bool
 }
 
 var errDisk = errors.New("the store's disk is full")
 
-func (b *brokenStore) Insert(ctx context.Context, rec session.Record) error {
+func (b *brokenStore) Insert(ctx context.Context, rec record.Record) error {
 	if b.insert.Load() {
 		return errDisk
 	}
 	return b.Store.Insert(ctx, rec)
 }
 
-func (b *brokenStore) Update(ctx context.Context, rec session.Record) error {
+func (b *brokenStore) Update(ctx context.Context, rec record.Record) error {
 	if b.update.Load() {
 		return errDisk
 	}
 	return b.Store.Update(ctx, rec)
 }
 
-func (b *brokenStore) Get(ctx context.Context, id string) (session.Record, error) {
+func (b *brokenStore) Get(ctx context.Context, id string) (record.Record, error) {
 	if b.read.Load() {
-		return session.Record{}, errDisk
+		return record.Record{}, errDisk
 	}
 	return b.Store.Get(ctx, id)
 }
@@ -49,7 +49,7 @@ func (b *brokenStore) Get(ctx context.Context, id string) (session.Record, error
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	store := &brokenStore{Store: session.NewMemoryStore()}
+	store := &brokenStore{Store: record.NewMemoryStore()}
 	m := newManager(t, e, &session.Options{Store: store, ReapEvery: -1})
 	key := session.WorkflowKey("run_1", "default")
 	store.insert.Store(true)
@@ -80,28 +80,28 @@ func TestStoreFails(t *testing.T) {
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m := newManager(t, e, &session.Options{Store: store, ReapEvery: -1, IdleTimeout: time.Hour})
 	e.setHooks(func(ctx context.Context, spec backend.Spec) error {
 		rec, err := store.Get(ctx, spec.ID)
-		if err != nil || rec.State != session.RecordCreating || rec.Key.String() != spec.Key || rec.Request == "" || rec.EngineID != "" {
+		if err != nil || rec.State != record.Creating || rec.Key.String() != spec.Key || rec.Request == "" || rec.EngineID != "" {
 			return fmt.Errorf("before the creation the record is %+v, %w", rec, err)
 		}
 		return nil
 	}, nil, nil)
-	s := mustOpen(t, m, session.AgentKey("run_1", "default"))
+	s := mustOpen(t, m, record.AgentKey("run_1", "default"))
 	rec, err := store.Get(t.Context(), s.ID())
-	if err != nil || rec.State != session.RecordReady || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
+	if err != nil || rec.State != record.Ready || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
 		t.Errorf("open: %+v, %v", rec, err)
 	}
 	b, _ := e.sandbox(rec.EngineID)
 	b.murder()
 	eventually(t, "the record says lost", func() bool {
 		rec, err := store.Get(t.Context(), s.ID())
-		return err == nil && rec.State == session.RecordRemoving
+		return err == nil && rec.State == record.Removing
 	})
 	must(t, s.Close(t.Context()))
-	if rec, err = store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+	if rec, err = store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
 		t.Errorf("closed: %+v, %v", rec, err)
 	}
 	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
@@ -159,34 +159,29 @@ func TestPullProgress(t *testing.T) {
 	}
 }
 
-func TestMemoryStore(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(*testing.T) session.Store { return session.NewMemoryStore() })
-}
-
 // ownerless is a store that takes its owner for dead, for a while or for good.
 type ownerless struct {
-	session.Store
+	record.Store
 	dead atomic.Bool
 }
 
-func (o *ownerless) Insert(ctx context.Context, rec session.Record) error {
+func (o *ownerless) Insert(ctx context.Context, rec record.Record) error {
 	if o.dead.Load() {
-		return session.ErrOwnerLost
+		return record.ErrOwnerLost
 	}
 	return o.Store.Insert(ctx, rec)
 }
 
-func (o *ownerless) Update(ctx context.Context, rec session.Record) error {
+func (o *ownerless) Update(ctx context.Context, rec record.Record) error {
 	if o.dead.Load() {
-		return session.ErrOwnerLost
+		return record.ErrOwnerLost
 	}
 	return o.Store.Update(ctx, rec)
 }
 
-func (o *ownerless) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+func (o *ownerless) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	if o.dead.Load() {
-		return session.Record{}, session.ErrOwnerLost
+		return record.Record{}, record.ErrOwnerLost
 	}
 	return o.Store.Take(ctx, id, from, to)
 }
@@ -203,19 +198,19 @@ func TestOwnerLost(t *testing.T) {
 	removed := mustOpen(t, m, session.UserKey("lab"))
 	store.dead.Store(true)
 	for _, key := range []session.Key{session.UserKey("other"), session.WorkflowKey("run_1", "default")} {
-		if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, session.ErrOwnerLost) {
+		if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, record.ErrOwnerLost) {
 			t.Errorf("Open = %v", err)
 		}
 	}
 	if err := removed.Close(t.Context()); !errors.Is(err, backend.ErrExists) || e.count() != 1 {
 		t.Errorf("Close = %v, %d sandboxes left", err, e.count())
 	}
-	if _, _, err := m.Open(t.Context(), removed.Key(), testImage()); !errors.Is(err, session.ErrOwnerLost) {
+	if _, _, err := m.Open(t.Context(), removed.Key(), testImage()); !errors.Is(err, record.ErrOwnerLost) {
 		t.Errorf("Open of what was left = %v", err)
 	}
 	store.dead.Store(false)
 	m.Reap(t.Context())
-	if rec := record(t, store, removed.ID()); rec.State != session.RecordClosed || e.count() != 0 {
+	if rec := recordOf(t, store, removed.ID()); rec.State != record.Closed || e.count() != 0 {
 		t.Errorf("the record is %+v, %d sandboxes left", rec, e.count())
 	}
 }

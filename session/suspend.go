@@ -8,18 +8,21 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record, which
 // belongs to nobody then, does not expire.
 
 // differs reports whether a request wants another policy than the one there is. Empty wants none.
-func (p IdlePolicy) differs(have IdlePolicy) bool { return p != "" && p != have }
+func differs(p, have IdlePolicy) bool { return p != "" && p != have }
 
-// field names the difference for a ConflictError.
-func (p IdlePolicy) field(have IdlePolicy) []string {
-	if p.differs(have) {
+// policyField names the difference for a ConflictError.
+func policyField(p, have IdlePolicy) []string {
+	if differs(p, have) {
 		return []string{"idle policy"}
 	}
 	return nil
@@ -28,7 +31,7 @@ func (p IdlePolicy) field(have IdlePolicy) []string {
 // byDefault sets the idle policy of a new sandbox if req has none. Defaults.IdlePolicy is for named sandboxes whose
 // files survive a stop.
 func (s *Session) byDefault(req Request, engine backend.Info) {
-	named := s.key.Namespace == NamespaceUser && s.key.User() == "" && s.m.shared
+	named := s.key.Namespace == record.NamespaceUser && s.key.User() == "" && s.m.shared
 	if named && req.IdlePolicy == "" && s.idle >= 0 && s.m.keepsFiles(engine.Limits, engine.Workspace) {
 		s.policy = cmp.Or(s.m.opts.Defaults.IdlePolicy, s.policy)
 	}
@@ -43,14 +46,14 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 		}
 	case IdleStop:
 	default:
-		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
+		return fmt.Errorf("%w: invalid idle policy %q: must be %q or %q", backend.ErrInvalid, sanitize.Message(string(req.IdlePolicy)), IdleRemove, IdleStop)
 	}
 	what := "idle policy stop"
 	if req.Mode == OpenRebuild {
 		what = "a rebuild"
 	}
 	switch {
-	case key.Namespace != NamespaceUser:
+	case key.Namespace != record.NamespaceUser:
 		return fmt.Errorf("%w: %s of sandbox %s: only named sandboxes support it", backend.ErrInvalid, what, key)
 	case !m.shared:
 		return fmt.Errorf("%w: %s requires a manager with an Instance and a Store", backend.ErrInvalid, what)
@@ -88,14 +91,14 @@ func (s *Session) extendIdle(req Request) {
 }
 
 // follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
-func (s *Session) follow(rec Record, req Request) {
+func (s *Session) follow(rec record.Record, req Request) {
 	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
 	s.extendIdle(req)
 }
 
 // suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped now, or whose
 // record cannot be written, so that it may be another's, is found by the next sweep; without an engineID there is none to stop.
-func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err error) {
+func (m *Manager) suspend(ctx context.Context, rec record.Record, engineID string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
 	if engineID != "" {
@@ -115,7 +118,7 @@ func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err
 // giveUpLost gives up the sandbox of a lost session whose files are kept. The next process that opens its key starts
 // the sandbox again, or creates it on its workspace.
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
-	rec := s.recordAs(RecordReady, s.expiry())
+	rec := s.recordAs(record.Ready, s.expiry())
 	if to == owner.WorkspaceOnly {
 		rec.LastUsed, rec.Expires = now, now.Add(max(lifetimes.Workspace, s.req.Retention))
 		rec.KeepWorkspace, rec.Reason = true, string(owner.EngineLost)
@@ -189,7 +192,7 @@ func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Ke
 		}
 		rec, err := m.store.Get(ctx, engine.SessionID)
 		running := engine.State == backend.StateRunning
-		if err != nil || rec.State != RecordReady || key.Namespace != NamespaceUser || running && !rec.expired(m.now()) {
+		if err != nil || rec.State != record.Ready || key.Namespace != record.NamespaceUser || running && !rec.Expired(m.now()) {
 			return engine, runs(engine)
 		}
 		lives, err := m.store.Lives(ctx, rec.Owner)
@@ -214,22 +217,6 @@ func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Ke
 	}
 }
 
-// secondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a while.
-func secondaryIdle(rec Record) time.Duration {
-	if rec.Idle < 0 {
-		return rec.Idle
-	}
-	return max(rec.Idle, 2*DefaultReapEvery)
-}
-
-// noteUse counts as a use of a sandbox that belongs to no session.
-func (r *Record) noteUse(now time.Time) {
-	r.LastUsed, r.Expires = now, time.Time{}
-	if idle := secondaryIdle(*r); idle >= 0 {
-		r.Expires = now.Add(idle)
-	}
-}
-
 // runs is backend.ErrLost for a sandbox that does not run.
 func runs(engine backend.Info) error {
 	if engine.State != backend.StateRunning {
@@ -240,7 +227,7 @@ func runs(engine backend.Info) error {
 
 // resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's, so that
 // nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
-func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
+func (m *Manager) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if err != nil {
 		return engine, err
@@ -252,7 +239,7 @@ func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.
 	rec.Owner = ""
 	if err == nil {
 		engine.State = backend.StateRunning
-		rec.noteUse(m.now())
+		custody.NoteUse(&rec, m.now())
 	}
 	m.save(rec)
 	return engine, err
@@ -260,8 +247,8 @@ func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.
 
 // resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
 // follows, the end of this process too, it is suspended again.
-func (m *Manager) resume(ctx context.Context, rec *Record, engineID string) error {
-	rec.noteUse(m.now())
+func (m *Manager) resume(ctx context.Context, rec *record.Record, engineID string) error {
+	custody.NoteUse(rec, m.now())
 	if err := m.store.Update(ctx, *rec); err != nil {
 		return err
 	}

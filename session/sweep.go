@@ -12,7 +12,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
@@ -23,7 +25,7 @@ import (
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
 // next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt returns when there will be something to do.
+// `workcell sessions gc --yes` does it, too, and more. ReclaimAt returns when there will be something to do.
 //
 // The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
 func (m *Manager) Sweep(ctx context.Context) error {
@@ -51,7 +53,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	for _, rec := range plan.unrecorded {
 		err := m.store.Insert(ctx, rec)
 		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
-			rec.State, rec.Expires = RecordRemoving, m.now().Add(lifetimes.Unrecorded)
+			rec.State, rec.Expires = record.Removing, m.now().Add(lifetimes.Unrecorded)
 			err = m.store.Insert(ctx, rec)
 		}
 		if err != nil && !errors.Is(err, backend.ErrExists) {
@@ -97,14 +99,14 @@ func untraced(ctx context.Context) context.Context {
 
 // sweepPlan is what a look at engine and store found to be done.
 type sweepPlan struct {
-	unrecorded []Record       // of sandboxes that the store does not know
-	strays     []backend.Info // old sandboxes without a record: labels may be forged, or the only owner is gone
-	reclaim    []reclaimable  // sandboxes without an owner
+	unrecorded []record.Record // of sandboxes that the store does not know
+	strays     []backend.Info  // old sandboxes without a record: labels may be forged, or the only owner is gone
+	reclaim    []reclaimable   // sandboxes without an owner
 }
 
 // reclaimable is a record that belongs to nobody, and what time has brought about for its sandbox.
 type reclaimable struct {
-	Record
+	record.Record
 	rule owner.Rule
 }
 
@@ -133,10 +135,10 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 		if ended && engine.Instance != m.opts.Instance {
 			plan.strays = append(plan.strays, engine) // no other process looks for it
 		}
-		if !validSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
+		if !record.ValidSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
 			continue // looks like ours and is not
 		}
-		key, err := ParseKey(engine.Key)
+		key, err := record.ParseKey(engine.Key)
 		if err != nil {
 			unreadable[engine.SessionID] = true
 			continue
@@ -146,7 +148,7 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 		case !m.shared || known[engine.SessionID] || age <= lifetimes.CreationGrace:
 		case !m.forged(ctx, engine.SessionID):
 			plan.unrecorded = append(plan.unrecorded, m.recordOf(engine, key))
-		case key.Namespace != NamespaceUser && age > lifetimes.Unrecorded: // if records were lost, named ones are for users to remove
+		case key.Namespace != record.NamespaceUser && age > lifetimes.Unrecorded: // if records were lost, named ones are for users to remove
 			plan.strays = append(plan.strays, engine)
 		}
 	}
@@ -158,7 +160,7 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 		case !m.shared && rec.Owner != m.owner:
 			continue // nobody knows whose it is
 		}
-		rule, isDue := rec.due(now, engine.State)
+		rule, isDue := custody.Due(rec, now, engine.State)
 		if !isDue {
 			continue
 		}
@@ -175,7 +177,7 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 
 // held reports whether a living process has what a record is about. This one has what it makes or has open, not what it
 // lost, or could not remove, and closed.
-func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
+func (m *Manager) held(ctx context.Context, rec record.Record) (bool, error) {
 	if rec.Owner == m.owner {
 		return rec.State.Live() || has(m, m.byID, rec.ID), nil
 	}
@@ -191,15 +193,15 @@ func (m *Manager) nobody() string {
 }
 
 // recordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
-func (m *Manager) recordOf(engine backend.Info, key Key) Record {
+func (m *Manager) recordOf(engine backend.Info, key Key) record.Record {
 	now := m.now()
-	rec := Record{
-		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, State: RecordReady,
+	rec := record.Record{
+		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, State: record.Ready,
 		Created: engine.Created, LastUsed: now, Idle: -1,
 	}
-	rec.setWorkspace(engine)
+	custody.SetWorkspace(&rec, engine)
 	switch {
-	case key.Namespace != NamespaceUser:
+	case key.Namespace != record.NamespaceUser:
 		rec.Idle = lifetimes.Unrecorded
 		rec.Expires = now.Add(rec.Idle)
 	case !m.shared: // this manager is all who will know of it
@@ -209,7 +211,7 @@ func (m *Manager) recordOf(engine backend.Info, key Key) Record {
 }
 
 // reclaim takes a record that nobody has and applies a rule, unless its sandbox turns out to be used.
-func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) error {
+func (m *Manager) reclaim(ctx context.Context, rec record.Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if isOvertaken(err) {
 		return nil
@@ -243,7 +245,7 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		m.putBack(ctx, taken, use)
 		return nil
 	}
-	if decided := taken.State == RecordRemoving || taken.State == RecordClosed; !decided || taken.Reason == "" { // else this is late only
+	if decided := taken.State == record.Removing || taken.State == record.Closed; !decided || taken.Reason == "" { // else this is late only
 		taken.Reason = string(rule.On)
 	}
 	if rule.Do == owner.Stop {
@@ -265,9 +267,9 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 }
 
 // putBack gives up a record that was taken to be reclaimed.
-func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
+func (m *Manager) putBack(ctx context.Context, rec record.Record, use use) {
 	rec.Owner = m.nobody()
-	if now := m.now(); rec.expired(now) && ctx.Err() == nil {
+	if now := m.now(); rec.Expired(now) && ctx.Err() == nil {
 		rec.Expires = now.Add(rec.Idle)
 		if use == used {
 			rec.LastUsed = now
@@ -286,20 +288,20 @@ const (
 )
 
 // useOf returns whether a sandbox that is due was used since, or something runs in it.
-func (m *Manager) useOf(ctx context.Context, rec Record) use {
-	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
+func (m *Manager) useOf(ctx context.Context, rec record.Record) use {
+	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.Expired(m.now()) {
 		return used
 	}
 	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
 }
 
 // connectedTo returns whether a process is connected to a sandbox without an owner.
-func (m *Manager) connectedTo(ctx context.Context, rec Record) use {
+func (m *Manager) connectedTo(ctx context.Context, rec record.Record) use {
 	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Hosts > 1 }) // one of them asks
 }
 
 // useByGuest asks the guest of a sandbox whether that is used.
-func (m *Manager) useByGuest(ctx context.Context, rec Record, uses func(wire.Health) bool) use {
+func (m *Manager) useByGuest(ctx context.Context, rec record.Record, uses func(wire.Health) bool) use {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -336,15 +338,15 @@ func (m *Manager) health(ctx context.Context, engineID string) (wire.Health, err
 
 // deleteSandbox removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
 // before ctx ends belongs to nobody again, for the next round or another process.
-func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
-	ready := rec.State == RecordReady
+func (m *Manager) deleteSandbox(ctx context.Context, rec record.Record) error {
+	ready := rec.State == record.Ready
 	rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
-	missed := !rec.Ended && rec.Key.Namespace == NamespaceWorkflow && rec.EngineID != ""
+	missed := !rec.Ended && rec.Key.Namespace == record.NamespaceWorkflow && rec.EngineID != ""
 	if rec.State.Live() {
 		rec.Expires = m.now()
 	}
-	if rec.State != RecordClosed {
-		rec.State = RecordRemoving
+	if rec.State != record.Closed {
+		rec.State = record.Removing
 	}
 	if m.save(rec) { // else the key is free, and nobody adopts it
 		return errOvertaken
@@ -353,18 +355,18 @@ func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
 	rec.Owner = m.nobody()
 	switch {
 	case err == nil && missed: // who resumes the run must hear of it
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Missed)
+		rec.State, rec.Expires = record.Closed, m.now().Add(lifetimes.Missed)
 	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
 	case err == nil:
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
+		rec.State, rec.Expires = record.Closed, m.now().Add(lifetimes.Remembered)
 	}
 	m.save(rec)
 	return err
 }
 
 // removeAll removes whatever the engine has under a record's id, and reports whether there was anything.
-func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
+func (m *Manager) removeAll(ctx context.Context, rec record.Record) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
@@ -390,7 +392,7 @@ func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err er
 }
 
 // removeRemains removes what the engine may have of a sandbox that it does not list, because something else removed it.
-func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) error {
+func (m *Manager) removeRemains(ctx context.Context, rec record.Record, volumes bool) error {
 	if rec.EngineID == "" {
 		return nil
 	}
@@ -419,5 +421,5 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
+	return max(s.idle, s.req.Retention, custody.SecondaryIdle(record.Record{Idle: s.idle})) + lifetimes.OrphanMargin
 }

@@ -15,11 +15,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // shared are the options of processes of one instance with one store.
 func shared() *session.Options {
-	return &session.Options{Instance: "shared", Store: session.NewMemoryStore(), ReapEvery: -1, IdleTimeout: 10 * time.Minute}
+	return &session.Options{Instance: "shared", Store: record.NewMemoryStore(), ReapEvery: -1, IdleTimeout: 10 * time.Minute}
 }
 
 // dying makes a manager that the test ends with Die.
@@ -42,7 +43,7 @@ func TestRecordOfAnother(t *testing.T) {
 			must(t, first.Detach(t.Context()))
 		}
 		move := func(key session.Key) {
-			rec := record(t, opts.Store, s.ID())
+			rec := recordOf(t, opts.Store, s.ID())
 			rec.Key = key
 			must(t, errors.Join(opts.Store.Delete(t.Context(), rec.ID), opts.Store.Insert(t.Context(), rec)))
 		}
@@ -76,7 +77,7 @@ func TestAdopt(t *testing.T) {
 	first.Die()
 	reopen(t, second, key, testImage(), s.ID())
 	rec, err := opts.Store.Get(t.Context(), s.ID())
-	if err != nil || rec.Owner != second.Owner() || rec.State != session.RecordReady {
+	if err != nil || rec.Owner != second.Owner() || rec.State != record.Ready {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 	must(t, second.CloseScope(t.Context(), key.Scope()))
@@ -118,7 +119,7 @@ func TestHandover(t *testing.T) {
 		}
 	}
 	must(t, newManager(t, e, opts).Remove(t.Context(), ids[0], true))
-	if rec, err := opts.Store.Get(t.Context(), ids[0]); err != nil || rec.State != session.RecordClosed {
+	if rec, err := opts.Store.Get(t.Context(), ids[0]); err != nil || rec.State != record.Closed {
 		t.Errorf("record of a removed sandbox: %+v, %v", rec, err)
 	}
 }
@@ -157,10 +158,10 @@ func TestAdoptAsIs(t *testing.T) {
 }
 
 // plant makes a sandbox on the engine, as another process would, and a record with it.
-func plant(t *testing.T, e *engine, store session.Store, rec session.Record) session.Record {
+func plant(t *testing.T, e *engine, store record.Store, rec record.Record) record.Record {
 	t.Helper()
 	if rec.ID == "" {
-		rec.ID = "sbx_" + session.NewID()
+		rec.ID = "sbx_" + record.NewID()
 	}
 	if rec.Created.IsZero() {
 		rec.Created = time.Now().Add(-time.Hour)
@@ -186,45 +187,45 @@ func TestSweep(t *testing.T) {
 	past, future := now.Add(-time.Minute), now.Add(time.Minute)
 	type want struct {
 		there bool
-		state session.RecordState // empty: no record
+		state record.State // empty: no record
 	}
 	wants, got := map[string]want{}, map[string]want{}
 	names := map[string]string{}
 	for name, c := range map[string]struct {
-		rec  session.Record
+		rec  record.Record
 		want want
 	}{
-		"half made":                   {session.Record{State: session.RecordCreating, Owner: "dead", Expires: future}, want{false, session.RecordClosed}},
-		"half made by a living one":   {session.Record{State: session.RecordCreating, Owner: alive.Owner(), Expires: past}, want{true, session.RecordCreating}},
-		"of a dead run":               {session.Record{State: session.RecordReady, Owner: "dead", LastUsed: now, Expires: future}, want{true, session.RecordReady}},
-		"of a dead run, for a while":  {session.Record{State: session.RecordReady, Owner: "dead", LastUsed: now.Add(-4 * time.Minute), Expires: future}, want{true, session.RecordReady}},
-		"of a dead run, expired":      {session.Record{State: session.RecordReady, Owner: "dead", Expires: past}, want{false, session.RecordClosed}},
-		"left behind, expired":        {session.Record{State: session.RecordReady, Expires: past}, want{false, session.RecordClosed}},
-		"left behind for ever":        {session.Record{State: session.RecordReady, Idle: -1}, want{true, session.RecordReady}},
-		"of a living run, expired":    {session.Record{State: session.RecordReady, Owner: alive.Owner(), Expires: past}, want{true, session.RecordReady}},
-		"half removed":                {session.Record{State: session.RecordRemoving, Owner: "dead", Expires: past}, want{false, session.RecordClosed}},
-		"half removed by a living":    {session.Record{State: session.RecordRemoving, Owner: alive.Owner(), Expires: past}, want{true, session.RecordRemoving}},
-		"retained":                    {session.Record{State: session.RecordRemoving, Owner: "dead", Expires: future}, want{true, session.RecordRemoving}},
-		"made after all":              {session.Record{State: session.RecordClosed, Owner: "dead", Expires: future}, want{false, session.RecordClosed}},
-		"without a record":            {session.Record{}, want{true, session.RecordReady}},
-		"without a record, just made": {session.Record{Created: now}, want{true, ""}},
+		"half made":                   {record.Record{State: record.Creating, Owner: "dead", Expires: future}, want{false, record.Closed}},
+		"half made by a living one":   {record.Record{State: record.Creating, Owner: alive.Owner(), Expires: past}, want{true, record.Creating}},
+		"of a dead run":               {record.Record{State: record.Ready, Owner: "dead", LastUsed: now, Expires: future}, want{true, record.Ready}},
+		"of a dead run, for a while":  {record.Record{State: record.Ready, Owner: "dead", LastUsed: now.Add(-4 * time.Minute), Expires: future}, want{true, record.Ready}},
+		"of a dead run, expired":      {record.Record{State: record.Ready, Owner: "dead", Expires: past}, want{false, record.Closed}},
+		"left behind, expired":        {record.Record{State: record.Ready, Expires: past}, want{false, record.Closed}},
+		"left behind for ever":        {record.Record{State: record.Ready, Idle: -1}, want{true, record.Ready}},
+		"of a living run, expired":    {record.Record{State: record.Ready, Owner: alive.Owner(), Expires: past}, want{true, record.Ready}},
+		"half removed":                {record.Record{State: record.Removing, Owner: "dead", Expires: past}, want{false, record.Closed}},
+		"half removed by a living":    {record.Record{State: record.Removing, Owner: alive.Owner(), Expires: past}, want{true, record.Removing}},
+		"retained":                    {record.Record{State: record.Removing, Owner: "dead", Expires: future}, want{true, record.Removing}},
+		"made after all":              {record.Record{State: record.Closed, Owner: "dead", Expires: future}, want{false, record.Closed}},
+		"without a record":            {record.Record{}, want{true, record.Ready}},
+		"without a record, just made": {record.Record{Created: now}, want{true, ""}},
 	} {
 		c.rec.Key = session.WorkflowKey("run_"+strings.NewReplacer(" ", "_", ",", "").Replace(name), "default")
 		names[plant(t, e, opts.Store, c.rec).ID] = name
 		wants[name] = c.want
 	}
-	gone := session.Record{ID: "sbx_" + session.NewID(), Key: session.WorkflowKey("run_gone", "default"), Engine: "processes",
-		State: session.RecordReady, Owner: "dead", Expires: future}
+	gone := record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_gone", "default"), Engine: "processes",
+		State: record.Ready, Owner: "dead", Expires: future}
 	elsewhere := gone
-	elsewhere.ID, elsewhere.Engine = "sbx_"+session.NewID(), "another engine"
+	elsewhere.ID, elsewhere.Engine = "sbx_"+record.NewID(), "another engine"
 	must(t, opts.Store.Insert(t.Context(), gone))
 	must(t, opts.Store.Insert(t.Context(), elsewhere))
-	names[gone.ID], wants["not on the engine"] = "not on the engine", want{false, session.RecordReady}
-	names[elsewhere.ID], wants["on another engine"] = "on another engine", want{false, session.RecordReady}
+	names[gone.ID], wants["not on the engine"] = "not on the engine", want{false, record.Ready}
+	names[elsewhere.ID], wants["on another engine"] = "on another engine", want{false, record.Ready}
 	strangers := e.count()
 	for _, spec := range []backend.Spec{
-		{ID: "sbx_" + session.NewID(), Instance: "stranger", Key: "workflow:run_1:default"},
-		{ID: "sbx_" + session.NewID(), Instance: "shared", Key: "no key"},
+		{ID: "sbx_" + record.NewID(), Instance: "stranger", Key: "workflow:run_1:default"},
+		{ID: "sbx_" + record.NewID(), Instance: "shared", Key: "no key"},
 		{ID: "somebody's", Instance: "shared", Key: "workflow:run_1:default"},
 	} {
 		_, err := e.Create(t.Context(), spec)
@@ -262,10 +263,10 @@ func TestSweep(t *testing.T) {
 // in it, but for who uses it.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
-	for _, namespace := range []string{session.NamespaceAgent, session.NamespaceMCP} {
+	for _, namespace := range []string{record.NamespaceAgent, record.NamespaceMCP} {
 		t.Run(namespace, func(t *testing.T) {
 			t.Parallel()
-			orphaned(t, session.Key{Namespace: namespace, ID: "run_1", Name: session.DefaultName})
+			orphaned(t, session.Key{Namespace: namespace, ID: "run_1", Name: record.DefaultName})
 		})
 	}
 }
@@ -297,7 +298,7 @@ func orphaned(t *testing.T, key session.Key) {
 	if e.count() != 0 {
 		t.Error("the sandbox of a dead agent is there")
 	}
-	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {
 		t.Errorf("record %+v, %v", rec, err)
 	}
 }
@@ -321,16 +322,16 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 // TestDeathWhileOpening: a process dies at every step of an open; the next one opens the key, and nothing else is there.
 func TestDeathWhileOpening(t *testing.T) {
 	t.Parallel()
-	for _, state := range []session.RecordState{session.RecordCreating, session.RecordReady, session.RecordRemoving} {
+	for _, state := range []record.State{record.Creating, record.Ready, record.Removing} {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
 			opts := shared()
 			key := session.WorkflowKey("run_1", "default")
-			rec := plant(t, e, opts.Store, session.Record{Key: key, State: state, Owner: "dead", Expires: time.Now()})
+			rec := plant(t, e, opts.Store, record.Record{Key: key, State: state, Owner: "dead", Expires: time.Now()})
 			m := newManager(t, e, opts)
 			s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
-			if err != nil || created != (state != session.RecordReady) || created == (s.ID() == rec.ID) {
+			if err != nil || created != (state != record.Ready) || created == (s.ID() == rec.ID) {
 				t.Fatalf("Open = %v, %v, %v", s, created, err)
 			}
 			m.Reap(t.Context())
@@ -374,13 +375,13 @@ func TestRemoveScope(t *testing.T) {
 	}
 	dead.Die()
 	e.remove(b.Info().EngineID)
-	must(t, opts.Store.Insert(t.Context(), session.Record{ID: "sbx_" + session.NewID(), Key: session.WorkflowKey("run_1", "never"),
-		Engine: e.Name(), State: session.RecordClosed})) // its process died before it was there
+	must(t, opts.Store.Insert(t.Context(), record.Record{ID: "sbx_" + record.NewID(), Key: session.WorkflowKey("run_1", "never"),
+		Engine: e.Name(), State: record.Closed})) // its process died before it was there
 	gone, err := m.Gone(t.Context(), a.Key().Scope())
 	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
 	}
-	unrecorded := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "third")})
+	unrecorded := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "third")})
 	removed, err := m.RemoveScope(t.Context(), a.Key().Scope())
 	if err != nil || len(removed) != 3 || e.count() != 1 {
 		t.Errorf("RemoveScope = %v, %v, want those of %s, %s and %s; %d are there", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
@@ -398,7 +399,7 @@ func TestOrphanTimeout(t *testing.T) {
 		var spec backend.Spec
 		e.setHooks(func(_ context.Context, s backend.Spec) error { spec = s; return nil }, nil, nil)
 		m := newManager(t, e, nil)
-		if _, _, err := m.Open(t.Context(), session.AgentKey("run", "default"), session.Request{Image: "debian", IdleTimeout: idle}); err != nil {
+		if _, _, err := m.Open(t.Context(), record.AgentKey("run", "default"), session.Request{Image: "debian", IdleTimeout: idle}); err != nil {
 			t.Fatal(err)
 		}
 		if got := spec.OrphanTimeout; idle < 0 && got != 0 || idle >= 0 && (got <= least || got > least+5*time.Minute) || !spec.Ephemeral {
@@ -418,7 +419,7 @@ func TestEndedRemoved(t *testing.T) {
 		created                  time.Time
 	}{{true, true, false, old}, {true, false, true, old}, {false, true, true, old}, {true, true, true, time.Now()}} {
 		info, err := e.Create(t.Context(), backend.Spec{
-			ID: "sbx_" + session.NewID(), Instance: session.NewID(), Key: "agent:run/default", Ephemeral: c.ephemeral, Created: c.created,
+			ID: "sbx_" + record.NewID(), Instance: record.NewID(), Key: "agent:run/default", Ephemeral: c.ephemeral, Created: c.created,
 		})
 		must(t, err)
 		if c.stopped {
@@ -445,26 +446,26 @@ func TestEndedRemoved(t *testing.T) {
 
 // lapsing is a store whose owner is taken for dead, or that cannot be read any more, once a record was taken.
 type lapsing struct {
-	session.Store
+	record.Store
 	dead, blind, lapsed bool
 }
 
-func (s *lapsing) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+func (s *lapsing) Take(ctx context.Context, id, from, to string) (record.Record, error) {
 	rec, err := s.Store.Take(ctx, id, from, to)
 	s.lapsed = true
 	return rec, err
 }
 
-func (s *lapsing) Update(ctx context.Context, rec session.Record) error {
+func (s *lapsing) Update(ctx context.Context, rec record.Record) error {
 	if s.lapsed && s.dead {
-		return session.ErrOwnerLost
+		return record.ErrOwnerLost
 	}
 	return s.Store.Update(ctx, rec)
 }
 
-func (s *lapsing) Get(ctx context.Context, id string) (session.Record, error) {
+func (s *lapsing) Get(ctx context.Context, id string) (record.Record, error) {
 	if s.lapsed && s.blind {
-		return session.Record{}, errDisk
+		return record.Record{}, errDisk
 	}
 	return s.Store.Get(ctx, id)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -131,7 +132,7 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == wire.CodeUnsupported:
-		return ExecResult{}, fmt.Errorf("%w: terminals are not available in this sandbox: %s", backend.ErrUnsupported, cleanText(refused.Message))
+		return ExecResult{}, fmt.Errorf("%w: terminals are not available in this sandbox: %s", backend.ErrUnsupported, sanitize.Message(refused.Message))
 	case errors.As(err, &refused):
 		return ExecResult{}, err
 	case err != nil:

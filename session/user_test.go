@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // FuzzUserScope: whatever a person is called, the key is valid unless it is too long, has the name again, and is nobody else's.
@@ -16,7 +17,7 @@ func FuzzUserScope(f *testing.F) {
 		f.Add(name, name+"_")
 	}
 	f.Fuzz(func(t *testing.T, name, other string) {
-		key := session.UserScope(name).Key("user")
+		key := record.UserScope(name).Key("user")
 		if err := key.Validate(); err != nil {
 			if name != "" && len(key.ID) <= 128 {
 				t.Fatalf("%q: %v", name, err)
@@ -26,7 +27,7 @@ func FuzzUserScope(f *testing.F) {
 		if got := key.User(); got != name {
 			t.Errorf("%q became %q", name, got)
 		}
-		if name != other && session.UserScope(other) == session.UserScope(name) {
+		if name != other && record.UserScope(other) == record.UserScope(name) {
 			t.Errorf("%q and %q have the same scope", name, other)
 		}
 	})
@@ -35,14 +36,14 @@ func FuzzUserScope(f *testing.F) {
 // TestUserKeys: a person's sandbox is not one that was given the person's name, and only it is the person's.
 func TestUserKeys(t *testing.T) {
 	t.Parallel()
-	own, named := session.UserScope("alice").Key("user"), session.UserKey("alice")
+	own, named := record.UserScope("alice").Key("user"), session.UserKey("alice")
 	if own == named || own.User() != "alice" || named.User() != "" || session.WorkflowKey("alice", "user").User() != "" {
 		t.Errorf("%s is %q's, %s is %q's", own, own.User(), named, named.User())
 	}
-	if err := session.UserScope("").Key("user").Validate(); err == nil {
+	if err := record.UserScope("").Key("user").Validate(); err == nil {
 		t.Error("nobody has a sandbox")
 	}
-	if err := session.UserScope(strings.Repeat("x", 129)).Key("user").Validate(); err == nil {
+	if err := record.UserScope(strings.Repeat("x", 129)).Key("user").Validate(); err == nil {
 		t.Error("a name that is too long was taken")
 	}
 	if got := session.UserFromContext(session.WithUser(t.Context(), "bob")); got != "bob" {
@@ -53,7 +54,7 @@ func TestUserKeys(t *testing.T) {
 // TestReasons: a record says why its sandbox is not ready any more, and no longer when it is again.
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m := newManager(t, newEngine(t), &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
 	clock := newClock(m)
 	reason := func(s *session.Session) string {
@@ -75,10 +76,10 @@ func TestReasons(t *testing.T) {
 	ended := mustOpen(t, m, session.WorkflowKey("run_1", "ended"))
 	must(t, m.CloseScope(t.Context(), ended.Key().Scope()))
 	want(ended, "run ended")
-	idle := mustOpen(t, m, session.UserScope("alice").Key("user"))
+	idle := mustOpen(t, m, record.UserScope("alice").Key("user"))
 	clock.add(11 * time.Minute)
 	m.Reap(t.Context())
 	want(idle, "idle")
-	again := mustOpen(t, m, session.UserScope("alice").Key("user"))
+	again := mustOpen(t, m, record.UserScope("alice").Key("user"))
 	want(again, "")
 }

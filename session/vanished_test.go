@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // left opens a named sandbox, puts a file into it and leaves it to other processes.
@@ -116,7 +117,7 @@ func TestVanishedWhileIdle(t *testing.T) {
 	if !e.hasFiles(t, stopped.ID()) || e.hasFiles(t, removed.ID()) {
 		t.Errorf("files are there: %v of the one that is to be stopped, %v of the other one", e.hasFiles(t, stopped.ID()), e.hasFiles(t, removed.ID()))
 	}
-	if rec := record(t, opts.Store, stopped.ID()); rec.State != session.RecordReady || !rec.Expires.IsZero() || rec.Owner != "" {
+	if rec := recordOf(t, opts.Store, stopped.ID()); rec.State != record.Ready || !rec.Expires.IsZero() || rec.Owner != "" {
 		t.Errorf("record %+v", rec)
 	}
 }
@@ -135,7 +136,7 @@ func TestRemoveVanished(t *testing.T) {
 			m := newManager(t, e, opts)
 			if !volumes {
 				must(t, m.Remove(t.Context(), s.ID(), false))
-				if rec := record(t, opts.Store, s.ID()); listed(t, m, s.ID()) != session.StateStopped || !e.hasFiles(t, s.ID()) || rec.Expires.IsZero() {
+				if rec := recordOf(t, opts.Store, s.ID()); listed(t, m, s.ID()) != session.StateStopped || !e.hasFiles(t, s.ID()) || rec.Expires.IsZero() {
 					t.Errorf("record %+v, its workspace is there: %v", rec, e.hasFiles(t, s.ID()))
 				}
 			}
@@ -143,7 +144,7 @@ func TestRemoveVanished(t *testing.T) {
 			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
 				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
 			}
-			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || rec.KeepWorkspace {
+			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Closed || rec.KeepWorkspace {
 				t.Errorf("record %+v", rec)
 			}
 			if err := m.Remove(t.Context(), s.ID(), volumes); !errors.Is(err, backend.ErrNotFound) {
@@ -248,8 +249,8 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	e := newEngine(t)
 	opts := shared()
 	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
-	before := record(t, opts.Store, s.ID())
-	var during session.Record
+	before := recordOf(t, opts.Store, s.ID())
+	var during record.Record
 	e.setHooks(nil, func(string) (err error) {
 		during, err = opts.Store.Get(t.Context(), s.ID())
 		return errors.Join(err, backend.ErrUnavailable)
@@ -262,7 +263,7 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	if during.KeepWorkspace == volumes || during.Expires.IsZero() {
 		t.Errorf("record while it is removed: %+v", during)
 	}
-	if after := record(t, opts.Store, s.ID()); after != before {
+	if after := recordOf(t, opts.Store, s.ID()); after != before {
 		t.Errorf("record %+v, before %+v", after, before)
 	}
 	// The process died after the engine had removed it.
@@ -270,11 +271,11 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	during.Owner = "gone"
 	must(t, opts.Store.Update(t.Context(), during))
 	m.Reap(t.Context())
-	want := session.RecordReady
+	want := record.Ready
 	if volumes {
-		want = session.RecordClosed
+		want = record.Closed
 	}
-	if rec := record(t, opts.Store, s.ID()); rec.State != want || e.hasFiles(t, s.ID()) == volumes {
+	if rec := recordOf(t, opts.Store, s.ID()); rec.State != want || e.hasFiles(t, s.ID()) == volumes {
 		t.Errorf("record %+v, the workspace is there: %v", rec, e.hasFiles(t, s.ID()))
 	}
 }
@@ -315,7 +316,7 @@ func TestFailedStartSuspendsAgain(t *testing.T) {
 			b, _ := e.sandbox(s.Info().EngineID)
 			clock.add(time.Hour)
 			m.Reap(t.Context())
-			if rec := record(t, opts.Store, s.ID()); b.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
+			if rec := recordOf(t, opts.Store, s.ID()); b.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
 				t.Fatalf("it does not rest: %+v", rec)
 			}
 			if err := try(e, opts, s.ID()); !errors.Is(err, backend.ErrUnavailable) {
@@ -388,7 +389,7 @@ func TestLostAndRemoved(t *testing.T) {
 	m := newManager(t, e, opts)
 	s := lost(t, e, m, opts, session.UserKey("lab"))
 	must(t, s.Close(t.Context()))
-	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.count() != 0 || e.hasFiles(t, s.ID()) {
+	if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Closed || e.count() != 0 || e.hasFiles(t, s.ID()) {
 		t.Errorf("record %+v, %d sandboxes", rec, e.count())
 	}
 }
@@ -404,7 +405,7 @@ func lost(t *testing.T, e *engine, m *session.Manager, opts *session.Options, ke
 	b, _ := e.sandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "it is lost and given up", func() bool {
-		return s.Info().State == session.StateLost && record(t, opts.Store, s.ID()).Owner == ""
+		return s.Info().State == session.StateLost && recordOf(t, opts.Store, s.ID()).Owner == ""
 	})
 	return s
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Agent is a prompt file that can be run. Agents may be run concurrently, also one by itself.
@@ -122,7 +123,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	}
 	run, bound := runOf(ctx)
 	if !bound {
-		run = session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+		run = session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
 	}
 	ctx = session.WithRun(ctx, run)
 	// Genkit's provider, so that its spans are children of this one also where the program set up none.

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -67,7 +68,7 @@ func TestSetAside(t *testing.T) {
 			b.On("true", memory.Answer{})
 			b.On("sleep", memory.Answer{Takes: 1 << 40})
 			m, err := session.NewManager(b, &session.Options{
-				Instance: "here", Store: session.NewMemoryStore(), Logger: slog.New(slog.DiscardHandler),
+				Instance: "here", Store: record.NewMemoryStore(), Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // cleanupTimeout bounds the removal of what a call or a Generate made.
@@ -55,18 +56,18 @@ type binding struct {
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
-		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
+		box: box, cfg: cfg, fallback: session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()},
 		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[session.Key]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{}, programs: map[string]bool{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
-		b.isolated = isolated.Name(session.NewID())
+		b.isolated = isolated.Name(record.NewID())
 	}
 	return b
 }
 
 func (b *binding) run(ctx context.Context) session.Run {
 	if b.cfg.Session == frontmatter.SessionUser {
-		return session.Run(session.UserScope(session.UserFromContext(ctx)))
+		return session.Run(record.UserScope(session.UserFromContext(ctx)))
 	}
 	if run, ok := runOf(ctx); ok {
 		return run

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Calls runs the tools for hosts that speak something else than Genkit, such as an MCP server: the same definitions,
@@ -95,7 +96,7 @@ func (c *Calls) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.mine, func(key session.Key, s *session.Session) bool {
-		gone := key.Name != session.DefaultName && s.Info().State != session.StateReady
+		gone := key.Name != record.DefaultName && s.Info().State != session.StateReady
 		if gone {
 			delete(b.started, s.ID())
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // sandboxExpired is what a model reads whose sandbox was removed between two turns of a conversation.
@@ -85,7 +86,7 @@ func runOf(ctx context.Context) (session.Run, bool) {
 		return run, true
 	}
 	id := chatID(ctx)
-	return session.Run{Namespace: session.NamespaceUser, ID: id}, id != ""
+	return session.Run{Namespace: record.NamespaceUser, ID: id}, id != ""
 }
 
 // chatKey holds the chatID of the session in which a Generate call works already.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -76,8 +77,8 @@ func TestChatKeepsItsSandbox(t *testing.T) {
 				t.Fatalf("%d sandboxes", len(infos))
 			}
 			for _, info := range infos {
-				key, err := session.ParseKey(info.Key)
-				if err != nil || key.Namespace != session.NamespaceUser || strings.Contains(info.Key, first) {
+				key, err := record.ParseKey(info.Key)
+				if err != nil || key.Namespace != record.NamespaceUser || strings.Contains(info.Key, first) {
 					t.Errorf("key %s, %v", info.Key, err)
 				}
 				if err := r.manager.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil { // as idleness does

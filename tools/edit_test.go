@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestEdit: the file keeps its mode, and what is in it otherwise, byte for byte.
@@ -110,7 +111,7 @@ func TestEditKeepsWhatOthersWrite(t *testing.T) {
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "count 0\n"})
 	const writers, each = 3, 50
 	done := make(chan error, writers)
-	s, err := r.manager.Get(session.Run{Namespace: session.NamespaceWorkflow, ID: "shared-edit"}.Key(session.DefaultName))
+	s, err := r.manager.Get(session.Run{Namespace: record.NamespaceWorkflow, ID: "shared-edit"}.Key(record.DefaultName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -95,7 +96,7 @@ func ExamplePlugin_Use_run() {
 		return
 	}
 	defer done()
-	run := session.Run{Namespace: session.NamespaceUser, ID: "conversation-7"}
+	run := session.Run{Namespace: record.NamespaceUser, ID: "conversation-7"}
 	ctx = session.WithRun(ctx, run)
 	sandbox := tools.Sandbox{Mode: frontmatter.ModeCode, Runtime: frontmatter.RuntimeBash, Image: "host"}
 	for _, prompt := range []string{"Write the answer to a file.", "What is in the file?"} {

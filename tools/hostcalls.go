@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // hostCalls is what a binding's commands may call on the host. Nil lets them call nothing.
@@ -40,7 +41,7 @@ func (t *toolbox) hostCalls(ctx context.Context, cfg Sandbox, run session.Run) (
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	return &hostCalls{set: set, name: session.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
+	return &hostCalls{set: set, name: record.NewID(), declared: map[string]bool{}, running: map[string]*hostGrant{}}, nil
 }
 
 // grant lets the command of req call tools of the host. The caller calls handed when the command was handed back.

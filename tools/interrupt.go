@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/interrupt"
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Metadata of the interrupt that asks for an approval, and of its restart.
@@ -45,7 +45,7 @@ func (b *binding) interruptible(tc *ai.ToolContext, do func(context.Context) (an
 }
 
 // await waits for the end of a job, or interrupts the call for its next question.
-func (t *toolbox) await(tc *ai.ToolContext, owner session.Scope, job *interrupt.Job[any]) (any, error) {
+func (t *toolbox) await(tc *ai.ToolContext, owner record.Scope, job *interrupt.Job[any]) (any, error) {
 	q, out, err := job.Wait(tc)
 	if q == nil {
 		return out, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -184,7 +185,7 @@ func TestCancelledGenerate(t *testing.T) {
 func TestRunsKeepTheirSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
+	run := session.Run{Namespace: record.NamespaceWorkflow, ID: session.NewRunID()}
 	ctx := session.WithRun(context.Background(), run)
 	if _, _, err := r.generate(ctx, codeMode(), call("sandbox_fs_write", obj{"path": "f", "contents": "x"}), say("")); err != nil {
 		t.Fatal(err)

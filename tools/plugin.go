@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // pluginName is the name of the plugin in Genkit.
@@ -88,7 +89,7 @@ func (p *Plugin) Init(context.Context) []api.Action {
 // own, whose sandbox is kept between calls.
 func (p *Plugin) devTools() []api.Action {
 	var list []api.Action
-	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+	run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		b := newBinding(p.toolbox(), Sandbox{Mode: mode, Snapshots: mode == frontmatter.ModeCode})
 		b.fallback = run

@@ -26,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -68,7 +69,7 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 	s := sandbox{
 		guest: guesttest.Start(p.t, &guesttest.Options{Binary: os.Getenv(guestEnv)}),
 		info: backend.Info{
-			ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
+			ID: "engine-" + record.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 			Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH")}, User: spec.User,
 			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning, Created: spec.Created,
 		},
@@ -303,7 +304,7 @@ type toolset struct {
 
 // within returns a context of a workflow's run whose sandboxes are like base, closed with the test.
 func (r *rig) within(id string, base session.Request) context.Context {
-	run := session.Run{Namespace: session.NamespaceWorkflow, ID: id}
+	run := session.Run{Namespace: record.NamespaceWorkflow, ID: id}
 	r.t.Cleanup(func() {
 		if err := r.manager.CloseScope(context.Background(), run.Scope()); err != nil {
 			r.t.Error(err)

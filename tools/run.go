@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // defaultRunTimeout is the time limit of sandbox_run when nobody names one.
@@ -68,7 +69,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	}
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
-	s, _, err := b.openAs(ctx, run.Key(isolated.Name("run-"+session.NewID())), req)
+	s, _, err := b.openAs(ctx, run.Key(isolated.Name("run-"+record.NewID())), req)
 	if runtime == own {
 		noteOpened(ctx, err)
 	}
@@ -100,7 +101,7 @@ func (b *binding) runScript(ctx context.Context, in runInput) (out runOutput, er
 	base, _ := session.BaseFromContext(ctx)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
 	how := launcherOf(runtime)
-	how.file = path.Join(scriptsDir, session.NewID(), how.file)
+	how.file = path.Join(scriptsDir, record.NewID(), how.file)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
 		return out, fail
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -136,7 +137,7 @@ func TestRunFromThePool(t *testing.T) {
 	if out["stdout"] != "ran\n" {
 		t.Errorf("%v", out)
 	}
-	if key := r.engine.asked.Load().Key; !strings.HasPrefix(key, session.NamespacePool+":") {
+	if key := r.engine.asked.Load().Key; !strings.HasPrefix(key, record.NamespacePool+":") {
 		t.Errorf("a sandbox was made for it: %s", key)
 	}
 }

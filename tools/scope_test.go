@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -55,7 +56,7 @@ func TestForeignSandboxes(t *testing.T) {
 	mine.ok("sandbox_open", nil)
 	id := str(other.ok("sandbox_open", nil)["sandbox_id"])
 	other.ok("sandbox_fs_write", obj{"path": "secret", "contents": "x"})
-	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
+	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + record.NewID()})
 	for name, foreign := range map[string]string{
 		"another run's": id, "its prefix": id[:12], "engine's id": r.engine.all()[0].ID, "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
 	} {
@@ -139,7 +140,7 @@ func TestIsolation(t *testing.T) {
 			}
 		}
 	}
-	unknown := own.call(ctx, "sandbox_fs_list", obj{"sandbox_id": "sbx_" + session.NewID()})
+	unknown := own.call(ctx, "sandbox_fs_list", obj{"sandbox_id": "sbx_" + record.NewID()})
 	for _, out := range []obj{
 		own.call(ctx, "sandbox_fs_list", obj{"sandbox_id": secret}), own.call(ctx, "sandbox_close", obj{"sandbox_id": shared, "delete_workspace": true}),
 		vault.call(ctx, "sandbox_fs_list", obj{"sandbox_id": isolated}), plain.call(ctx, "sandbox_exec", obj{"sandbox_id": isolated, "command": "true"}),
@@ -247,7 +248,7 @@ func TestClosedBehindOurBack(t *testing.T) {
 	if out["created"] != true || !strings.Contains(str(out["note"]), "files from earlier calls are lost") {
 		t.Errorf("%v", out)
 	}
-	if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
+	if err := r.manager.CloseScope(ctx, record.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
 		t.Fatal(err)
 	}
 	set.fails(toolspec.CodeClosed, "sandbox_open", nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -32,7 +33,7 @@ func TestForAgent(t *testing.T) {
 		step   string
 	}{
 		"own run":      {nil, "agent"},
-		"caller's run": {&session.Run{Namespace: session.NamespaceMCP, ID: "run_1"}, ""},
+		"caller's run": {&session.Run{Namespace: record.NamespaceMCP, ID: "run_1"}, ""},
 	} {
 		step := "none"
 		answer := func(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -62,7 +63,7 @@ steps:
 		if !errors.As(err, &failed) || failed.Step != "three" || res.Unfinished == nil {
 			t.Fatalf("from %s: %+v, %v", step, res, err)
 		}
-		s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+		s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,7 @@ steps:
 		}
 	}
 	// What keeps the run from its end is put right by hand, before the step.
-	s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ steps:
 	if _, err := e.ResumeFrom(t.Context(), wf, j.entries(t), "three"); !errors.Is(err, workflow.ErrFinished) {
 		t.Errorf("a run that has ended: %v", err)
 	}
-	if left := m.InScope(session.Scope{Namespace: session.NamespaceWorkflow, ID: res.RunID}); len(left) != 0 {
+	if left := m.InScope(record.Scope{Namespace: record.NamespaceWorkflow, ID: res.RunID}); len(left) != 0 {
 		t.Errorf("%d sandboxes are left", len(left))
 	}
 }
@@ -156,14 +157,14 @@ steps:
 		if !errors.As(err, &failed) || failed.Step != "end" || failed.Code != "exit_code" {
 			t.Fatalf("before %s: %+v, %v", step, res, err)
 		}
-		s, err2 := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+		s, err2 := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 		if err2 != nil {
 			t.Fatal(err2)
 		}
 		if r, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat f; ls"}); err != nil || string(r.Stdout.Bytes()) != "base\n2\nf\n" {
 			t.Errorf("before %s: %q, %v", step, r.Stdout.Bytes(), err)
 		}
-		if open := m.InScope(session.Scope{Namespace: session.NamespaceWorkflow, ID: res.RunID}); len(open) != 1 {
+		if open := m.InScope(record.Scope{Namespace: record.NamespaceWorkflow, ID: res.RunID}); len(open) != 1 {
 			t.Errorf("%d sandboxes are open, want the run's", len(open))
 		}
 		if step != "" {
@@ -203,7 +204,7 @@ func TestForksThatWereCutOff(t *testing.T) {
 				for _, snap := range list {
 					after = append(after, snap.Name)
 				}
-			} else if s.Key().Name != session.DefaultName {
+			} else if s.Key().Name != record.DefaultName {
 				if _, err := s.Snapshot(ctx, kept); err != nil {
 					return workflow.AgentOutput{}, err
 				}
@@ -246,7 +247,7 @@ func TestForksOfAttempts(t *testing.T) {
 		}
 		if name == "last" {
 			run, _ := session.RunFromContext(ctx)
-			s, err := m.Get(run.Key(session.DefaultName))
+			s, err := m.Get(run.Key(record.DefaultName))
 			if err != nil {
 				return workflow.AgentOutput{}, err
 			}
@@ -285,7 +286,7 @@ steps:
 func TestWithinKeepsNothing(t *testing.T) {
 	t.Parallel()
 	m := localManager(t)
-	within := session.Run(session.UserScope("u"))
+	within := session.Run(record.UserScope("u"))
 	forks := map[string]bool{}
 	agent := agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 		for _, s := range m.InScope(within.Scope()) {
@@ -304,7 +305,7 @@ steps:
 			t.Fatal(err)
 		}
 	}
-	s, err := m.Get(within.Key(session.DefaultName))
+	s, err := m.Get(within.Key(record.DefaultName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +347,7 @@ steps:
 	if err == nil || res.Unfinished == nil {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	s, err := m.Get(session.WorkflowKey(res.RunID, session.DefaultName))
+	s, err := m.Get(session.WorkflowKey(res.RunID, record.DefaultName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -26,7 +27,7 @@ type starters struct {
 func (a *starters) start(ctx context.Context, background bool) (string, error) {
 	base, _ := session.BaseFromContext(ctx)
 	run, _ := session.RunFromContext(ctx)
-	s, _, err := a.m.Open(ctx, run.Key(session.DefaultName), session.Request{}.WithDefaults(base))
+	s, _, err := a.m.Open(ctx, run.Key(record.DefaultName), session.Request{}.WithDefaults(base))
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +131,7 @@ func TestInterruptedCommands(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opts := &session.Options{Instance: "commands", Store: session.NewMemoryStore()}
+			opts := &session.Options{Instance: "commands", Store: record.NewMemoryStore()}
 			manager := func() *session.Manager {
 				m, err := session.NewManager(b, opts)
 				if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -202,7 +203,7 @@ steps:
 	if diff := cmp.Diff([]map[string]any{{"n": "changed"}, {"x": int64(1), "n": "changed"}, {"n": "changed"}}, inputs); diff != "" {
 		t.Errorf("inputs (-want +got)\n%s", diff)
 	}
-	if run != (session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}) || !strings.HasPrefix(res.RunID, "run_") {
+	if run != (session.Run{Namespace: record.NamespaceWorkflow, ID: res.RunID}) || !strings.HasPrefix(res.RunID, "run_") {
 		t.Errorf("run %v, result %s", run, res.RunID)
 	}
 }

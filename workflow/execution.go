@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // sequence runs steps until one ends the sequence or the last has run.
@@ -300,7 +301,7 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 // handle it. They may not if another process has the sandbox.
 func outage(err error, handled bool) bool {
 	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
-	return (full || errors.Is(err, backend.ErrUnavailable)) && !handled || errors.Is(err, session.ErrHeld)
+	return (full || errors.Is(err, backend.ErrUnavailable)) && !handled || errors.Is(err, record.ErrHeld)
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -136,7 +136,7 @@ func TestOutage(t *testing.T) {
 	}{
 		"full disk":            {step, backend.ErrNoRoom, true, "ok"},
 		"full":                 {step, backend.ErrCapacity, true, "ok"},
-		"held elsewhere":       {retried, session.ErrHeld, true, "handled"},
+		"held elsewhere":       {retried, record.ErrHeld, true, "handled"},
 		"lost":                 {"{id: a, type: agent, agent: x, on_error: b}, " + handled, backend.ErrLost, false, "handled"},
 		"in a branch":          {"{id: p, type: parallel, max_concurrency: 1, branches: [{id: two, steps: [{id: c, type: set, vars: {x: 1}}]}, {id: one, steps: [" + step + "]}]}", backend.ErrUnavailable, true, map[string]any{"one": "ok", "two": nil}},
 		"another attempt":      {"{id: a, type: agent, agent: x, retry: {max_attempts: 2, backoff: 0s}}", backend.ErrUnavailable, false, "ok"},

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/runfiles"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
@@ -129,13 +130,13 @@ func (r *run) sandbox(ctx context.Context) (*session.Session, error) {
 	if box != nil || r.past == nil {
 		return box, nil
 	}
-	key := r.scope().Key(session.DefaultName)
+	key := r.scope().Key(record.DefaultName)
 	list, err := r.manager.List(ctx)                                                           // a run that was resumed behind its last step with a sandbox
 	has := func(i session.Info) bool { return i.Key == key && i.State != session.StateClosed } // else it is half removed
 	if err != nil || !slices.ContainsFunc(list, has) {
 		return nil, err
 	}
-	return r.reopen(ctx, session.DefaultName)
+	return r.reopen(ctx, record.DefaultName)
 }
 
 // keepMade keeps the outputs and the patch below Options.Results.

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
@@ -77,7 +78,7 @@ func (r *run) scope() session.Run {
 	if r.opts.Within != nil {
 		return *r.opts.Within
 	}
-	return session.Run{Namespace: session.NamespaceWorkflow, ID: r.result.RunID}
+	return session.Run{Namespace: record.NamespaceWorkflow, ID: r.result.RunID}
 }
 
 // span starts the span of the run; the function ends it.
@@ -156,7 +157,7 @@ func (r *run) announce(ctx context.Context) error {
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
-	ctx = session.WithSessionName(ctx, session.DefaultName)
+	ctx = session.WithSessionName(ctx, record.DefaultName)
 	if r.wf.agent == nil {
 		ctx = hosttools.WithWorkflow(ctx, r.wf.ID)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -300,7 +301,7 @@ steps:
 		if err != nil {
 			t.Fatal(err)
 		}
-		gate, store, key := &gateway{}, session.NewMemoryStore(), session.Key{Namespace: session.NamespaceWorkflow, ID: e.RunID, Name: session.DefaultName}
+		gate, store, key := &gateway{}, record.NewMemoryStore(), session.Key{Namespace: record.NamespaceWorkflow, ID: e.RunID, Name: record.DefaultName}
 		opts := &session.Options{Instance: "test", Store: store, Egress: gate}
 		first, err := session.NewManager(b, opts)
 		if err != nil {

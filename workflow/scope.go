@@ -10,7 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/isolated"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // scope is what the steps of one sequence see. Only the goroutine that runs the sequence uses it; branches get a scope
@@ -29,7 +29,7 @@ type scope struct {
 
 // root makes the scope of the workflow's own steps.
 func (r *run) root(ctx context.Context) (*scope, error) {
-	sc := &scope{run: r, session: session.DefaultName, steps: map[string]any{}, vars: map[string]any{}}
+	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{}}
 	sc.enter(r.wf.steps)
 	for _, a := range r.wf.vars {
 		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})

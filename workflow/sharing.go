@@ -7,6 +7,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -20,7 +21,7 @@ type sharer struct {
 // single command. Only what both name counts. Where one names nothing it takes the sandbox as it finds it.
 func (l *loader) checkSandboxes(wf *Workflow) {
 	sharers := map[string][]sharer{}
-	collectSharers(wf.steps, "sandbox "+session.DefaultName, sharers)
+	collectSharers(wf.steps, "sandbox "+record.DefaultName, sharers)
 	for _, sandbox := range sortedKeys(sharers) {
 		list := sharers[sandbox]
 		for i, b := range list {

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -213,7 +214,7 @@ func TestLostUnderAnAgent(t *testing.T) {
 func kill(t *testing.T, m *session.Manager, run string, n int, file string) {
 	command := fmt.Sprintf("[ $(grep -c two log) = %d ] && touch %s", n, file)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		s, err := m.Get(session.WorkflowKey(run, session.DefaultName))
+		s, err := m.Get(session.WorkflowKey(run, record.DefaultName))
 		if err != nil {
 			continue // it is being opened
 		}

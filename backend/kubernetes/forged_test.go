@@ -8,6 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // TestForgedPod: users of the namespace can create a pod that looks like the sandbox of a key. It is not adopted for the
@@ -15,9 +16,9 @@ import (
 func TestForgedPod(t *testing.T) {
 	t.Parallel()
 	key, spec := session.UserKey("bob"), newSpec()
-	spec.ID, spec.Key = "sbx_"+session.NewID(), key.String()
+	spec.ID, spec.Key = "sbx_"+record.NewID(), key.String()
 	backendtest.Create(t, newBackend(t, nil), spec)
-	opts := &session.Options{Instance: instance, Store: session.NewMemoryStore(), ReapEvery: -1}
+	opts := &session.Options{Instance: instance, Store: record.NewMemoryStore(), ReapEvery: -1}
 	m, err := session.NewManager(newBackend(t, nil), opts)
 	if err != nil {
 		t.Fatal(err)

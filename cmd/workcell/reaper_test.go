@@ -16,7 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 // deadOwner is the id of a process that has ended.
@@ -41,16 +42,16 @@ func TestReaperGivesUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			store, err := sqlitestore.Open(t.Context(), state.Dir(dir).File())
+			store, err := sqlite.Open(t.Context(), state.Dir(dir).File())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := (state.Place{Dir: state.Dir(dir)}).Instance(t.Context(), store); err != nil {
 				t.Fatal(err)
 			}
-			rec := session.Record{
+			rec := record.Record{
 				ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
-				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
+				State: record.Removing, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
 				t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // contestant is one way to have sandboxes.
@@ -73,7 +74,7 @@ func (w *workcell) close() error {
 }
 
 func (w *workcell) open(ctx context.Context) (*sandbox, error) {
-	s, _, err := w.manager.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), w.request)
+	s, _, err := w.manager.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), w.request)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 // Sizes of pools.
@@ -43,13 +44,13 @@ func (w *workcell) poolOf(n int, fn func(*session.Manager) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	store, err := sqlitestore.Open(context.Background(), filepath.Join(dir, "state.db"))
+	store, err := sqlite.Open(context.Background(), filepath.Join(dir, "state.db"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	m, err := session.NewManager(w.driver, &session.Options{
-		Instance: "bench-" + session.NewID(), Store: store, IdleTimeout: -1, Pool: []session.PoolSpec{{Request: w.request, Size: n}},
+		Instance: "bench-" + record.NewID(), Store: store, IdleTimeout: -1, Pool: []session.PoolSpec{{Request: w.request, Size: n}},
 	})
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func poolFull(ctx context.Context, m *session.Manager, n int) error {
 
 // openOne opens a sandbox, and returns it when its first command has answered.
 func (w *workcell) openOne(ctx context.Context, m *session.Manager) (*session.Session, error) {
-	s, _, err := m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), w.request)
+	s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), w.request)
 	if err != nil {
 		return nil, err
 	}

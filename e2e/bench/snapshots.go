@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // snapshotDisk is a disk on which sandboxes are kept.
@@ -115,7 +116,7 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 	defer func() { err = errors.Join(err, m.Close(context.Background())) }()
 	req := w.request
 	req.Limits = limits
-	s, _, err := m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), req)
+	s, _, err := m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), req)
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (c *contest) snapshotsOf(ctx context.Context, w *workcell, driver backend.S
 			var wg sync.WaitGroup
 			for i := range opened {
 				wg.Go(func() {
-					opened[i], _, errs[i] = m.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), req)
+					opened[i], _, errs[i] = m.Open(ctx, record.AgentKey(session.NewRunID(), record.DefaultName), req)
 				})
 			}
 			wg.Wait()

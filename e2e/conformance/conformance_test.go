@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
@@ -61,7 +62,7 @@ func (e engine) connect(t testing.TB) backend.SandboxBackend {
 func manager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
-		opts.Instance = "conformance-" + session.NewID()
+		opts.Instance = "conformance-" + record.NewID()
 	}
 	return enginetest.Manager(t, b, &opts)
 }
@@ -96,7 +97,7 @@ func TestExec(t *testing.T) {
 // TestPool: sandboxes that were made in advance, on engines whose labels nobody can change.
 func TestPool(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
-		b, instance := e.connect(t), "conformance-"+session.NewID()
+		b, instance := e.connect(t), "conformance-"+record.NewID()
 		t.Cleanup(func() {
 			if left, err := b.List(context.Background(), backend.Filter{Instance: instance}); err != nil || len(left) != 0 {
 				t.Errorf("left: %+v, %v", left, err)
@@ -122,7 +123,7 @@ func TestFiles(t *testing.T) {
 // TestLifecycle has named sandboxes stopped, started and rebuilt.
 func TestLifecycle(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
-		b, instance := e.connect(t), "conformance-"+session.NewID()
+		b, instance := e.connect(t), "conformance-"+record.NewID()
 		sessiontest.Lifecycle(t, b, instance, request(), pythonImage)
 	})
 }
@@ -140,8 +141,8 @@ func TestLost(t *testing.T) {
 			ruin func(ctx context.Context, id string) error
 			kept bool
 		}{
-			"stopped":       {session.AgentKey("run_1", "stopped"), other.Stop, false},
-			"removed":       {session.AgentKey("run_1", "removed"), remove, false},
+			"stopped":       {record.AgentKey("run_1", "stopped"), other.Stop, false},
+			"removed":       {record.AgentKey("run_1", "removed"), remove, false},
 			"run's stopped": {session.WorkflowKey("run_1", "stopped"), other.Stop, other.Capabilities().Persistent},
 			"run's removed": {session.WorkflowKey("run_1", "removed"), remove, false},
 		} {
@@ -186,7 +187,7 @@ func TestVanished(t *testing.T) {
 		if means := b.Capabilities().Workspace; means != "" && means != backend.WorkspaceMemory {
 			req.Limits.WorkspaceBytes = 4 << 20
 		}
-		opts := session.Options{Instance: "conformance-" + session.NewID(), Store: session.NewMemoryStore(), ReapEvery: -1}
+		opts := session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore(), ReapEvery: -1}
 		id := ""
 		for _, want := range []string{"", "kept\n"} {
 			m := manager(t, b, opts)
@@ -276,7 +277,7 @@ func TestLimitsShow(t *testing.T) {
 // TestService has commands connect to the host, and to another process on the same sandbox.
 func TestService(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
-		b, opts := e.connect(t), session.Options{Instance: "conformance-" + session.NewID(), Store: session.NewMemoryStore()}
+		b, opts := e.connect(t), session.Options{Instance: "conformance-" + record.NewID(), Store: record.NewMemoryStore()}
 		req := request()
 		req.Image = pythonImage
 		s := open(t, manager(t, b, opts), session.UserKey("service"), req)

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/cache"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // caching returns a desk whose sandboxes have caches.
@@ -39,7 +40,7 @@ func (d *desk) fill(store *cache.Store, name, image, host string, env map[string
 // reading opens a sandbox without a network that has a cache.
 func (d *desk) reading(image, name string, env map[string]string) *session.Session {
 	d.t.Helper()
-	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Caches: []string{name}, Env: env})
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Caches: []string{name}, Env: env})
 	must(d.t, err)
 	return s
 }
@@ -81,7 +82,7 @@ func TestNpmCache(t *testing.T) {
 		d.prints(s, `cd ~/.npm/_cacache && find . -type l | head -1 | grep -c . && for f in $(find . -type f -o -type l); do (echo evil >$f) 2>/dev/null; done; rm -rf ~/.npm; echo done`, "1\ndone")
 		d.prints(d.reading(nodeImage, "npm", env), `npm install --silent greeting && node -p 'require("greeting")'`, "hello from a tarball")
 		// A package that the cache does not have is fetched beside those that it has.
-		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: session.Egress{Allow: []string{host}}})
+		online, _, err := d.m.Open(t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: nodeImage, Caches: []string{"npm"}, Env: env, Egress: session.Egress{Allow: []string{host}}})
 		must(t, err)
 		d.prints(online, `npm install --silent greeting script && node -p 'require("greeting")'`, "hello from a tarball")
 		if n := r.fetched.Load(); n != 2 {

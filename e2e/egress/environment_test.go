@@ -26,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -129,7 +130,7 @@ func (d *desk) with(image string, e session.Environment) *session.Session {
 }
 
 func (d *desk) tryWith(image string, e session.Environment) (*session.Session, error) {
-	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Environment: e})
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Environment: e})
 	return s, err
 }
 
@@ -248,7 +249,7 @@ func TestInstallationThatIsLeft(t *testing.T) {
 			<-asked
 			cancel()
 		}()
-		_, _, err := d.m.Open(ctx, session.UserKey("u"+session.NewID()), session.Request{Image: image, Environment: session.Environment{
+		_, _, err := d.m.Open(ctx, session.UserKey("u"+record.NewID()), session.Request{Image: image, Environment: session.Environment{
 			Setup: []string{"touch /opt/workcell/half", "curl -sS http://good.test:" + port}, Network: session.Egress{Allow: []string{"good.test:" + port}},
 		}})
 		if !errors.Is(err, context.Canceled) {

@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = rig.Must
@@ -67,7 +68,7 @@ func newDesk(t *testing.T, engine string, limits egress.Limits) *desk {
 		Resolver: d.names.resolver(), Log: logger, TracerProvider: tracers,
 	})
 	must(t, err)
-	d.options = session.Options{Instance: "egress-" + session.NewID(), Logger: logger, TracerProvider: tracers, Egress: gateway}
+	d.options = session.Options{Instance: "egress-" + record.NewID(), Logger: logger, TracerProvider: tracers, Egress: gateway}
 	d.m = enginetest.Manager(t, b, &d.options)
 	return d
 }
@@ -90,7 +91,7 @@ func (d *desk) open(image string, allow ...string) *session.Session {
 	if d.engine == "local" && image == netImage {
 		image = "host" // the machine's own programs
 	}
-	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+session.NewID()), session.Request{Image: image, Egress: session.Egress{Allow: allow}})
+	s, _, err := d.m.Open(d.t.Context(), session.UserKey("u"+record.NewID()), session.Request{Image: image, Egress: session.Egress{Allow: allow}})
 	must(d.t, err)
 	return s
 }

@@ -31,12 +31,13 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = shared.Must
 
 // record has the output of the CLIs written to where the tests of the parsers read it.
-var record = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
+var recording = flag.Bool("record", false, "record the output of the CLIs for the tests of their parsers")
 
 // patience is how long a CLI may take. Machines that run tests may be very busy.
 const patience = 5 * time.Minute
@@ -118,7 +119,7 @@ func managerOn(t *testing.T, engine string) *session.Manager {
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
-	instance := "executor-" + session.NewID()
+	instance := "executor-" + record.NewID()
 	m, err := session.NewManager(b, &session.Options{Instance: instance})
 	must(t, err)
 	t.Cleanup(func() {
@@ -161,7 +162,7 @@ func newRig(t *testing.T, a agent) *rig {
 // newSandbox returns a rig whose CLI has no model yet.
 func newSandbox(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *rig {
 	t.Helper()
-	s, _, err := m.Open(t.Context(), session.AgentKey(session.NewID(), session.DefaultName), session.Request{Image: a.image, Limits: limits})
+	s, _, err := m.Open(t.Context(), record.AgentKey(record.NewID(), record.DefaultName), session.Request{Image: a.image, Limits: limits})
 	must(t, err)
 	r := &rig{t: t, a: a, s: s}
 	r.o = executor.Options{
@@ -210,7 +211,7 @@ func (r *rig) run(ctx context.Context, name string, task executor.Task) (executo
 	r.output.Reset()
 	r.mu.Unlock()
 	res, err := executor.Run(ctx, r.s, r.a.Driver, task, &r.o)
-	if *record && name != "" {
+	if *recording && name != "" {
 		dir := filepath.Join("..", "..", "executor", "drivers", "testdata", r.a.Name())
 		if s, ok := r.a.Driver.(speaker); ok {
 			dir, name = filepath.Join("..", "..", "executor", s.Driver.Name(), "testdata"), s.name+"-"+name

@@ -20,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // cyclesVariable turns the test binary into a program that opens, uses and closes sandboxes and counts what it holds:
@@ -151,7 +152,7 @@ func runCycles(args string) error {
 
 // cycle opens a sandbox, has it do something, and closes it.
 func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
-	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, created, err := l.Open(ctx, key, session.Request{Image: image})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // act is what a client of a key does.
@@ -168,15 +169,15 @@ func TestHistories(t *testing.T) {
 		l := h.library(t, driver)
 		random := chance(t)
 		for range laps(1) {
-			record := &history{began: time.Now()}
-			keys := []session.Key{session.AgentKey(session.NewRunID(), "a"), session.AgentKey(session.NewRunID(), "b")}
+			rec := &history{began: time.Now()}
+			keys := []session.Key{record.AgentKey(session.NewRunID(), "a"), record.AgentKey(session.NewRunID(), "b")}
 			var wg sync.WaitGroup
 			for i := range 5 {
-				c := &client{l: l, engine: h.engine, number: i, random: rand.New(rand.NewPCG(random.Uint64(), 0)), record: record, fault: f}
+				c := &client{l: l, engine: h.engine, number: i, random: rand.New(rand.NewPCG(random.Uint64(), 0)), record: rec, fault: f}
 				wg.Go(func() { c.work(t, keys, 25) })
 			}
 			wg.Wait()
-			record.check(t, f)
+			rec.check(t, f)
 			for _, key := range keys {
 				if err := l.CloseScope(t.Context(), key.Scope()); err != nil {
 					f.lose(t, "closing: %v", err)
@@ -271,7 +272,7 @@ func (h *history) check(t *testing.T, f *fault) {
 	if result == porcupine.Ok {
 		return
 	}
-	path := filepath.Join(os.TempDir(), "workcell-history-"+session.NewID()+".html")
+	path := filepath.Join(os.TempDir(), "workcell-history-"+record.NewID()+".html")
 	f.lose(t, "the history is not linearizable: %v; see %s, %v", result, path, porcupine.VisualizePath(keyModel(), info, path))
 }
 

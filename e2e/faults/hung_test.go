@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // typed reports whether an error is one that a caller can act on. Nothing else may come of an engine's faults.
@@ -124,7 +125,7 @@ func storm(t *testing.T, p *proxy, l *library, w weather, random *rand.Rand, f *
 
 // useOnce opens a sandbox, uses it and closes it.
 func useOnce(ctx context.Context, l *library) error {
-	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, _, err := l.Open(ctx, key, session.Request{Image: image})
 	if err == nil {
 		_, err = s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}})

@@ -27,7 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/e2e/machinetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 var must, eventually = rig.Must, rig.Eventually
@@ -91,7 +92,7 @@ func containerdAddress() string {
 type library struct {
 	*session.Manager
 	driver backend.SandboxBackend
-	store  *sqlitestore.Store
+	store  *sqlite.Store
 }
 
 // openLibrary returns a manager whose records are in a directory, on a driver that it closes in the end.
@@ -101,7 +102,7 @@ func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string)
 	if err != nil {
 		return nil, errors.Join(err, driver.Close())
 	}
-	if l.store, err = sqlitestore.Open(ctx, filepath.Join(dir, "library.db")); err != nil {
+	if l.store, err = sqlite.Open(ctx, filepath.Join(dir, "library.db")); err != nil {
 		return nil, errors.Join(err, driver.Close())
 	}
 	l.Manager, err = session.NewManager(driver, &session.Options{
@@ -139,7 +140,7 @@ func (h *host) named(t *testing.T) {
 		return
 	}
 	must(t, os.MkdirAll(h.state, 0o700))
-	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
+	must(t, os.WriteFile(path, []byte(record.NewID()+"\n"), 0o600))
 }
 
 // mainProcess returns the process that a sandbox lives as long as.

@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = rig.Must
@@ -31,7 +32,7 @@ type box struct {
 func on(t *testing.T, test func(x *box)) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b := enginetest.Driver(t, engine)
-		m := enginetest.Manager(t, b, &session.Options{Instance: "forward-" + session.NewID()})
+		m := enginetest.Manager(t, b, &session.Options{Instance: "forward-" + record.NewID()})
 		s, _, err := m.Open(t.Context(), session.UserKey("u"), session.Request{Image: pythonImage})
 		must(t, err)
 		test(&box{s, t, m, b})

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -67,14 +68,14 @@ for n in (1, 2):
 			part.Metadata = map[string]any{"resumed": map[string]any{"approval": asked["approval"], "allow": allow}}
 			return generate(ctx, ai.WithMessages(resp.History()...), ai.WithToolRestarts(part))
 		}
-		ctx := session.WithRun(t.Context(), session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()})
+		ctx := session.WithRun(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()})
 		first := generate(ctx, ai.WithPrompt("go"))
 		asked := interruptOf(t, first)
 		if asked["tool"] != "orders.refund" || asked["arguments"] != `{"id":"1"}` || asked["exec_id"] == "" || asked["sandbox_id"] == "" {
 			t.Errorf("the interrupt says %v", asked)
 		}
 		// Another run cannot answer.
-		other := session.WithRun(t.Context(), session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()})
+		other := session.WithRun(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()})
 		if restart(other, first, true); !strings.Contains(fmt.Sprint(out["error"]), "no longer pending") {
 			t.Errorf("another run: %v", out)
 		}
@@ -109,7 +110,7 @@ for n in (1, 2):
 		}
 		// Nobody answers: it ends with the sandboxes of its run.
 		interruptOf(t, generate(ctx, ai.WithPrompt("go")))
-		if err := m.CloseScope(t.Context(), session.Run{Namespace: session.NamespaceAgent, ID: sessionRun(t, ctx)}.Scope()); err != nil {
+		if err := m.CloseScope(t.Context(), session.Run{Namespace: record.NamespaceAgent, ID: sessionRun(t, ctx)}.Scope()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolrule"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // execTimeout is the time that commands have whose calls wait longer for an approval, and deadHost what one has above that when
@@ -78,13 +79,13 @@ func TestHostDiesDuringApproval(t *testing.T) {
 	for _, engine := range enginetest.Names() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			instance, dir := "hosttools-"+session.NewID(), t.TempDir()
+			instance, dir := "hosttools-"+record.NewID(), t.TempDir()
 			must(t, os.Chmod(dir, 0o700))
 			sandbox, lived := killedWhileWaiting(t, engine, instance, dir)
 			b, err := enginetest.Open(engine, dir)
 			must(t, err)
 			t.Cleanup(func() { must(t, b.Close()) })
-			m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: session.NewMemoryStore()})
+			m := enginetest.Manager(t, b, &session.Options{Instance: instance, Store: record.NewMemoryStore()})
 			s, err := m.Connect(t.Context(), sandbox)
 			must(t, err)
 			t.Cleanup(func() { must(t, m.Remove(context.Background(), sandbox, true)) })
@@ -140,7 +141,7 @@ func waitForApproval() int {
 		if err != nil {
 			return err
 		}
-		m, err := session.NewManager(b, &session.Options{Instance: os.Getenv(instanceVariable), Store: session.NewMemoryStore()})
+		m, err := session.NewManager(b, &session.Options{Instance: os.Getenv(instanceVariable), Store: record.NewMemoryStore()})
 		if err != nil {
 			return err
 		}

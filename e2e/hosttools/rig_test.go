@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -53,7 +54,7 @@ func manager(t *testing.T, engine string) *session.Manager {
 
 func managerOf(t *testing.T, b backend.SandboxBackend) *session.Manager {
 	t.Helper()
-	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + session.NewID()})
+	return enginetest.Manager(t, b, &session.Options{Instance: "hosttools-" + record.NewID()})
 }
 
 // rig is a Genkit whose agents have tools of the host.

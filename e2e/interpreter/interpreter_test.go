@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -39,7 +40,7 @@ type desk struct {
 
 func on(t *testing.T, lang, image string, test func(d *desk)) {
 	enginetest.On(t, func(t *testing.T, engine string) {
-		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + session.NewID()})
+		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + record.NewID()})
 		s, _, err := m.Open(t.Context(), session.UserKey("u"), session.Request{Image: image})
 		must(t, err)
 		test(&desk{t, s, lang})
@@ -144,7 +145,7 @@ func TestImages(t *testing.T) {
 func TestNewHost(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
 		b := enginetest.Driver(t, engine)
-		o := session.Options{Instance: "interpreter-" + session.NewID(), Store: session.NewMemoryStore()}
+		o := session.Options{Instance: "interpreter-" + record.NewID(), Store: record.NewMemoryStore()}
 		first, err := session.NewManager(b, &o)
 		must(t, err)
 		s, _, err := first.Open(t.Context(), session.UserKey("u"), session.Request{Image: pythonImage})
@@ -206,7 +207,7 @@ func TestSideBySide(t *testing.T) {
 // TestMissing: an image without the language, a language that there is not.
 func TestMissing(t *testing.T) {
 	t.Parallel()
-	m := enginetest.Manager(t, enginetest.Driver(t, "docker"), &session.Options{Instance: "interpreter-" + session.NewID()})
+	m := enginetest.Manager(t, enginetest.Driver(t, "docker"), &session.Options{Instance: "interpreter-" + record.NewID()})
 	s, _, err := m.Open(t.Context(), session.UserKey("u"), session.Request{Image: plainImage})
 	must(t, err)
 	for lang, want := range map[string]error{interpreter.Node: backend.ErrUnsupported, "perl": backend.ErrInvalid} {
@@ -219,8 +220,8 @@ func TestMissing(t *testing.T) {
 // TestTool: sandbox_exec runs programs for a model, and shows it what they draw.
 func TestTool(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
-		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + session.NewID()})
-		calls, err := (&tools.Plugin{Manager: m}).Calls(session.Run(session.UserScope("u")), tools.Sandbox{Image: pythonImage}, nil)
+		m := enginetest.Manager(t, enginetest.Driver(t, engine), &session.Options{Instance: "interpreter-" + record.NewID()})
+		calls, err := (&tools.Plugin{Manager: m}).Calls(session.Run(record.UserScope("u")), tools.Sandbox{Image: pythonImage}, nil)
 		must(t, err)
 		exec := func(tool string, args map[string]any) (out map[string]any, images int) {
 			t.Helper()

@@ -24,7 +24,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/e2e/rig"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = rig.Must
@@ -128,7 +128,7 @@ func (m *Machine) Run(t testing.TB, line string) string {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	end := "end-" + session.NewID()
+	end := "end-" + record.NewID()
 	must(t, m.setDeadline(time.Now().Add(runTime)))
 	_, err := fmt.Fprintf(m.in, "{ %s\n} 2>&1\necho %s $?\n", line, end)
 	must(t, err)

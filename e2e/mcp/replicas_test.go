@@ -19,7 +19,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
-	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
 // replicas are servers that share a database, and a plain load balancer in front of them. It does not know MCP, passes
@@ -141,7 +141,7 @@ func (r *replicas) containers() (left string) {
 // instance returns the instance of the servers' sandboxes.
 func (r *replicas) instance() string {
 	r.t.Helper()
-	store, err := pgstore.Open(context.Background(), r.database)
+	store, err := postgres.Open(context.Background(), r.database)
 	if err != nil {
 		r.t.Fatal(err)
 	}

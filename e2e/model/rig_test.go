@@ -19,6 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/llmmock"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = rig.Must
@@ -82,7 +83,7 @@ func newDesk(t *testing.T, engine string) *desk {
 		provider("googleai", "", "X-Goog-Api-Key", "", model.Gemini),
 	}, &model.Options{Log: logger, TracerProvider: tracers})
 	must(t, err)
-	d.m = enginetest.Manager(t, b, &session.Options{Instance: "model-" + session.NewID(), Logger: logger, TracerProvider: tracers})
+	d.m = enginetest.Manager(t, b, &session.Options{Instance: "model-" + record.NewID(), Logger: logger, TracerProvider: tracers})
 	d.s, _, err = d.m.Open(t.Context(), session.UserKey("desk"), session.Request{Image: pythonImage})
 	must(t, err)
 	d.at, err = d.proxy.Attach(t.Context(), d.s)

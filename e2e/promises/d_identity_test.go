@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -41,7 +42,7 @@ func TestD1OtherRun(t *testing.T) {
 	owner, thief := newSandbox(t, pythonSandbox()), newSandbox(t, pythonSandbox())
 	owner.ok(t, toolspec.ToolFSWrite, obj{"path": "secret", "contents": "canary"})
 	execID := owner.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sleep", "300"}, "stream": true})["exec_id"].(string)
-	unknown := callsWith("sbx_"+session.NewID(), execID)
+	unknown := callsWith("sbx_"+record.NewID(), execID)
 	for tool, in := range callsWith(owner.s.ID(), execID) {
 		got, want := thief.call(t, tool, in), thief.call(t, tool, unknown[tool])
 		if code(got) != toolspec.CodeNotFound {
@@ -76,7 +77,7 @@ func TestD2EngineIDs(t *testing.T) {
 	state := w.stateDir(t, w.instance)
 	engineID := b.s.Info().EngineID
 	other := w.engine.stranger(t, debianImage, nil)
-	fake := "sbx_" + session.NewID()
+	fake := "sbx_" + record.NewID()
 	// Carries all labels of a sandbox of ours, but not the name, which an image's labels cannot choose.
 	alike := w.engine.stranger(t, debianImage, map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: w.instance, backend.LabelID: fake,
@@ -87,7 +88,7 @@ func TestD2EngineIDs(t *testing.T) {
 		" " + b.s.ID(), b.s.ID() + "\n", b.s.ID() + "/../" + b.s.ID(), fake, "*", "sbx_", ".",
 	}, slices.Concat(other.names, alike.names)...)
 	for _, id := range ids {
-		for tool, in := range callsWith(id, "exe_"+session.NewID()) {
+		for tool, in := range callsWith(id, "exe_"+record.NewID()) {
 			fails(t, fmt.Sprintf("%s with %q", tool, id), b.call(t, tool, in), toolspec.CodeNotFound)
 		}
 		if _, err := w.manager.Connect(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
@@ -97,7 +98,7 @@ func TestD2EngineIDs(t *testing.T) {
 			t.Errorf("Remove(%q): %v", id, err)
 		}
 	}
-	for id, state := range map[string]string{fake: state, alike.names[0]: state, b.s.ID(): w.stateDir(t, session.NewID())} { // the last is another instance's
+	for id, state := range map[string]string{fake: state, alike.names[0]: state, b.s.ID(): w.stateDir(t, record.NewID())} { // the last is another instance's
 		for _, args := range [][]string{{"sessions", "exec", id, "--", "true"}, {"sessions", "rm", id[:min(len(id), 12)]}} {
 			if res := workcell(t, state, nil, args...); res.Code == 0 {
 				t.Errorf("%v: %+v", args, res)
@@ -129,7 +130,7 @@ func TestD3KeyInjection(t *testing.T) {
 	b := newSandbox(t, pythonSandbox())
 	for _, name := range evil {
 		fails(t, fmt.Sprintf("session_key %.40q", name), b.call(t, toolspec.ToolOpen, obj{"session_key": name}), toolspec.CodeInvalid)
-		for _, key := range []session.Key{session.WorkflowKey(name, "x"), session.AgentKey("x", name), session.UserKey(name), {Namespace: name, ID: "x", Name: "x"}} {
+		for _, key := range []session.Key{session.WorkflowKey(name, "x"), record.AgentKey("x", name), session.UserKey(name), {Namespace: name, ID: "x", Name: "x"}} {
 			if _, _, err := w.manager.Open(t.Context(), key, request()); !errors.Is(err, backend.ErrInvalid) {
 				t.Errorf("Open(%.60q): %v", key, err)
 			}
@@ -165,7 +166,7 @@ func TestD5GoneIDs(t *testing.T) {
 // gone checks that every tool refuses an id, and opens nothing instead.
 func gone(t *testing.T, b *sandbox, id string) {
 	t.Helper()
-	for tool, in := range callsWith(id, "exe_"+session.NewID()) {
+	for tool, in := range callsWith(id, "exe_"+record.NewID()) {
 		if tool == toolspec.ToolClose { // has no effect
 			continue
 		}
@@ -181,7 +182,7 @@ func TestD6ReservedNames(t *testing.T) {
 			t.Errorf("label %s was accepted: %v, %v", name, m, err)
 		}
 	}
-	stranger := "stranger" + session.NewID()
+	stranger := "stranger" + record.NewID()
 	image := debianImage
 	if engine, ok := w.engine.(imaged); ok {
 		image = engine.derive(t, change{

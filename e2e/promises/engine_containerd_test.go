@@ -35,7 +35,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // containerdImages are those of a namespace of a containerd on this machine.
@@ -201,7 +201,7 @@ func (e containerdImages) derive(t testing.TB, c change) string {
 func (e containerdImages) store(ctx context.Context, t testing.TB, kind string, data []byte, labels map[string]string) ocispec.Descriptor {
 	t.Helper()
 	d := ocispec.Descriptor{MediaType: kind, Digest: ocispec.DescriptorEmptyJSON.Digest.Algorithm().FromBytes(data), Size: int64(len(data))}
-	err := content.WriteBlob(ctx, e.api.ContentStore(), "promises-"+session.NewID(), bytes.NewReader(data), d, content.WithLabels(labels))
+	err := content.WriteBlob(ctx, e.api.ContentStore(), "promises-"+record.NewID(), bytes.NewReader(data), d, content.WithLabels(labels))
 	if !cerrdefs.IsAlreadyExists(err) {
 		must(t, err)
 	}

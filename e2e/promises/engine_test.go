@@ -21,7 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // backendVariable names the driver that the tests attack: docker, containerd, local or kubernetes.
@@ -181,10 +181,10 @@ func containerMounts() *regexp.Regexp {
 }
 
 // newReference returns a reference that no engine knows.
-func newReference() string { return "workcell-promises/" + strings.ToLower(session.NewID()) + ":1" }
+func newReference() string { return "workcell-promises/" + strings.ToLower(record.NewID()) + ":1" }
 
 // strangerName returns a name by which what a test makes besides sandboxes counts as left if it stays.
-func strangerName() string { return "other-" + w.instance + "-" + session.NewID() }
+func strangerName() string { return "other-" + w.instance + "-" + record.NewID() }
 
 // silentSocket takes connections and answers nothing.
 func silentSocket(t testing.TB) string {

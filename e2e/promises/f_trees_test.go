@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // beats reads how far each child of family.py has counted.
@@ -48,7 +49,7 @@ func allDead(t *testing.T, b *sandbox, dir, mark string) {
 func TestF2Tree(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *sandbox) {
-		dir, mark := b.dir(t), "mark-"+session.NewID()
+		dir, mark := b.dir(t), "mark-"+record.NewID()
 		out := b.timedOut(t, obj{"cmd": []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}}, 3, func(out obj) bool { return out["stdout"] != "" })
 		if out["stdout"] != "all there\n" {
 			t.Fatalf("%v", out)
@@ -75,7 +76,7 @@ func TestF5Cancel(t *testing.T) {
 				return err
 			},
 		} {
-			dir, mark := b.dir(t), "mark-"+session.NewID()
+			dir, mark := b.dir(t), "mark-"+record.NewID()
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- call(ctx, []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}) }()
@@ -97,7 +98,7 @@ func TestF5CommandLine(t *testing.T) {
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
-			dir, mark := b.dir(t), "mark-"+session.NewID()
+			dir, mark := b.dir(t), "mark-"+record.NewID()
 			cmd := command(t, state, nil, "sessions", "exec", b.s.ID(), "--", "python3", "-c", program(t, "family.py"), dir, mark, "wait")
 			var said bytes.Buffer
 			cmd.Stderr = &said

@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -77,7 +78,7 @@ func TestH8Capacity(t *testing.T) {
 	var wg sync.WaitGroup
 	for range asked {
 		wg.Go(func() {
-			b, err := agentOf(t.Context(), p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, pythonSandbox())
+			b, err := agentOf(t.Context(), p, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, pythonSandbox())
 			if err != nil {
 				t.Error(err)
 				return
@@ -193,7 +194,7 @@ func TestH6Spin(t *testing.T) {
 		_, err := w.user.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
 		must(t, err)
 		if i%3 == 0 {
-			key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+			key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 			_, _, err := m.Open(t.Context(), key, request())
 			must(t, err)
 			must(t, m.CloseScope(t.Context(), key.Scope()))
@@ -208,7 +209,7 @@ func TestH6Spin(t *testing.T) {
 // and the flooded one is not lost: whoever has it works in it, and so does another process that connects to it.
 func TestH7Flood(t *testing.T) {
 	t.Parallel()
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m := newManager(t, w.driver, session.Options{Store: store})
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, pythonSandbox())
 	must(t, err)
@@ -221,7 +222,7 @@ func TestH7Flood(t *testing.T) {
 		must(t, err)
 		check(t, s, "echo connected", "connected\n")
 		must(t, s.Close(t.Context()))
-		key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+		key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 		next, _, err := m.Open(t.Context(), key, request())
 		must(t, err)
 		check(t, next, "echo beside it", "beside it\n")

@@ -22,6 +22,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -66,7 +67,7 @@ type sandbox struct {
 
 // openSandbox opens the sandbox of a run of its own through sandbox_open.
 func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*sandbox, error) {
-	b, err := agentOf(ctx, p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
+	b, err := agentOf(ctx, p, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func (b *sandbox) alive(t testing.TB) {
 // dir makes a directory of the test's own below the work directory, and returns its name there.
 func (b *sandbox) dir(t testing.TB) string {
 	t.Helper()
-	name := "test-" + session.NewID()
+	name := "test-" + record.NewID()
 	_, err := b.s.MakeDir(t.Context(), name, 0)
 	must(t, err)
 	return name
@@ -268,7 +269,7 @@ func request() session.Request { return session.Request{Image: debianImage} }
 func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
 	t.Helper()
 	if opts.Instance == "" {
-		opts.Instance = w.instance + "-" + session.NewID()
+		opts.Instance = w.instance + "-" + record.NewID()
 	}
 	m, err := session.NewManager(b, &opts)
 	must(t, err)
@@ -305,7 +306,7 @@ func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 // have it.
 func refuses(t *testing.T, what string, cfg tools.Sandbox, want toolspec.Code) {
 	t.Helper()
-	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
+	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	must(t, err)
 	fails(t, what, b.call(t, toolspec.ToolOpen, obj{}), want)
 	if left := w.manager.InScope(b.run.Scope()); len(left) != 0 {

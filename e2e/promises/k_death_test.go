@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/clocktest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // mcpServer is `workcell mcp` and its client.
@@ -141,7 +142,7 @@ type host struct{ state, instance string }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{instance: w.instance + session.NewID()}
+	h := &host{instance: w.instance + record.NewID()}
 	h.state = w.stateDir(t, h.instance)
 	t.Cleanup(func() { nothingLeft(t, h.instance) })
 	return h

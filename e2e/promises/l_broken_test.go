@@ -20,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // typed reports whether an error is of one of the classes that callers can tell apart.
@@ -50,7 +51,7 @@ func TestL3Restart(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)
 	m := x.open(t)
-	instance := w.instance + "-" + session.NewID()
+	instance := w.instance + "-" + record.NewID()
 	if w.name == "local" {
 		var err error
 		m, err = session.NewManager(newDriver(t, connection{}), &session.Options{Instance: instance})
@@ -326,7 +327,7 @@ func (x *broken) open(t *testing.T) *session.Manager {
 	t.Helper()
 	driver, err := x.engine.connect(t.Context(), connection{})
 	must(t, err)
-	m, err := session.NewManager(driver, &session.Options{Instance: w.instance + "-" + session.NewID()})
+	m, err := session.NewManager(driver, &session.Options{Instance: w.instance + "-" + record.NewID()})
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, errors.Join(m.Close(context.Background()), driver.Close()))

@@ -31,6 +31,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -68,7 +69,7 @@ func newRegistry(t testing.TB) *registryServer {
 // ends.
 func (r *registryServer) push(t testing.TB, repo string) string {
 	t.Helper()
-	unique := (&file{"unique", 0o644, []byte(session.NewID())}).archive(t)
+	unique := (&file{"unique", 0o644, []byte(record.NewID())}).archive(t)
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(unique)), nil })
 	must(t, err)
 	img, err := mutate.AppendLayers(empty.Image, layer)

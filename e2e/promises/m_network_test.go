@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/buffertest"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -86,7 +87,7 @@ type hostServices struct {
 
 func newHostServices(t *testing.T) *hostServices {
 	t.Helper()
-	h := &hostServices{abstract: "promises-" + session.NewID()}
+	h := &hostServices{abstract: "promises-" + record.NewID()}
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait) // after what follows has closed
 	accept := func(network, address string) net.Addr {

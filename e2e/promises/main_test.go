@@ -35,6 +35,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/commandtest"
 	"github.com/workcell-dev/workcell/internal/leaktest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -107,7 +108,7 @@ func runTests(m *testing.M) (code int, err error) {
 }
 
 func newWorld(ctx context.Context) (*world, error) {
-	v := &world{instance: "promises" + session.NewID(), log: &buffertest.Buffer{}}
+	v := &world{instance: "promises" + record.NewID(), log: &buffertest.Buffer{}}
 	v.cli = sync.OnceValues(func() (string, error) { return commandtest.Build(v.dir) })
 	var err error
 	if v.dir, err = os.MkdirTemp("", "promises-"); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/buffertest"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // canary is a secret that must turn up nowhere. Each use of it has an ending of its own, which shows the way of a leak.
@@ -131,7 +131,7 @@ func TestO1Run(t *testing.T) {
 	t.Parallel()
 	workflow, script := secretFiles(t)
 	collector, traces := newCollector(t)
-	instance := w.instance + session.NewID()
+	instance := w.instance + record.NewID()
 	var res rig.Result
 	var described string
 	for range 5 { // a busy engine may not describe the sandbox while it is there
@@ -165,7 +165,7 @@ func TestO1Run(t *testing.T) {
 // TestO1CommandLine: the same for sandboxes that are opened and used by hand, and for addresses with passwords in them.
 func TestO1CommandLine(t *testing.T) {
 	t.Parallel()
-	instance := w.instance + session.NewID()
+	instance := w.instance + record.NewID()
 	state := w.stateDir(t, instance)
 	collector, traces := newCollector(t)
 	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "PASSED=" + canary + "-passed"}

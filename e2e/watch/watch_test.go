@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 var must = rig.Must
@@ -97,7 +98,7 @@ func open(t *testing.T, m *session.Manager, user string) *session.Session {
 // and are ended behind everybody's back.
 func TestWatch(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
-		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + session.NewID()}
+		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
 		m := enginetest.Manager(t, b, o)
 		other, err := session.NewManager(b, o)
 		must(t, err)
@@ -120,7 +121,7 @@ func TestWatch(t *testing.T) {
 // TestWatchEnds: a loop that breaks, a manager that closes and an engine that is not there end a watch.
 func TestWatchEnds(t *testing.T) {
 	enginetest.On(t, func(t *testing.T, engine string) {
-		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + session.NewID()}
+		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
 		m := enginetest.Manager(t, b, o)
 		open(t, m, "u")
 		for e, err := range m.Watch(t.Context(), session.WatchFilter{}) {

@@ -46,7 +46,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -228,7 +229,7 @@ func openManager(ctx context.Context, state, engine string) (_ *session.Manager,
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := sqlitestore.Open(ctx, filepath.Join(state, "sandboxes.db"))
+	store, err := sqlite.Open(ctx, filepath.Join(state, "sandboxes.db"))
 	if err != nil {
 		return nil, nil, errors.Join(err, driver.Close())
 	}
@@ -246,12 +247,12 @@ func openManager(ctx context.Context, state, engine string) (_ *session.Manager,
 }
 
 // instanceOf returns the id that marks the sandboxes of these records on the engine, the same after a restart.
-func instanceOf(ctx context.Context, store *sqlitestore.Store) (string, error) {
+func instanceOf(ctx context.Context, store *sqlite.Store) (string, error) {
 	id, err := store.Instance(ctx)
 	if id != "" || err != nil {
 		return id, err
 	}
-	if err := store.SetInstance(ctx, session.NewID()); err != nil {
+	if err := store.SetInstance(ctx, record.NewID()); err != nil {
 		return "", err
 	}
 	return store.Instance(ctx) // another process may have been faster

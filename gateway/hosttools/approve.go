@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Approver asks somebody whether a call may be made.
@@ -139,7 +139,7 @@ func (p *pass) ask(ctx context.Context, why string) (d Decision, err error) {
 		}
 	}()
 	return p.approver().Approve(ctx, ApprovalRequest{
-		ID: session.NewID(), Server: p.entry.tool.Server, Tool: p.entry.tool.Name, Args: slices.Clone(p.canonical), ArgsSHA256: p.sum, Caller: p.caller, Why: why,
+		ID: record.NewID(), Server: p.entry.tool.Server, Tool: p.entry.tool.Name, Args: slices.Clone(p.canonical), ArgsSHA256: p.sum, Caller: p.caller, Why: why,
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // maxResult is how large the result of a call may be, its files together.
@@ -85,7 +86,7 @@ func (p *pass) deliver(ctx context.Context, res Result) Reply {
 		return Reply{Error: toolspec.Failf(toolspec.CodeToolFailed, "%s returned invalid JSON", name)}
 	}
 	var reply Reply
-	id := session.NewID()
+	id := record.NewID()
 	if p.req.Save != "" && len(body) == 0 && len(res.Files) == 1 { // the file is the result
 		return p.savedReply(ctx, savePath(p.req.Save), res.Files[0].Bytes, kindOf(res.Files[0]))
 	}

@@ -73,6 +73,28 @@ func Cut(s string, most int) string {
 // OneLine returns s on one line, with single spaces, as Cut does.
 func OneLine(s string, most int) string { return Cut(strings.Join(strings.Fields(s), " "), most) }
 
+// maxMessage bounds what a stranger may add to the text of an error, in bytes.
+const maxMessage = 1024
+
+// Message makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.
+func Message(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) <= maxMessage {
+		return text
+	}
+	text = text[:maxMessage]
+	for len(text) > 0 && !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text + "…"
+}
+
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 && c != '\n' && c != '\t' || c >= 0x7f {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 const (
@@ -54,9 +55,9 @@ func (s *Store) Fill(ctx context.Context, m *session.Manager, o FillOptions) (in
 		return in, err
 	}
 	defer unlock()
-	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+	run := session.Run{Namespace: record.NamespaceAgent, ID: session.NewRunID()}
 	defer func() { err = errors.Join(err, m.CloseScope(context.WithoutCancel(ctx), run.Scope())) }()
-	box, _, err := m.Open(ctx, run.Key(session.DefaultName), s.request(v, o))
+	box, _, err := m.Open(ctx, run.Key(record.DefaultName), s.request(v, o))
 	if err != nil {
 		return in, err
 	}

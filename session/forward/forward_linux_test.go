@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/forward"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // What is forwarded is tested on every engine, in e2e/forward; here is what needs none.
@@ -37,7 +38,7 @@ func TestMorePortsThanConnections(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), session.Request{Image: "host"})
+	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // What interpreters do is tested on every engine, in e2e/interpreter; here is what needs none.
@@ -35,7 +36,7 @@ func TestRunningAmongRubbish(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), session.Request{Image: "host"})
+	s, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), record.DefaultName), session.Request{Image: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // life is a number of processes, one after the other, of one instance on an engine.
 type life struct {
 	b        backend.SandboxBackend
 	instance string
-	store    session.Store
+	store    record.Store
 	req      session.Request // for a sandbox that has a shell
 	other    string          // another image that has one
 }
@@ -28,7 +29,7 @@ func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req sess
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run(t, &life{b, instance, session.NewMemoryStore(), req, other})
+			run(t, &life{b, instance, record.NewMemoryStore(), req, other})
 		})
 	}
 }

@@ -10,13 +10,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Pool checks pooled sandboxes on an engine: they become sessions without the engine, and none is left at the end. req
 // is for a sandbox that has a shell.
 func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.Request) {
 	const size = 3
-	store := session.NewMemoryStore()
+	store := record.NewMemoryStore()
 	m, err := session.NewManager(b, &session.Options{
 		Instance: instance, Store: store, Pool: []session.PoolSpec{{Request: req, Size: size}},
 	})
@@ -26,7 +27,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	ids, wg := make([]string, size), sync.WaitGroup{}
 	for i := range size {
 		wg.Go(func() {
-			s, created, err := m.Open(t.Context(), session.AgentKey(fmt.Sprintf("run_%d", i), session.DefaultName), req)
+			s, created, err := m.Open(t.Context(), record.AgentKey(fmt.Sprintf("run_%d", i), record.DefaultName), req)
 			if err != nil || !created {
 				t.Errorf("Open: %v, %v", created, err)
 				return
@@ -61,7 +62,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	must(t, err)
 	output(t, beside, "cat file")
 	_, err = other.Connect(t.Context(), next[0])
-	if !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != session.NamespaceAgent {
+	if !errors.Is(err, backend.ErrNotFound) || beside.Key().Namespace != record.NamespaceAgent {
 		t.Errorf("Connect to a pooled sandbox: %v; key of a used sandbox: %s", err, beside.Key())
 	}
 	must(t, m.Remove(t.Context(), next[0], true)) // as somebody might

@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // RunSnapshots runs what is true of snapshots on every backend that has them. m is a manager of the test's own.
@@ -21,7 +22,7 @@ func RunSnapshots(t *testing.T, m *session.Manager, req session.Request) {
 		_, err := s.WriteFile(ctx, "f", strings.NewReader("prepared\n"), session.WriteFileOptions{})
 		return err
 	}
-	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+	key := session.WorkflowKey(session.NewRunID(), record.DefaultName)
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
 	output(t, s, "echo one > f; mkdir d; echo x > d/x")

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // collectTimeout bounds Collect, which the end of a run waits for: 256 MiB twice, at a few MB/s.
@@ -80,7 +81,7 @@ func Collect(ctx context.Context, box *session.Session, want []string, began *Sn
 // Shared returns the sandbox that the steps and agents of a run share, else the only one that it has; nil when it has none,
 // or several others.
 func Shared(m *session.Manager, run session.Run) *session.Session {
-	if s, err := m.Get(run.Key(session.DefaultName)); err == nil {
+	if s, err := m.Get(run.Key(record.DefaultName)); err == nil {
 		return s
 	}
 	if open := m.InScope(run.Scope()); len(open) == 1 {

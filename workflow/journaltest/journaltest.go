@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -22,7 +23,7 @@ type Place struct {
 	// Open opens the journals as another process would, until the end of the test.
 	Open func(t *testing.T) runstore.Store
 	// Sessions opens the records, until the end of the test.
-	Sessions func(t *testing.T) session.Store
+	Sessions func(t *testing.T) record.Store
 	// Exec runs a statement on the tables behind the journals' back.
 	Exec func(t *testing.T, query string)
 }
@@ -221,7 +222,7 @@ func sharedPlace(t *testing.T, p Place) {
 			}
 		})
 		wg.Go(func() {
-			rec := session.Record{ID: fmt.Sprintf("sbx_%d", i), Key: session.WorkflowKey(fmt.Sprintf("run_%d", i), "default"), State: session.RecordReady}
+			rec := record.Record{ID: fmt.Sprintf("sbx_%d", i), Key: session.WorkflowKey(fmt.Sprintf("run_%d", i), "default"), State: record.Ready}
 			if err := store.Insert(t.Context(), rec); err != nil {
 				t.Error(err)
 			}

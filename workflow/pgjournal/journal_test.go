@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/postgres"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/journaltest"
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
@@ -20,7 +20,7 @@ func TestJournal(t *testing.T) {
 		url := pgtest.Database(t)
 		return journaltest.Place{
 			Open:     func(t *testing.T) runstore.Store { return journal(t, url) },
-			Sessions: func(t *testing.T) session.Store { return records(t, url) },
+			Sessions: func(t *testing.T) record.Store { return records(t, url) },
 			Exec:     func(t *testing.T, query string) { pgtest.Exec(t, url+"&search_path=workcell", query) },
 		}
 	})
@@ -31,8 +31,8 @@ func journal(t *testing.T, url string) *pgjournal.Journal {
 	return closing(t, j, err)
 }
 
-func records(t *testing.T, url string) *pgstore.Store {
-	s, err := pgstore.Open(t.Context(), url)
+func records(t *testing.T, url string) *postgres.Store {
+	s, err := postgres.Open(t.Context(), url)
 	return closing(t, s, err)
 }
 

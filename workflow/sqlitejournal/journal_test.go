@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 	"github.com/workcell-dev/workcell/workflow/journaltest"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -22,8 +22,8 @@ func TestJournal(t *testing.T) {
 				j, err := sqlitejournal.Open(t.Context(), path)
 				return closing(t, j, err)
 			},
-			Sessions: func(t *testing.T) session.Store {
-				s, err := sqlitestore.Open(t.Context(), path)
+			Sessions: func(t *testing.T) record.Store {
+				s, err := sqlite.Open(t.Context(), path)
 				return closing(t, s, err)
 			},
 			Exec: func(t *testing.T, query string) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
-	"github.com/workcell-dev/workcell/session/pgstore"
+	"github.com/workcell-dev/workcell/session/record/postgres"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/worker"
@@ -56,7 +56,7 @@ func add(t *testing.T, q *worker.Queue) (*workflow.Workflow, string) {
 // joined returns an owner that lives until the test ends, or is left.
 func joined(t *testing.T, url string) (owner string, leave func() error) {
 	t.Helper()
-	s, err := pgstore.Open(t.Context(), url)
+	s, err := postgres.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}

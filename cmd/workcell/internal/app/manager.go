@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Engines returns the engines that the environment leads to.
@@ -174,7 +175,7 @@ func poolSpecs(conf *config.Config, of *session.Request) (specs []session.PoolSp
 }
 
 // guarded returns the store that a manager of this command is to use.
-func (a *App) guarded(store state.Records, place state.Place, backendName, engine string) session.Store {
+func (a *App) guarded(store state.Records, place state.Place, backendName, engine string) record.Store {
 	if !reaper.Supported || a.opts.NoReaper || strings.EqualFold(a.opts.Env.Get(reaper.Variable), "off") {
 		return store
 	}

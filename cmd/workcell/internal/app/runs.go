@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/internal/isolated"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -279,7 +279,7 @@ var errFilesGone = errors.New("are gone")
 // checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
 // are closed with their steps.
 func checkSandboxes(ctx context.Context, m *Manager, runID string) error {
-	gone, err := m.Gone(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID})
+	gone, err := m.Gone(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID})
 	if err != nil {
 		return err
 	}
@@ -357,7 +357,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 			return err
 		}
 		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
-		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
+		if _, err := m.RemoveScope(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
 		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}
@@ -394,7 +394,7 @@ func (m *Manager) checkRecords(ctx context.Context, runID string) error {
 
 // cancelQueued ends a run that nobody has yet. One that a worker takes at that moment is asked to stop.
 func (a *App) cancelQueued(ctx context.Context, j runstore.Store, r runstore.Run, wait time.Duration) error {
-	err := j.Take(ctx, r.ID, "", "cancel-"+session.NewID()) // of nobody alive: should this process die now, a worker takes it
+	err := j.Take(ctx, r.ID, "", "cancel-"+record.NewID()) // of nobody alive: should this process die now, a worker takes it
 	if errors.Is(err, backend.ErrExists) {
 		return askCancel(ctx, j, r.ID, wait)
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Recorded returns the sandboxes that the records of all backends say are there, as far as people can name them. Backend
 // and EngineID are those of the record.
 func Recorded(ctx context.Context, store state.Records) ([]session.Info, error) {
-	recs, err := store.List(ctx, session.RecordCreating, session.RecordReady, session.RecordRemoving)
+	recs, err := store.List(ctx, record.Creating, record.Ready, record.Removing)
 	list := make([]session.Info, len(recs))
 	for i, rec := range recs {
 		driver, _, _ := strings.Cut(rec.Engine, "-")
@@ -159,4 +160,4 @@ func abbreviates(short, id string) bool {
 }
 
 // IsNamed reports whether a key is that of a sandbox which a person gave a name.
-func IsNamed(key session.Key) bool { return key.Namespace == session.NamespaceUser && key.User() == "" }
+func IsNamed(key session.Key) bool { return key.Namespace == record.NamespaceUser && key.User() == "" }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/app"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // maxCompletions is how many runs a shell is offered, the latest.
@@ -94,7 +94,7 @@ func (a *Command) sandboxNames(ctx context.Context) []cobra.Completion {
 	names := make([]cobra.Completion, len(list))
 	for i, s := range list {
 		word, what := s.ID, s.Key.String()
-		if app.IsNamed(s.Key) && s.Key.Name == session.DefaultName {
+		if app.IsNamed(s.Key) && s.Key.Name == record.DefaultName {
 			word, what = s.Key.ID, s.ID
 		}
 		names[i] = cobra.CompletionWithDesc(word, what+" on "+s.Backend)

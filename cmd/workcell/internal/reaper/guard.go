@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Command is the name of the command that a reaper runs, and Variable the variable that turns reapers off.
@@ -36,7 +36,7 @@ type Options struct {
 
 // Guard returns a store that starts a reaper when its manager is about to have its first sandbox, and ends it when none is
 // left that time would take away.
-func Guard(store state.Records, o Options) session.Store {
+func Guard(store state.Records, o Options) record.Store {
 	return &guardedStore{Records: store, o: o, started: make(chan struct{})}
 }
 
@@ -60,7 +60,7 @@ func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
 }
 
 // Insert is the store's; the record of a sandbox that is about to be made comes this way.
-func (g *guardedStore) Insert(ctx context.Context, rec session.Record) error {
+func (g *guardedStore) Insert(ctx context.Context, rec record.Record) error {
 	err := g.Records.Insert(ctx, rec)
 	if err == nil && rec.Owner == g.owner {
 		g.start()
@@ -69,7 +69,7 @@ func (g *guardedStore) Insert(ctx context.Context, rec session.Record) error {
 }
 
 // Update is the store's; the record of a sandbox that was adopted, or resumed, comes this way.
-func (g *guardedStore) Update(ctx context.Context, rec session.Record) error {
+func (g *guardedStore) Update(ctx context.Context, rec record.Record) error {
 	err := g.Records.Update(ctx, rec)
 	if err == nil && rec.State.Live() && rec.Owner == g.owner {
 		g.start()

@@ -140,7 +140,7 @@ func nextDue(ctx context.Context, store state.Records, engine, besides string) (
 	}
 	now := time.Now()
 	for _, rec := range recs {
-		due, will := rec.ReclaimAt(now)
+		due, will := session.ReclaimAt(rec, now)
 		if !will || rec.Engine != engine || ok && !due.Before(at) {
 			continue
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 const (
@@ -41,13 +42,13 @@ func TestReaperNaps(t *testing.T) {
 			path := state.Dir(dir).File()
 			keep := func(due time.Duration) {
 				t.Helper()
-				store, err := sqlitestore.Open(t.Context(), path)
+				store, err := sqlite.Open(t.Context(), path)
 				if err != nil {
 					t.Fatal(err)
 				}
-				rec := session.Record{
+				rec := record.Record{
 					ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
-					State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
+					State: record.Removing, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
 				}
 				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
 					err = store.Update(t.Context(), rec)

@@ -18,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -129,9 +130,9 @@ func useAll(t *testing.T, records Records, journal runstore.Store, name string) 
 	if err != nil {
 		return err
 	}
-	rec := session.Record{ID: "sbx_" + name, Key: session.UserKey(name), State: session.RecordCreating, Owner: owner}
+	rec := record.Record{ID: "sbx_" + name, Key: session.UserKey(name), State: record.Creating, Owner: owner}
 	ready := rec
-	ready.State = session.RecordReady
+	ready.State = record.Ready
 	run := "run_" + name
 	mine := journal.For(owner, "")
 	add := func(seq int64, kind workflow.EventKind, part string) func() error {
@@ -148,7 +149,7 @@ func useAll(t *testing.T, records Records, journal runstore.Store, name string) 
 		func() error {
 			got, err := records.Get(ctx, rec.ID)
 			env, err2 := records.Env(ctx, rec.ID)
-			return want(got.State == session.RecordReady && got.Owner == "other" && env["A"] == "1", err, err2)
+			return want(got.State == record.Ready && got.Owner == "other" && env["A"] == "1", err, err2)
 		},
 		func() error { return records.Delete(ctx, rec.ID) },
 		func() error {

@@ -24,6 +24,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/clocktest"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
@@ -61,7 +62,7 @@ type act struct {
 	Do    string // insert, update, take, get, delete; append, read
 	Thing int    // key or run
 	Slot  int    // of the key's two records
-	State session.RecordState
+	State record.State
 	Owner string // of the record from now on
 	From  string // take: whose it was
 	Entry string // append: what no other entry has
@@ -71,7 +72,7 @@ type act struct {
 // result is what came of it.
 type result struct {
 	Refused string // "exists" or "unknown"
-	State   session.RecordState
+	State   record.State
 	Owner   string
 	Entries string // read: those of the run
 }
@@ -102,7 +103,7 @@ func beClient(raw string) error {
 
 // work says who it is, waits until it is told who the others are, all of whom must live, and tells of each act. It ends when
 // nobody needs it any more.
-func (c client) work(ctx context.Context, records session.Store, journal runstore.Store) error {
+func (c client) work(ctx context.Context, records record.Store, journal runstore.Store) error {
 	owner, _, err := records.Join(ctx)
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (c client) choose(i int, lengths []int64) act {
 	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
 	a := act{
 		Do: pick("insert", "insert", "update", "update", "take", "get", "get", "delete", "append", "append", "read"), Thing: rand.IntN(things), Slot: rand.IntN(2),
-		State: session.RecordState(pick("creating", "ready", "removing", "closed")), Owner: pick("a", "b", "c"), From: pick("a", "b", "c"),
+		State: record.State(pick("creating", "ready", "removing", "closed")), Owner: pick("a", "b", "c"), From: pick("a", "b", "c"),
 		Entry: fmt.Sprintf("%d.%d", c.ID, i),
 	}
 	a.Seq = lengths[a.Thing] + 1
@@ -153,8 +154,8 @@ func (c client) choose(i int, lengths []int64) act {
 }
 
 // perform does an act. A refusal is no error.
-func perform(ctx context.Context, records session.Store, journal runstore.Store, a act) (r result, err error) {
-	rec := session.Record{ID: fmt.Sprintf("sbx_%d_%d", a.Thing, a.Slot), Key: session.UserKey(fmt.Sprint(a.Thing)), State: a.State, Owner: a.Owner}
+func perform(ctx context.Context, records record.Store, journal runstore.Store, a act) (r result, err error) {
+	rec := record.Record{ID: fmt.Sprintf("sbx_%d_%d", a.Thing, a.Slot), Key: session.UserKey(fmt.Sprint(a.Thing)), State: a.State, Owner: a.Owner}
 	run := fmt.Sprint("run_", a.Thing)
 	switch a.Do {
 	case "insert":
@@ -190,7 +191,7 @@ func perform(ctx context.Context, records session.Store, journal runstore.Store,
 // kept is what is kept of a key, two records, and of the run of the same number.
 type kept struct {
 	records [2]struct {
-		state session.RecordState // empty: there is none
+		state record.State // empty: there is none
 		owner string
 	}
 	entries string
@@ -222,7 +223,7 @@ func (k kept) next(a act) (kept, result) {
 		case a.Do == "get":
 			return k, result{State: rec.state, Owner: rec.owner}
 		case a.Do == "take" && rec.owner != a.From, a.Do == "update" && a.State.Live() && other.state.Live(),
-			a.Do == "update" && a.State.Live() && rec.state == session.RecordClosed:
+			a.Do == "update" && a.State.Live() && rec.state == record.Closed:
 			return k, exists
 		case a.Do == "take":
 			rec.owner = a.Owner
@@ -295,7 +296,7 @@ func checkHistory(t *testing.T, place Place, apart time.Duration) {
 		t.Error("there was no conflict")
 	}
 	if result, info := porcupine.CheckOperationsVerbose(model(), history, 0); result != porcupine.Ok {
-		path := filepath.Join(os.TempDir(), "workcell-history-"+session.NewID()+".html")
+		path := filepath.Join(os.TempDir(), "workcell-history-"+record.NewID()+".html")
 		t.Errorf("not linearizable: %v; see %s, %v", result, path, porcupine.VisualizePath(model(), info, path))
 	}
 }

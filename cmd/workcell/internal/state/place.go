@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -29,7 +29,7 @@ type Place struct {
 
 // Records are those of sandboxes, with what commands keep beside them.
 type Records interface {
-	session.Store
+	record.Store
 	// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
 	Instance(ctx context.Context) (string, error)
 	// SetInstance sets it, unless it is set.
@@ -57,7 +57,7 @@ func (p Place) OpenRecords(ctx context.Context) (Records, error) {
 	if p.URL != "" {
 		return p.openSharedRecords(ctx)
 	}
-	return as[Records](sqlitestore.Open(ctx, p.Dir.File()))
+	return as[Records](sqlite.Open(ctx, p.Dir.File()))
 }
 
 // OpenJournal opens the journals of runs.
@@ -92,12 +92,12 @@ func (p Place) Instance(ctx context.Context, records Records) (string, error) {
 		return p.Dir.instanceWith(ctx, records)
 	}
 	if records == nil {
-		return session.NewID(), nil // what is made with it is removed by the same command
+		return record.NewID(), nil // what is made with it is removed by the same command
 	}
 	if id, err := records.Instance(ctx); err != nil || id != "" {
 		return id, err
 	}
-	if err := records.SetInstance(ctx, session.NewID()); err != nil {
+	if err := records.SetInstance(ctx, record.NewID()); err != nil {
 		return "", err
 	}
 	return records.Instance(ctx)

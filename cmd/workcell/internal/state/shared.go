@@ -7,13 +7,13 @@ import (
 	"errors"
 
 	"github.com/workcell-dev/workcell/internal/postgres"
-	"github.com/workcell-dev/workcell/session/pgstore"
+	pgrecord "github.com/workcell-dev/workcell/session/record/postgres"
 	"github.com/workcell-dev/workcell/workflow/pgjournal"
 	"github.com/workcell-dev/workcell/workflow/runstore"
 )
 
 func (p Place) openSharedRecords(ctx context.Context) (Records, error) {
-	return as[Records](pgstore.Open(ctx, p.URL))
+	return as[Records](pgrecord.Open(ctx, p.URL))
 }
 
 func (p Place) openSharedJournal(ctx context.Context) (runstore.Store, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // instanceFile holds the random id that marks every sandbox of this user's commands as theirs.
@@ -76,7 +76,7 @@ func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := d.instance(cmp.Or(known, session.NewID()))
+	id, err := d.instance(cmp.Or(known, record.NewID()))
 	if err != nil {
 		return "", err
 	}
@@ -99,11 +99,11 @@ func (d Dir) instanceWith(ctx context.Context, store Records) (string, error) {
 // instance file has lost, so no other is written down.
 func (d Dir) instanceAlone() (string, error) {
 	if _, err := os.Lstat(d.File()); err != nil {
-		return d.instance(session.NewID())
+		return d.instance(record.NewID())
 	}
 	id, err := d.readInstance()
 	if errors.Is(err, fs.ErrNotExist) {
-		return session.NewID(), nil
+		return record.NewID(), nil
 	}
 	return id, err
 }
@@ -154,7 +154,7 @@ func (d Dir) createInstance(id string) error {
 	return nil
 }
 
-// isInstanceID reports whether s looks as session.NewID makes ids, with room for other lengths.
+// isInstanceID reports whether s looks as record.NewID makes ids, with room for other lengths.
 func isInstanceID(s string) bool {
 	ok := len(s) >= 16 && len(s) <= 64
 	for _, r := range s {

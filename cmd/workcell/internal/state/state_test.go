@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 func must(t testing.TB, err error) {
@@ -37,7 +37,7 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			id, err := d.instance(session.NewID())
+			id, err := d.instance(record.NewID())
 			if err != nil {
 				t.Error(err)
 			}
@@ -69,7 +69,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, instanceFile)
 	must(t, os.WriteFile(path, []byte("../../x\n"), 0o600))
-	_, err := Dir(dir).instance(session.NewID())
+	_, err := Dir(dir).instance(record.NewID())
 	wantFailure(t, err, hint.Failed, "does not contain an instance ID")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
 		t.Errorf("file = %q, %v", raw, err)
@@ -83,7 +83,7 @@ func TestInstanceIsKept(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, instanceFile)
 	d := Dir(dir)
-	store, err := sqlitestore.Open(t.Context(), d.File())
+	store, err := sqlite.Open(t.Context(), d.File())
 	must(t, err)
 	defer store.Close()
 	id, err := d.instanceWith(t.Context(), store)
@@ -97,7 +97,7 @@ func TestInstanceIsKept(t *testing.T) {
 	if again, err := d.instanceWith(t.Context(), store); err != nil || again != id {
 		t.Errorf("without the file: %q, %v, want %q", again, err, id)
 	}
-	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
+	must(t, os.WriteFile(path, []byte(record.NewID()+"\n"), 0o600))
 	_, err = d.instanceWith(t.Context(), store)
 	wantFailure(t, err, hint.Failed, "instance "+id)
 }

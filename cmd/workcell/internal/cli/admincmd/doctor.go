@@ -23,6 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
@@ -412,7 +413,7 @@ func (r *engineReport) trial(ctx context.Context, m *app.Manager, image string) 
 	if r.Name == engines.Kubernetes {
 		pull = backend.PullMissing
 	}
-	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: pull})
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+record.NewID()), session.Request{Image: image, Pull: pull})
 	if err != nil {
 		_, hint := app.Classify(err)
 		r.add(name, verdictFail, "cannot be opened: "+sanitize.Line(err.Error()), hint)

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 func newSessionsLsCmd(a *command) *cobra.Command {
@@ -112,7 +113,7 @@ func (a *command) sandboxInfos(ctx context.Context, m *app.Manager, all bool) ([
 	if err != nil || !all || m.Records == nil {
 		return list, err
 	}
-	recs, err := m.Records.List(ctx, session.RecordClosed)
+	recs, err := m.Records.List(ctx, record.Closed)
 	for _, rec := range recs {
 		if rec.Engine == m.Engine && !slices.ContainsFunc(list, func(s session.Info) bool { return s.ID == rec.ID }) {
 			info := session.Info{
@@ -222,8 +223,8 @@ func ends(i session.Info) string {
 		return ""
 	}
 	what := map[string]string{
-		session.NamespaceUser: "when removed", session.NamespaceWorkflow: "with its run",
-		session.NamespaceAgent: "with its agent", session.NamespaceMCP: "with its client",
+		record.NamespaceUser: "when removed", record.NamespaceWorkflow: "with its run",
+		record.NamespaceAgent: "with its agent", record.NamespaceMCP: "with its client",
 	}[i.Key.Namespace]
 	idle := " after " + cli.Age(i.IdleTimeout) + " idle"
 	switch {

@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 type sessionsOpenOptions struct {
@@ -94,7 +95,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *command) error {
 	if err := a.CheckCaches(o.req.Caches); err != nil {
 		return err
 	}
-	key := session.UserKey(cmp.Or(o.name, session.NewID()))
+	key := session.UserKey(cmp.Or(o.name, record.NewID()))
 	if err := key.Validate(); err != nil {
 		return app.UsageError(err, "use only letters, digits, _, -, and .")
 	}
@@ -203,7 +204,7 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 	if variables, err = cli.ParseEnv(e, o.env); err != nil {
 		return nil, err
 	}
-	if err := session.ValidateEnv(variables); err != nil {
+	if err := record.ValidateEnv(variables); err != nil {
 		return nil, app.UsageError(err, "use -e NAME=VALUE or -e NAME")
 	}
 	return variables, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 func newSessionsRmCmd(a *command) *cobra.Command {
@@ -237,7 +238,7 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 		return err
 	}
 	for _, rec := range recs {
-		if rec.Key.Namespace != session.NamespaceUser || o.named {
+		if rec.Key.Namespace != record.NamespaceUser || o.named {
 			snapshots, err := m.CountSnapshots(ctx, rec)
 			if err != nil {
 				a.Notice("snapshots of %s: %v", rec.ID, err)
@@ -292,17 +293,17 @@ func whyEnvironment(e session.EnvironmentInfo) string {
 }
 
 // whyGarbage returns in a word how a sandbox came to be nobody's.
-func whyGarbage(rec session.Record) string {
+func whyGarbage(rec record.Record) string {
 	switch {
-	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:
+	case rec.State == record.Ready && rec.KeepWorkspace && rec.Key.Namespace != record.NamespaceWorkflow:
 		return "workspace"
-	case rec.Key.Namespace == session.NamespaceUser:
+	case rec.Key.Namespace == record.NamespaceUser:
 		return "named"
-	case rec.State == session.RecordReady && rec.Key.Namespace == session.NamespaceWorkflow:
+	case rec.State == record.Ready && rec.Key.Namespace == record.NamespaceWorkflow:
 		return app.RunInterrupted
-	case rec.State == session.RecordReady:
+	case rec.State == record.Ready:
 		return "left"
-	case rec.State == session.RecordRemoving:
+	case rec.State == record.Removing:
 		return "kept"
 	}
 	return string(rec.State)

@@ -1,4 +1,6 @@
-package session
+// Package record keeps what must be known of sandboxes after the process that has them has ended: their keys, their owners and
+// their states. A [Store] is shared by the processes of one installation; packages sqlite and postgres have one each.
+package record
 
 import (
 	"cmp"
@@ -9,19 +11,28 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// RecordState is the state of a recorded sandbox.
-type RecordState string
+// State is the state of a recorded sandbox.
+type State string
 
 // States of records. Creating and ready records are live: they hold their key.
 const (
-	RecordCreating RecordState = "creating" // the engine may or may not have it yet
-	RecordReady    RecordState = "ready"
-	RecordRemoving RecordState = "removing" // to be removed at Expires, or lost; the engine may still have it
-	RecordClosed   RecordState = "closed"   // gone, its id is remembered
+	Creating State = "creating" // the engine may or may not have it yet
+	Ready    State = "ready"
+	Removing State = "removing" // to be removed at Expires, or lost; the engine may still have it
+	Closed   State = "closed"   // gone, its id is remembered
 )
 
 // Live reports whether a record in that state holds its key.
-func (s RecordState) Live() bool { return s == RecordCreating || s == RecordReady }
+func (s State) Live() bool { return s == Creating || s == Ready }
+
+// IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
+type IdlePolicy string
+
+// Idle policies.
+const (
+	IdleRemove IdlePolicy = "remove" // it is removed with its workspace
+	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
+)
 
 // Record is what is kept of one sandbox besides the labels on the engine. It holds no value of a variable and no secret.
 type Record struct {
@@ -31,15 +42,15 @@ type Record struct {
 	EngineID string // empty while creating
 	Owner    string // who has it; nobody has what belongs to no owner or to one that died
 	Request  string // what it was made for, as JSON; empty when only the engine's description of it is known
-	State    RecordState
+	State    State
 	Created  time.Time
 	LastUsed time.Time
-	Expires  time.Time // when it may be reaped, or removed in RecordRemoving; zero is never
+	Expires  time.Time // when it may be reaped, or removed in Removing; zero is never
 	// Idle is how long it may be idle; negative is for ever.
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept for the next opener of the key.
+	// KeepWorkspace in Ready: when the engine has no such sandbox, its workspace is kept for the next opener of the key.
 	// The sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
@@ -60,21 +71,29 @@ func (r Record) Compare(other Record) int {
 	return cmp.Or(r.Created.Compare(other.Created), strings.Compare(r.ID, other.ID))
 }
 
-// setWorkspace notes what a sandbox with the same workspace must have, too.
-func (r *Record) setWorkspace(engine backend.Info) {
-	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
-}
+// WorkspaceOnly reports whether the engine has only the workspace of the record's sandbox, or will in a moment.
+func (r Record) WorkspaceOnly() bool { return r.State == Ready && r.KeepWorkspace }
 
-// workspace returns that back.
-func (r Record) workspace() backend.Info {
-	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
-}
+// Expired reports whether the record's time is over.
+func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
+
+// ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
+var ErrHeld error = &heldError{text: "another process is using the sandbox", err: backend.ErrExists}
 
 // ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have been.
-var ErrOwnerLost error = &textError{text: "another process may own the sandbox by now", err: ErrHeld}
+var ErrOwnerLost error = &heldError{text: "another process may own the sandbox by now", err: ErrHeld}
+
+// heldError is an error of its own text that wraps another.
+type heldError struct {
+	text string
+	err  error
+}
+
+func (e *heldError) Error() string { return e.text }
+func (e *heldError) Unwrap() error { return e.err }
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
-// below a microsecond. Package session/storetest holds the suite that every implementation must pass.
+// below a microsecond. Package storetest holds the suite that every implementation must pass.
 type Store interface {
 	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
 	// that happens.
@@ -102,7 +121,7 @@ type Store interface {
 	// Get must return the record, or backend.ErrNotFound.
 	Get(ctx context.Context, id string) (Record, error)
 	// List must return the records in one of states (all when none is given), in the order of Record.Compare.
-	List(ctx context.Context, states ...RecordState) ([]Record, error)
+	List(ctx context.Context, states ...State) ([]Record, error)
 	// Delete must forget a record; an unknown id is no error.
 	Delete(ctx context.Context, id string) error
 }

@@ -1,4 +1,4 @@
-package pgstore_test
+package postgres_test
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/memory"
-	"github.com/workcell-dev/workcell/internal/postgres"
+	database "github.com/workcell-dev/workcell/internal/postgres"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/pgstore"
-	"github.com/workcell-dev/workcell/session/storetest"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/postgres"
+	"github.com/workcell-dev/workcell/session/record/storetest"
 )
 
 func must(t testing.TB, err error) {
@@ -23,9 +24,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func open(t *testing.T, url string) *pgstore.Store {
+func open(t *testing.T, url string) *postgres.Store {
 	t.Helper()
-	s, err := pgstore.Open(t.Context(), url)
+	s, err := postgres.Open(t.Context(), url)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s
@@ -33,7 +34,7 @@ func open(t *testing.T, url string) *pgstore.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) session.Store {
+	storetest.Run(t, func(t *testing.T) record.Store {
 		t.Helper()
 		return open(t, pgtest.Database(t))
 	})
@@ -44,7 +45,7 @@ func TestEnv(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := open(t, pgtest.Database(t))
-	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
+	rec := record.Record{ID: "sbx_a", Key: record.UserKey("a"), State: record.Creating}
 	if err := s.AddEnv(ctx, rec.ID, map[string]string{"A": "1"}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("without a record: %v", err)
 	}
@@ -54,10 +55,10 @@ func TestEnv(t *testing.T) {
 		t.Errorf("too much: %v", err)
 	}
 	want := map[string]string{"A": "1", "B": "3"}
-	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed} {
+	for _, state := range []record.State{record.Ready, record.Removing, record.Ready, record.Closed} {
 		rec.State = state
 		must(t, s.Update(ctx, rec))
-		if state == session.RecordClosed {
+		if state == record.Closed {
 			want = map[string]string{}
 		}
 		if got, err := s.Env(ctx, rec.ID); err != nil || !maps.Equal(got, want) {
@@ -75,7 +76,7 @@ func TestInstance(t *testing.T) {
 		t.Errorf("before: %q, %v", id, err)
 	}
 	must(t, errors.Join(a.SetInstance(t.Context(), "one"), b.SetInstance(t.Context(), "two")))
-	for _, s := range []*pgstore.Store{a, b} {
+	for _, s := range []*postgres.Store{a, b} {
 		if id, err := s.Instance(t.Context()); id != "one" || err != nil {
 			t.Errorf("after: %q, %v", id, err)
 		}
@@ -93,8 +94,8 @@ func TestTakenForDead(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	pgtest.Exec(t, url, `DELETE FROM workcell.owner`)
-	_, _, err = m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test"})
-	if !errors.Is(err, session.ErrOwnerLost) || !errors.Is(err, postgres.ErrLeaseLost) {
+	_, _, err = m.Open(t.Context(), record.UserKey("lab"), session.Request{Image: "test"})
+	if !errors.Is(err, record.ErrOwnerLost) || !errors.Is(err, database.ErrLeaseLost) {
 		t.Errorf("Open = %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package storetest is the suite that every session.Store must pass.
+// Package storetest is the suite that every record.Store must pass.
 package storetest
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Run runs the suite. open must return a new, empty store for each call and clean it up by t.Cleanup.
-func Run(t *testing.T, open func(t *testing.T) session.Store) {
+func Run(t *testing.T, open func(t *testing.T) record.Store) {
 	for _, test := range []struct {
 		name string
-		run  func(*testing.T, session.Store)
+		run  func(*testing.T, record.Store)
 	}{
 		{"RoundTrip", roundTrip},
 		{"InsertTwice", insertTwice},
@@ -44,19 +44,19 @@ func Run(t *testing.T, open func(t *testing.T) session.Store) {
 // base is a time without more precision than stores must keep.
 func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC) }
 
-// record makes a record that is different from others in every field.
-func record(n int) session.Record {
-	return session.Record{
-		ID: fmt.Sprintf("sbx_%026d", n), Key: session.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
-		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Request: fmt.Sprintf(`{"n":%d}`, n), State: session.RecordReady,
+// newRecord makes a record that is different from others in every field.
+func newRecord(n int) record.Record {
+	return record.Record{
+		ID: fmt.Sprintf("sbx_%026d", n), Key: record.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
+		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Request: fmt.Sprintf(`{"n":%d}`, n), State: record.Ready,
 		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
 		Expires: base().Add(time.Duration(n) * time.Hour), Idle: time.Duration(n) * time.Minute,
-		IdlePolicy: session.IdleStop, Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
+		IdlePolicy: record.IdleStop, Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
 		User: fmt.Sprintf("%d:%d", n, n), WorkspaceBytes: int64(n) << 20, Workspace: backend.WorkspaceSized,
 	}
 }
 
-func mustInsert(t *testing.T, s session.Store, recs ...session.Record) {
+func mustInsert(t *testing.T, s record.Store, recs ...record.Record) {
 	t.Helper()
 	for _, rec := range recs {
 		if err := s.Insert(t.Context(), rec); err != nil {
@@ -65,7 +65,7 @@ func mustInsert(t *testing.T, s session.Store, recs ...session.Record) {
 	}
 }
 
-func wantRecord(t *testing.T, s session.Store, want session.Record) {
+func wantRecord(t *testing.T, s record.Store, want record.Record) {
 	t.Helper()
 	got, err := s.Get(t.Context(), want.ID)
 	if err != nil {
@@ -93,41 +93,41 @@ func wantError(t *testing.T, what string, err, want error) {
 	}
 }
 
-func roundTrip(t *testing.T, s session.Store) {
-	full, empty := record(1), session.Record{ID: record(2).ID, Key: record(2).Key, State: session.RecordClosed}
+func roundTrip(t *testing.T, s record.Store) {
+	full, empty := newRecord(1), record.Record{ID: newRecord(2).ID, Key: newRecord(2).Key, State: record.Closed}
 	mustInsert(t, s, full, empty)
 	wantRecord(t, s, full)
 	wantRecord(t, s, empty)
-	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = session.RecordRemoving, "other", "", time.Time{}, 0, -time.Second
+	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = record.Removing, "other", "", time.Time{}, 0, -time.Second
 	full.Ended = true
 	if err := s.Update(t.Context(), full); err != nil {
 		t.Fatalf("Update: %v", err)
 	}
 	wantRecord(t, s, full)
 	wantRecord(t, s, empty)
-	_, err := s.Get(t.Context(), record(3).ID)
+	_, err := s.Get(t.Context(), newRecord(3).ID)
 	wantError(t, "Get of an unknown id", err, backend.ErrNotFound)
 }
 
-func insertTwice(t *testing.T, s session.Store) {
-	rec := record(1)
+func insertTwice(t *testing.T, s record.Store) {
+	rec := newRecord(1)
 	mustInsert(t, s, rec)
-	again := record(2)
+	again := newRecord(2)
 	again.ID = rec.ID
 	wantError(t, "Insert of a known id", s.Insert(t.Context(), again), backend.ErrExists)
 	wantRecord(t, s, rec)
-	wantError(t, "Update of an unknown id", s.Update(t.Context(), record(3)), backend.ErrNotFound)
+	wantError(t, "Update of an unknown id", s.Update(t.Context(), newRecord(3)), backend.ErrNotFound)
 }
 
-func oneLivePerKey(t *testing.T, s session.Store) {
-	first, second := record(1), record(2)
+func oneLivePerKey(t *testing.T, s record.Store) {
+	first, second := newRecord(1), newRecord(2)
 	second.Key = first.Key
-	first.State = session.RecordCreating
+	first.State = record.Creating
 	mustInsert(t, s, first)
 	wantError(t, "second live record of a key", s.Insert(t.Context(), second), backend.ErrExists)
 	_, err := s.Get(t.Context(), second.ID)
 	wantError(t, "Get of a refused record", err, backend.ErrNotFound)
-	for _, state := range []session.RecordState{session.RecordRemoving, session.RecordClosed} {
+	for _, state := range []record.State{record.Removing, record.Closed} {
 		first.State = state
 		if err := s.Update(t.Context(), first); err != nil {
 			t.Fatalf("Update to %s: %v", state, err)
@@ -135,12 +135,12 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 		if err := s.Insert(t.Context(), second); err != nil {
 			t.Fatalf("Insert while the first is %s: %v", state, err)
 		}
-		first.State = session.RecordReady
+		first.State = record.Ready
 		wantError(t, "Update to a second live record", s.Update(t.Context(), first), backend.ErrExists)
 		if err := s.Delete(t.Context(), second.ID); err != nil {
 			t.Fatalf("Delete: %v", err)
 		}
-		if state == session.RecordRemoving {
+		if state == record.Removing {
 			if err := s.Update(t.Context(), first); err != nil {
 				t.Fatalf("Update after the other is gone: %v", err)
 			}
@@ -156,8 +156,8 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 		}
 		mustInsert(t, s, first)
 	}
-	dead, elsewhere := record(3), record(4)
-	dead.Key, dead.State = first.Key, session.RecordClosed
+	dead, elsewhere := newRecord(3), newRecord(4)
+	dead.Key, dead.State = first.Key, record.Closed
 	elsewhere.Key, elsewhere.Engine = first.Key, "another"
 	mustInsert(t, s, dead, elsewhere) // any number of dead records may share a key, and each engine has a live one
 	wantRecord(t, s, elsewhere)
@@ -165,7 +165,7 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 	wantError(t, "Update to a second live record", s.Update(t.Context(), elsewhere), backend.ErrExists)
 }
 
-func owners(t *testing.T, s session.Store) {
+func owners(t *testing.T, s record.Store) {
 	lives := func(owner string) bool {
 		t.Helper()
 		ok, err := s.Lives(t.Context(), owner)
@@ -198,13 +198,13 @@ func owners(t *testing.T, s session.Store) {
 	}
 }
 
-func take(t *testing.T, s session.Store) {
-	rec := record(1)
+func take(t *testing.T, s record.Store) {
+	rec := newRecord(1)
 	mustInsert(t, s, rec)
 	_, err := s.Take(t.Context(), rec.ID, "somebody", "me")
 	wantError(t, "Take from the wrong owner", err, backend.ErrExists)
 	wantRecord(t, s, rec)
-	_, err = s.Take(t.Context(), record(2).ID, rec.Owner, "me")
+	_, err = s.Take(t.Context(), newRecord(2).ID, rec.Owner, "me")
 	wantError(t, "Take of an unknown record", err, backend.ErrNotFound)
 	got, err := s.Take(t.Context(), rec.ID, rec.Owner, "me")
 	if err != nil {
@@ -218,8 +218,8 @@ func take(t *testing.T, s session.Store) {
 }
 
 // oneWins: of many that take one record, or insert one key, one does.
-func oneWins(t *testing.T, s session.Store) {
-	rec := record(100)
+func oneWins(t *testing.T, s record.Store) {
+	rec := newRecord(100)
 	rec.Owner = ""
 	mustInsert(t, s, rec)
 	for name, try := range map[string]func(i int) error{
@@ -228,8 +228,8 @@ func oneWins(t *testing.T, s session.Store) {
 			return err
 		},
 		"Insert": func(i int) error {
-			rec := record(i)
-			rec.Key, rec.State = record(0).Key, session.RecordCreating
+			rec := newRecord(i)
+			rec.Key, rec.State = newRecord(0).Key, record.Creating
 			return s.Insert(t.Context(), rec)
 		},
 	} {
@@ -253,9 +253,9 @@ func oneWins(t *testing.T, s session.Store) {
 	}
 }
 
-func touch(t *testing.T, s session.Store) {
-	rec, dead := record(1), record(2)
-	dead.State = session.RecordClosed
+func touch(t *testing.T, s record.Store) {
+	rec, dead := newRecord(1), newRecord(2)
+	dead.State = record.Closed
 	mustInsert(t, s, rec, dead)
 	rec.LastUsed, rec.Expires = base().Add(48*time.Hour), time.Time{}
 	if err := s.Touch(t.Context(), rec.ID, rec.LastUsed, rec.Expires); err != nil {
@@ -264,22 +264,22 @@ func touch(t *testing.T, s session.Store) {
 	wantRecord(t, s, rec)
 	wantError(t, "Touch of a closed record", s.Touch(t.Context(), dead.ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
 	wantRecord(t, s, dead)
-	wantError(t, "Touch of an unknown id", s.Touch(t.Context(), record(3).ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
+	wantError(t, "Touch of an unknown id", s.Touch(t.Context(), newRecord(3).ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
 }
 
-func list(t *testing.T, s session.Store) {
-	recs := []session.Record{record(3), record(1), record(2), record(4)}
-	recs[0].State, recs[3].State = session.RecordClosed, session.RecordRemoving
+func list(t *testing.T, s record.Store) {
+	recs := []record.Record{newRecord(3), newRecord(1), newRecord(2), newRecord(4)}
+	recs[0].State, recs[3].State = record.Closed, record.Removing
 	recs[3].Created = recs[0].Created // then the id decides
 	mustInsert(t, s, recs...)
 	for _, test := range []struct {
-		states []session.RecordState
-		want   []session.Record
+		states []record.State
+		want   []record.Record
 	}{
-		{nil, []session.Record{recs[1], recs[2], recs[0], recs[3]}},
-		{[]session.RecordState{session.RecordReady}, []session.Record{recs[1], recs[2]}},
-		{[]session.RecordState{session.RecordRemoving, session.RecordClosed}, []session.Record{recs[0], recs[3]}},
-		{[]session.RecordState{session.RecordCreating}, nil},
+		{nil, []record.Record{recs[1], recs[2], recs[0], recs[3]}},
+		{[]record.State{record.Ready}, []record.Record{recs[1], recs[2]}},
+		{[]record.State{record.Removing, record.Closed}, []record.Record{recs[0], recs[3]}},
+		{[]record.State{record.Creating}, nil},
 	} {
 		got, err := s.List(t.Context(), test.states...)
 		if err != nil {
@@ -291,8 +291,8 @@ func list(t *testing.T, s session.Store) {
 	}
 }
 
-func deleteRecord(t *testing.T, s session.Store) {
-	rec := record(1)
+func deleteRecord(t *testing.T, s record.Store) {
+	rec := newRecord(1)
 	mustInsert(t, s, rec)
 	for range 2 {
 		if err := s.Delete(t.Context(), rec.ID); err != nil {
@@ -304,27 +304,27 @@ func deleteRecord(t *testing.T, s session.Store) {
 	mustInsert(t, s, rec) // neither the id nor the key is held any more
 }
 
-func oddText(t *testing.T, s session.Store) {
-	rec := record(1)
+func oddText(t *testing.T, s record.Store) {
+	rec := newRecord(1)
 	rec.EngineID, rec.Request = "quote ' and \" and ; -- %s", "line\nbreak \u00fc"
 	mustInsert(t, s, rec)
 	wantRecord(t, s, rec)
 }
 
-func cancelled(t *testing.T, s session.Store) {
+func cancelled(t *testing.T, s record.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	wantError(t, "Insert", s.Insert(ctx, record(1)), context.Canceled)
-	_, err := s.Get(t.Context(), record(1).ID)
+	wantError(t, "Insert", s.Insert(ctx, newRecord(1)), context.Canceled)
+	_, err := s.Get(t.Context(), newRecord(1).ID)
 	wantError(t, "Get after a cancelled Insert", err, backend.ErrNotFound)
-	_, err = s.Get(ctx, record(1).ID)
+	_, err = s.Get(ctx, newRecord(1).ID)
 	wantError(t, "Get", err, context.Canceled)
 	_, err = s.List(ctx)
 	wantError(t, "List", err, context.Canceled)
-	wantError(t, "Update", s.Update(ctx, record(1)), context.Canceled)
-	wantError(t, "Touch", s.Touch(ctx, record(1).ID, base(), base()), context.Canceled)
-	wantError(t, "Delete", s.Delete(ctx, record(1).ID), context.Canceled)
-	_, err = s.Take(ctx, record(1).ID, "", "me")
+	wantError(t, "Update", s.Update(ctx, newRecord(1)), context.Canceled)
+	wantError(t, "Touch", s.Touch(ctx, newRecord(1).ID, base(), base()), context.Canceled)
+	wantError(t, "Delete", s.Delete(ctx, newRecord(1).ID), context.Canceled)
+	_, err = s.Take(ctx, newRecord(1).ID, "", "me")
 	wantError(t, "Take", err, context.Canceled)
 	_, _, err = s.Join(ctx)
 	wantError(t, "Join", err, context.Canceled)
@@ -332,11 +332,11 @@ func cancelled(t *testing.T, s session.Store) {
 	wantError(t, "Lives", err, context.Canceled)
 }
 
-func concurrentUse(t *testing.T, s session.Store) {
+func concurrentUse(t *testing.T, s record.Store) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			rec := record(i)
+			rec := newRecord(i)
 			for range 5 {
 				err := errors.Join(s.Insert(t.Context(), rec), s.Touch(t.Context(), rec.ID, base(), base()), s.Update(t.Context(), rec))
 				_, listErr := s.List(t.Context())

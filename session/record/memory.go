@@ -1,4 +1,4 @@
-package session
+package record
 
 import (
 	"context"
@@ -98,7 +98,7 @@ func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) er
 // Update replaces a record.
 func (s *memoryStore) Update(ctx context.Context, rec Record) error {
 	_, err := s.change(ctx, rec.ID, func(there *Record) error {
-		if rec.State.Live() && there.State == RecordClosed {
+		if rec.State.Live() && there.State == Closed {
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		*there = rec
@@ -136,7 +136,7 @@ func (s *memoryStore) Get(ctx context.Context, id string) (Record, error) {
 }
 
 // List returns the records in the given states.
-func (s *memoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
+func (s *memoryStore) List(ctx context.Context, states ...State) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package sqlitestore_test
+package sqlite_test
 
 import (
 	"bytes"
@@ -9,23 +9,23 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
 )
 
 // TestDamagedRecord: one flipped bit in a record is reported as a damaged file, and nothing is taken for gone.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
-	open := func() *sqlitestore.Store {
-		s, err := sqlitestore.Open(t.Context(), path)
+	open := func() *sqlite.Store {
+		s, err := sqlite.Open(t.Context(), path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
 	s := open()
-	if err := s.Insert(t.Context(), session.Record{ID: "one", Key: session.UserKey("one"), Engine: "docker", State: session.RecordReady, Created: time.Now()}); err != nil {
+	if err := s.Insert(t.Context(), record.Record{ID: "one", Key: record.UserKey("one"), Engine: "docker", State: record.Ready, Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -47,7 +47,7 @@ func TestDamagedRecord(t *testing.T) {
 	defer s.Close() //nolint:errcheck // only read from
 	for name, f := range map[string]func() error{
 		"List":       func() error { _, err := s.List(t.Context()); return err },
-		"List ready": func() error { _, err := s.List(t.Context(), session.RecordReady); return err },
+		"List ready": func() error { _, err := s.List(t.Context(), record.Ready); return err },
 		"Get":        func() error { _, err := s.Get(t.Context(), "one"); return err },
 		"Touch":      func() error { return s.Touch(t.Context(), "one", time.Now(), time.Now()) },
 	} {

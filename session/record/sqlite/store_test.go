@@ -1,4 +1,4 @@
-package sqlitestore_test
+package sqlite_test
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/session/storetest"
+	"github.com/workcell-dev/workcell/session/record"
+	"github.com/workcell-dev/workcell/session/record/sqlite"
+	"github.com/workcell-dev/workcell/session/record/storetest"
 )
 
 func must(t testing.TB, err error) {
@@ -24,10 +24,10 @@ func must(t testing.TB, err error) {
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s, err := sqlitestore.Open(ctx, filepath.Join(t.TempDir(), "state.db"))
+	s, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "state.db"))
 	must(t, err)
 	defer s.Close()
-	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
+	rec := record.Record{ID: "sbx_a", Key: record.UserKey("a"), State: record.Creating}
 	if err := s.AddEnv(ctx, rec.ID, map[string]string{"A": "1"}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("without a record: %v", err)
 	}
@@ -37,10 +37,10 @@ func TestEnv(t *testing.T) {
 		t.Errorf("too much: %v", err)
 	}
 	want := map[string]string{"A": "1", "B": "3"}
-	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed} {
+	for _, state := range []record.State{record.Ready, record.Removing, record.Ready, record.Closed} {
 		rec.State = state
 		must(t, s.Update(ctx, rec))
-		if state == session.RecordClosed {
+		if state == record.Closed {
 			want = map[string]string{}
 		}
 		if got, err := s.Env(ctx, rec.ID); err != nil || !maps.Equal(got, want) {
@@ -51,9 +51,9 @@ func TestEnv(t *testing.T) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) session.Store {
+	storetest.Run(t, func(t *testing.T) record.Store {
 		t.Helper()
-		s, err := sqlitestore.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"))
+		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"))
 		must(t, err)
 		t.Cleanup(func() { must(t, s.Close()) })
 		return s

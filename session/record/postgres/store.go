@@ -1,9 +1,9 @@
-// Package pgstore keeps session records in a PostgreSQL database, so that processes of several machines share them.
+// Package postgres keeps session records in a PostgreSQL database, so that processes of several machines share them.
 //
 // An owner lives as long as it renews its lease, by the clock of the server. A process that did not reach the server for
-// longer may have been taken for dead; then all that its store is asked to write fails with session.ErrOwnerLost. A program that
+// longer may have been taken for dead; then all that its store is asked to write fails with record.ErrOwnerLost. A program that
 // serves ends then, or opens another store and manager: see Store.Lost.
-package pgstore
+package postgres
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/postgres"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // component is what this package has in the database: records as JSON, beside what is searched for. The index makes the
@@ -44,7 +44,7 @@ CREATE TABLE workcell.instance (one boolean PRIMARY KEY DEFAULT true CHECK (one)
 `}}
 }
 
-// Store is a [session.Store] in a database. It is safe for concurrent use, also by several processes.
+// Store is a [record.Store] in a database. It is safe for concurrent use, also by several processes.
 type Store struct {
 	db *postgres.DB
 
@@ -130,11 +130,11 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx pgx.T
 			return nil
 		case !errors.Is(err, postgres.ErrLeaseLost):
 			if late := s.overdue(); late != nil {
-				return fmt.Errorf("%w: %w: %w", session.ErrOwnerLost, late, err)
+				return fmt.Errorf("%w: %w: %w", record.ErrOwnerLost, late, err)
 			}
 			return err
 		case slices.Equal(owners, s.joined()):
-			return fmt.Errorf("%w: %w", session.ErrOwnerLost, err)
+			return fmt.Errorf("%w: %w", record.ErrOwnerLost, err)
 		}
 		// One of them left meanwhile, which is no death.
 	}
@@ -160,7 +160,7 @@ func (s *Store) joined() []string {
 }
 
 // row is what a record is in the table.
-func row(rec session.Record) (args []any, err error) {
+func row(rec record.Record) (args []any, err error) {
 	raw, err := json.Marshal(rec)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func row(rec session.Record) (args []any, err error) {
 }
 
 // Insert adds a record.
-func (s *Store) Insert(ctx context.Context, rec session.Record) error {
+func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	args, err := row(rec)
 	if err != nil {
 		return err
@@ -200,13 +200,13 @@ func (s *Store) has(ctx context.Context, id string, record any) (there bool, err
 }
 
 // Update replaces a record.
-func (s *Store) Update(ctx context.Context, rec session.Record) error {
+func (s *Store) Update(ctx context.Context, rec record.Record) error {
 	return conflict(rec, s.write(ctx, func(ctx context.Context, tx pgx.Tx, _ bool) error {
 		return update(ctx, tx, rec)
 	}))
 }
 
-func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
+func update(ctx context.Context, tx pgx.Tx, rec record.Record) error {
 	args, err := row(rec)
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 		switch {
 		case err != nil:
 			return err
-		case rec.State.Live() && there.State == session.RecordClosed:
+		case rec.State.Live() && there.State == record.Closed:
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		// It was inserted between the two statements and is locked now.
@@ -230,7 +230,7 @@ func update(ctx context.Context, tx pgx.Tx, rec session.Record) error {
 }
 
 // conflict is backend.ErrExists for a record that the database refuses.
-func conflict(rec session.Record, err error) error {
+func conflict(rec record.Record, err error) error {
 	if postgres.IsConflict(err) {
 		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
 	}
@@ -238,8 +238,8 @@ func conflict(rec session.Record, err error) error {
 }
 
 // Take passes a record to another owner.
-func (s *Store) Take(ctx context.Context, id, from, to string) (session.Record, error) {
-	return s.change(ctx, id, func(rec *session.Record, again bool) error {
+func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
+	return s.change(ctx, id, func(rec *record.Record, again bool) error {
 		if rec.Owner != from && (!again || rec.Owner != to) {
 			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
 		}
@@ -250,7 +250,7 @@ func (s *Store) Take(ctx context.Context, id, from, to string) (session.Record, 
 
 // Touch notes the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	_, err := s.change(ctx, id, func(rec *session.Record, _ bool) error {
+	_, err := s.change(ctx, id, func(rec *record.Record, _ bool) error {
 		if !rec.State.Live() {
 			return noRecord(id)
 		}
@@ -261,7 +261,7 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 }
 
 // change replaces a record by what fn makes of it, and returns that.
-func (s *Store) change(ctx context.Context, id string, fn func(rec *session.Record, again bool) error) (rec session.Record, err error) {
+func (s *Store) change(ctx context.Context, id string, fn func(rec *record.Record, again bool) error) (rec record.Record, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx, again bool) (err error) {
 		if rec, err = scan(id, tx.QueryRow(ctx, recordOf+` FOR UPDATE`, id)); err != nil {
 			return err
@@ -272,7 +272,7 @@ func (s *Store) change(ctx context.Context, id string, fn func(rec *session.Reco
 		return update(ctx, tx, rec)
 	})
 	if err != nil {
-		return session.Record{}, err
+		return record.Record{}, err
 	}
 	return rec, nil
 }
@@ -280,7 +280,7 @@ func (s *Store) change(ctx context.Context, id string, fn func(rec *session.Reco
 const recordOf = `SELECT record FROM workcell.session WHERE id = $1`
 
 // scan returns the record of a row; backend.ErrNotFound when there is none.
-func scan(id string, r pgx.Row) (rec session.Record, _ error) {
+func scan(id string, r pgx.Row) (rec record.Record, _ error) {
 	var raw []byte
 	err := r.Scan(&raw)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -292,7 +292,7 @@ func scan(id string, r pgx.Row) (rec session.Record, _ error) {
 	return rec, unmarshal(raw, &rec)
 }
 
-func unmarshal(raw []byte, rec *session.Record) error {
+func unmarshal(raw []byte, rec *record.Record) error {
 	if err := json.Unmarshal(raw, rec); err != nil {
 		return fmt.Errorf("%w: record of a sandbox: %v", postgres.ErrCorrupt, err)
 	}
@@ -304,7 +304,7 @@ func noRecord(id string) error {
 }
 
 // Get returns a record.
-func (s *Store) Get(ctx context.Context, id string) (rec session.Record, err error) {
+func (s *Store) Get(ctx context.Context, id string) (rec record.Record, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, q postgres.Queryer, _ bool) (err error) {
 		rec, err = scan(id, q.QueryRow(ctx, recordOf, id))
 		return err
@@ -313,7 +313,7 @@ func (s *Store) Get(ctx context.Context, id string) (rec session.Record, err err
 }
 
 // List returns the records in the given states.
-func (s *Store) List(ctx context.Context, states ...session.RecordState) (recs []session.Record, err error) {
+func (s *Store) List(ctx context.Context, states ...record.State) (recs []record.Record, err error) {
 	query, args := `SELECT record FROM workcell.session`, []any(nil)
 	if len(states) > 0 {
 		names := make([]string, len(states))
@@ -337,17 +337,17 @@ func (s *Store) List(ctx context.Context, states ...session.RecordState) (recs [
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(recs, session.Record.Compare)
+	slices.SortFunc(recs, record.Record.Compare)
 	return recs, nil
 }
 
 // decode reads records, many of them on all processors: it takes longer than to fetch them.
-func decode(raw [][]byte) ([]session.Record, error) {
+func decode(raw [][]byte) ([]record.Record, error) {
 	const chunk = 500
 	if len(raw) == 0 {
 		return nil, nil
 	}
-	recs := make([]session.Record, len(raw))
+	recs := make([]record.Record, len(raw))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for from := 0; from < len(raw); from += chunk {
@@ -398,7 +398,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 			return err
 		}
 		maps.Copy(kept, env)
-		if err := session.ValidateEnv(kept); err != nil {
+		if err := record.ValidateEnv(kept); err != nil {
 			return err
 		}
 		raw, err := json.Marshal(kept)

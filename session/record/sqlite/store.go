@@ -1,6 +1,6 @@
-// Package sqlitestore keeps session records in a SQLite file, so that they outlive the process and several processes
+// Package sqlite keeps session records in a SQLite file, so that they outlive the process and several processes
 // share them.
-package sqlitestore
+package sqlite
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // component is what this package has in the file: records as JSON. The index makes the file itself refuse a second live record
@@ -36,7 +36,7 @@ CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL
 `}}
 }
 
-// Store is a [session.Store] in a file. It is safe for concurrent use, also by several processes.
+// Store is a [record.Store] in a file. It is safe for concurrent use, also by several processes.
 type Store struct{ f *sqlitefile.File }
 
 // Open opens the file at path, which is made when there is none. Its errors, and those of all calls, wrap the errors
@@ -75,7 +75,7 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 			return err
 		}
 		maps.Copy(kept, env)
-		if err := session.ValidateEnv(kept); err != nil {
+		if err := record.ValidateEnv(kept); err != nil {
 			return err
 		}
 		raw, err := json.Marshal(kept)
@@ -131,7 +131,7 @@ func (s *Store) Lives(ctx context.Context, owner string) (bool, error) {
 }
 
 // Insert adds a record.
-func (s *Store) Insert(ctx context.Context, rec session.Record) error {
+func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	raw, err := json.Marshal(rec)
 	if err != nil {
 		return err
@@ -143,9 +143,9 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 }
 
 // Update replaces a record.
-func (s *Store) Update(ctx context.Context, rec session.Record) error {
-	_, err := s.change(ctx, rec.ID, func(there *session.Record) error {
-		if rec.State.Live() && there.State == session.RecordClosed {
+func (s *Store) Update(ctx context.Context, rec record.Record) error {
+	_, err := s.change(ctx, rec.ID, func(there *record.Record) error {
+		if rec.State.Live() && there.State == record.Closed {
 			return fmt.Errorf("%w: sandbox %s has ended", backend.ErrExists, rec.ID)
 		}
 		*there = rec
@@ -155,7 +155,7 @@ func (s *Store) Update(ctx context.Context, rec session.Record) error {
 }
 
 // conflict is backend.ErrExists for a record that the file refuses.
-func conflict(rec session.Record, err error) error {
+func conflict(rec record.Record, err error) error {
 	if sqlitefile.IsConflict(err) {
 		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
 	}
@@ -163,8 +163,8 @@ func conflict(rec session.Record, err error) error {
 }
 
 // Take passes a record to another owner.
-func (s *Store) Take(ctx context.Context, id, from, to string) (session.Record, error) {
-	return s.change(ctx, id, func(rec *session.Record) error {
+func (s *Store) Take(ctx context.Context, id, from, to string) (record.Record, error) {
+	return s.change(ctx, id, func(rec *record.Record) error {
 		if rec.Owner != from {
 			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
 		}
@@ -175,7 +175,7 @@ func (s *Store) Take(ctx context.Context, id, from, to string) (session.Record, 
 
 // Touch notes the use of a live record.
 func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	_, err := s.change(ctx, id, func(rec *session.Record) error {
+	_, err := s.change(ctx, id, func(rec *record.Record) error {
 		if !rec.State.Live() {
 			return noRecord(id)
 		}
@@ -186,8 +186,8 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 }
 
 // change replaces a record by what fn makes of it, and returns that.
-func (s *Store) change(ctx context.Context, id string, fn func(*session.Record) error) (session.Record, error) {
-	var rec session.Record
+func (s *Store) change(ctx context.Context, id string, fn func(*record.Record) error) (record.Record, error) {
+	var rec record.Record
 	err := s.f.Tx(ctx, func(tx *sql.Tx) error {
 		var raw []byte
 		err := tx.QueryRowContext(ctx, recordOf, id).Scan(&raw)
@@ -204,7 +204,7 @@ func (s *Store) change(ctx context.Context, id string, fn func(*session.Record) 
 		return err
 	})
 	if err != nil {
-		return session.Record{}, err
+		return record.Record{}, err
 	}
 	return rec, nil
 }
@@ -212,7 +212,7 @@ func (s *Store) change(ctx context.Context, id string, fn func(*session.Record) 
 const recordOf = `SELECT record FROM session WHERE id = ?`
 
 // decode returns a record that was read; backend.ErrNotFound when there was none.
-func decode(id string, raw []byte, err error) (rec session.Record, _ error) {
+func decode(id string, raw []byte, err error) (rec record.Record, _ error) {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return rec, noRecord(id)
@@ -230,14 +230,14 @@ func noRecord(id string) error {
 }
 
 // Get returns a record.
-func (s *Store) Get(ctx context.Context, id string) (session.Record, error) {
+func (s *Store) Get(ctx context.Context, id string) (record.Record, error) {
 	var raw []byte
 	err := s.f.DB().QueryRowContext(ctx, recordOf, id).Scan(&raw)
 	return decode(id, raw, s.f.Error(err))
 }
 
 // List returns the records in the given states.
-func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []session.Record, err error) {
+func (s *Store) List(ctx context.Context, states ...record.State) (_ []record.Record, err error) {
 	query, args := `SELECT record FROM session`, []any(nil)
 	if len(states) > 0 {
 		query += ` WHERE record ->> 'State' IN (` + strings.TrimSuffix(strings.Repeat("?,", len(states)), ",") + `)`
@@ -250,7 +250,7 @@ func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []se
 		return nil, s.f.Error(err)
 	}
 	defer func() { err = errors.Join(err, s.f.Error(rows.Close())) }()
-	var recs []session.Record
+	var recs []record.Record
 	for rows.Next() {
 		var raw []byte
 		err := rows.Scan(&raw)
@@ -260,7 +260,7 @@ func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []se
 		}
 		recs = append(recs, rec)
 	}
-	slices.SortFunc(recs, session.Record.Compare)
+	slices.SortFunc(recs, record.Record.Compare)
 	return recs, s.f.Error(rows.Err())
 }
 

@@ -1,0 +1,133 @@
+package record_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/record"
+)
+
+func TestKeyText(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		key  record.Key
+		text string
+		run  string
+	}{
+		{record.WorkflowKey("run_1", "default"), "workflow:run_1:default", "run_1"},
+		{record.AgentKey("run_2", "a.b-c_d"), "agent:run_2:a.b-c_d", "run_2"},
+		{record.UserKey("lab"), "user:lab:default", ""},
+	} {
+		if got := test.key.String(); got != test.text {
+			t.Errorf("String() = %q, want %q", got, test.text)
+		}
+		if got := test.key.Run(); got != test.run {
+			t.Errorf("%s: Run() = %q, want %q", test.text, got, test.run)
+		}
+		if got, err := record.ParseKey(test.text); err != nil || got != test.key {
+			t.Errorf("ParseKey(%q) = %v, %v", test.text, got, err)
+		}
+		text, err := json.Marshal(test.key)
+		if err != nil || string(text) != `"`+test.text+`"` {
+			t.Errorf("in JSON: %s, %v", text, err)
+		}
+		var back record.Key
+		if err := json.Unmarshal(text, &back); err != nil || back != test.key {
+			t.Errorf("from JSON: %v, %v", back, err)
+		}
+	}
+}
+
+func TestBadKeys(t *testing.T) {
+	t.Parallel()
+	for _, key := range []record.Key{
+		{},
+		{Namespace: "workflow", ID: "a"},
+		{Namespace: "workflow", Name: "a"},
+		{ID: "a", Name: "a"},
+		record.WorkflowKey("a:b", "c"),
+		record.WorkflowKey("a", "b:c"),
+		record.WorkflowKey("a/b", "c"),
+		record.WorkflowKey("..", "c"),
+		record.WorkflowKey("a", "../c"),
+		record.WorkflowKey("a", "-rf"),
+		record.WorkflowKey("a\x00", "c"),
+		record.WorkflowKey("a\n", "c"),
+		record.WorkflowKey("a b", "c"),
+		record.WorkflowKey("a", "\xff"),
+		record.WorkflowKey("ü", "c"),
+		record.WorkflowKey("a", strings.Repeat("x", 129)),
+		record.WorkflowKey(strings.Repeat("x", 10<<10), "c"),
+	} {
+		err := key.Validate()
+		if !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%q: Validate() = %v, want ErrInvalid", key.String(), err)
+		}
+		if err != nil && len(err.Error()) > 1024 {
+			t.Errorf("error of %d bytes", len(err.Error()))
+		}
+	}
+	for _, text := range []string{"", "a", "a:b", "a:b:c:d", "::", "a::c", strings.Repeat("a:", 10<<10)} {
+		if key, err := record.ParseKey(text); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("ParseKey(%.20q) = %v, %v, want ErrInvalid", text, key, err)
+		}
+	}
+}
+
+// FuzzKey checks that the encoding is injective: text and key determine each other.
+func FuzzKey(f *testing.F) {
+	f.Add("workflow", "run_1", "default", "workflow:run_1:default")
+	f.Add("a", "b:c", "d", "a:b:c:d")
+	f.Add("a", "", "..", "a::..")
+	f.Fuzz(func(t *testing.T, namespace, id, name, text string) {
+		key := record.Key{Namespace: namespace, ID: id, Name: name}
+		back, err := record.ParseKey(key.String())
+		if key.Validate() == nil && (err != nil || back != key) {
+			t.Errorf("ParseKey(%q) = %+v, %v, want %+v", key.String(), back, err, key)
+		}
+		if err == nil && back != key {
+			t.Errorf("%+v and %+v share the text %q", key, back, key.String())
+		}
+		if parsed, err := record.ParseKey(text); err == nil {
+			if parsed.String() != text || parsed.Validate() != nil {
+				t.Errorf("ParseKey(%q) = %+v, whose text is %q", text, parsed, parsed.String())
+			}
+		}
+	})
+}
+
+func TestNewID(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	seen := make(map[string]bool, n)
+	var ones [26]map[byte]bool
+	for range n {
+		id := record.NewID()
+		if len(id) != 26 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+			t.Fatalf("id %q is not 26 characters of base32", id)
+		}
+		if seen[id] {
+			t.Fatalf("id %q came twice", id)
+		}
+		seen[id] = true
+		for i := range ones {
+			if ones[i] == nil {
+				ones[i] = map[byte]bool{}
+			}
+			ones[i][id[i]] = true
+		}
+	}
+	// 128 bits are 25 whole characters and 3 bits: no place may be a counter's or a clock's constant digit.
+	for i, values := range ones {
+		want := 32
+		if i == 25 {
+			want = 8
+		}
+		if len(values) != want {
+			t.Errorf("place %d takes %d values, want %d", i, len(values), want)
+		}
+	}
+}
