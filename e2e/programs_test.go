@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/internal/postgres/pgtest"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record/postgres"
 )
 
@@ -154,7 +155,7 @@ func TestTwoPrograms(t *testing.T) {
 					if err != nil || created || again.ID() != id {
 						t.Fatalf("Open after the death = %v, %v", created, err)
 					}
-					list, err := third.Abandoned(t.Context())
+					list, err := admin.Abandoned(t.Context(), third)
 					if err != nil || time.Now().After(deadline) {
 						t.Fatalf("the sandbox is not adopted: %v, %v", list, err)
 					}

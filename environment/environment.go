@@ -27,6 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/netrule"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 )
 
 // version is part of every recipe: environments that another version installed differently are not these.
@@ -214,11 +215,11 @@ func (b *Builder) LastUsed(recipe string) time.Time {
 	return st.ModTime()
 }
 
-// Reclaim returns those of environments, as Manager.Environments returns them, that are not worth their room: older ones of the same
+// Reclaim returns those of environments, as admin.Environments returns them, that are not worth their room: older ones of the same
 // recipe, those that nobody used for age, and of the others those unused for longest until the rest takes no more than most bytes.
-func Reclaim(list []session.EnvironmentInfo, now time.Time, age time.Duration, most int64) (reclaim []session.EnvironmentInfo) {
+func Reclaim(list []admin.Environment, now time.Time, age time.Duration, most int64) (reclaim []admin.Environment) {
 	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b session.EnvironmentInfo) int { return b.LastUsed.Compare(a.LastUsed) })
+	slices.SortStableFunc(list, func(a, b admin.Environment) int { return b.LastUsed.Compare(a.LastUsed) })
 	var kept int64
 	for _, e := range list {
 		if e.Superseded || now.Sub(e.LastUsed) > age || kept+e.Bytes > most {

@@ -13,9 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// RemoveScope removes the sandboxes of a scope that dead processes left behind, with their workspaces, and returns their ids.
-// One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
-func (m *Manager) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
+// RemoveScope is admin.RemoveScope.
+func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
 	removed, err = m.removeScope(ctx, scope)
 	return removed, wrapError("Remove", m.driver, "", err)
 }
@@ -157,9 +156,8 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 	return gone, nil
 }
 
-// Abandoned returns the records of the sandboxes on this engine that no living process has: those of interrupted runs and dead
-// processes, retained ones, and those that Detach left. The sweep removes each of them when its time is over.
-func (m *Manager) Abandoned(ctx context.Context) ([]record.Record, error) {
+// Abandoned is admin.Abandoned.
+func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
 		return nil, wrapError("Abandoned", m.driver, "", engineError(err))
@@ -186,9 +184,8 @@ func (m *Manager) Abandoned(ctx context.Context) ([]record.Record, error) {
 // errConnected: a process is connected to a sandbox that belongs to none.
 var errConnected error = &textError{text: "another process is connected to the sandbox", err: backend.ErrExists}
 
-// RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
-// which a process is connected, is backend.ErrExists, and stays.
-func (m *Manager) RemoveAbandoned(ctx context.Context, rec record.Record) error {
+// RemoveAbandoned is admin.RemoveAbandoned.
+func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {
 	if m.connectedTo(ctx, rec) == used {
 		return wrapError("Remove", m.driver, rec.ID, errConnected)
 	}

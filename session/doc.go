@@ -16,7 +16,7 @@
 // process has stays on the engine until another process sweeps: one with a manager of the same Options.Instance and a Store
 // that both have, such as that of package record/sqlite. Every such manager sweeps when it is made and once a minute. Without both
 // nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
-// for a library, as there is for the workcell command: start the program again, or let a timer call [Manager.Sweep].
+// for a library, as there is for the workcell command: start the program again, or let a timer call admin.Sweep.
 //
 // # Services
 //

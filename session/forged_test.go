@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -33,7 +34,7 @@ func TestForged(t *testing.T) {
 	named := plant(t, e, opts.Store, record.Record{Key: session.UserKey("bob"), Created: day})
 	run := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "main")})
 	old := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "old"), Created: day})
-	must(t, m.Sweep(ctx))
+	must(t, admin.Sweep(ctx, m))
 	recs, err := opts.Store.List(ctx)
 	if must(t, err); len(recs) != 0 {
 		t.Errorf("there are records: %+v", recs)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -117,7 +118,7 @@ func TestConnectedIsKept(t *testing.T) {
 		own bool // by the process that had it, and lives
 	}{
 		"garbage": {func(t *testing.T, m *session.Manager, rec record.Record, _ *clock) error {
-			return m.RemoveAbandoned(t.Context(), rec)
+			return admin.RemoveAbandoned(t.Context(), m, rec)
 		}, false},
 		"retention":      {retention, false},
 		"retention, own": {retention, true},

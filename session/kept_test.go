@@ -11,6 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -256,7 +257,7 @@ func TestReclaimAt(t *testing.T) {
 		"closed before it was made":       {record.Record{State: record.Closed, Created: in(-time.Minute)}, in(time.Minute)},
 		"closed long after it was begun":  {record.Record{State: record.Closed, Created: in(-3 * time.Minute)}, time.Time{}},
 	} {
-		at, ok := session.ReclaimAt(test.rec, now)
+		at, ok := admin.ReclaimAt(test.rec, now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {
 			t.Errorf("%s: in %v, %v, want %v", name, at.Sub(now), ok, test.want.Sub(now))
 		}

@@ -160,8 +160,8 @@ func (s *Session) again(ctx context.Context) (Request, error) {
 	return req, engineError(err)
 }
 
-// CountSnapshots returns how many snapshots go with the sandbox of a record. Of one that the engine does not have nothing is known.
-func (m *Manager) CountSnapshots(ctx context.Context, rec record.Record) (int, error) {
+// CountSnapshots is admin.CountSnapshots.
+func (m operations) CountSnapshots(ctx context.Context, rec record.Record) (int, error) {
 	if rec.EngineID == "" {
 		return 0, nil
 	}

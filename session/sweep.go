@@ -17,18 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
-// that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
-// of this instance, but for what has ended and the guest programs of other versions. Without an Instance and a Store that
-// processes share it looks only for what this manager itself could not remove.
-//
-// What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
-// other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
-// next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. ReclaimAt returns when there will be something to do.
-//
-// The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
-func (m *Manager) Sweep(ctx context.Context) error {
+// Sweep is admin.Sweep.
+func (m operations) Sweep(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -370,7 +371,7 @@ func TestRemoveScope(t *testing.T) {
 	a, b := mustOpen(t, dead, session.WorkflowKey("run_1", "default")), mustOpen(t, dead, session.WorkflowKey("run_1", "other"))
 	mine := mustOpen(t, alive, session.WorkflowKey("run_2", "default"))
 	m := newManager(t, e, opts)
-	if removed, err := m.RemoveScope(t.Context(), mine.Key().Scope()); !errors.Is(err, backend.ErrExists) || len(removed) != 0 {
+	if removed, err := admin.RemoveScope(t.Context(), m, mine.Key().Scope()); !errors.Is(err, backend.ErrExists) || len(removed) != 0 {
 		t.Errorf("RemoveScope of a living run = %v, %v", removed, err)
 	}
 	dead.Die()
@@ -382,7 +383,7 @@ func TestRemoveScope(t *testing.T) {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
 	}
 	unrecorded := plant(t, e, opts.Store, record.Record{Key: session.WorkflowKey("run_1", "third")})
-	removed, err := m.RemoveScope(t.Context(), a.Key().Scope())
+	removed, err := admin.RemoveScope(t.Context(), m, a.Key().Scope())
 	if err != nil || len(removed) != 3 || e.count() != 1 {
 		t.Errorf("RemoveScope = %v, %v, want those of %s, %s and %s; %d are there", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
 	}
@@ -430,7 +431,7 @@ func TestEndedRemoved(t *testing.T) {
 		}
 	}
 	m := newManager(t, e, &session.Options{ReapEvery: -1})
-	must(t, m.Sweep(t.Context()))
+	must(t, admin.Sweep(t.Context(), m))
 	left, err := e.List(t.Context(), backend.Filter{})
 	must(t, err)
 	for _, info := range left {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -201,7 +202,7 @@ func TestKeptWorkspace(t *testing.T) {
 			if got := listed(t, m, s.ID()); got != session.StateStopped || e.count() != 0 || !e.hasFiles(t, s.ID()) {
 				t.Fatalf("it is listed as %q, there are %d, its files: %v", got, e.count(), e.hasFiles(t, s.ID()))
 			}
-			if list, err := m.Abandoned(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() {
+			if list, err := admin.Abandoned(t.Context(), m); err != nil || len(list) != 1 || list[0].ID != s.ID() {
 				t.Errorf("Abandoned = %v, %v", list, err)
 			}
 			again, created, err := m.Open(t.Context(), key, session.Request{Image: "test:2"}) // nothing keeps it from being another one

@@ -26,6 +26,7 @@ import (
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/gateway/egress"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -108,13 +109,13 @@ func installing(t *testing.T, engine string, r *registries) *desk {
 	d.options.Environments = builder
 	d.m = d.manager()
 	t.Cleanup(func() {
-		list, err := d.m.Environments(context.Background())
+		list, err := admin.Environments(context.Background(), d.m)
 		must(t, err)
 		must(t, d.m.Close(context.Background()))
 		for _, e := range list {
-			must(t, d.m.RemoveEnvironment(context.Background(), e.Name))
+			must(t, admin.RemoveEnvironment(context.Background(), d.m, e.Name))
 		}
-		if list, err = d.m.Environments(context.Background()); err != nil || len(list) != 0 {
+		if list, err = admin.Environments(context.Background(), d.m); err != nil || len(list) != 0 {
 			t.Errorf("left: %+v, %v", list, err)
 		}
 	})
@@ -255,7 +256,7 @@ func TestInstallationThatIsLeft(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Open: %v", err)
 		}
-		if list, err := d.m.Environments(t.Context()); err != nil || len(list) != 0 {
+		if list, err := admin.Environments(t.Context(), d.m); err != nil || len(list) != 0 {
 			t.Errorf("environments: %+v, %v", list, err)
 		}
 	})

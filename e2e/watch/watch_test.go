@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/enginetest"
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -24,15 +25,15 @@ const image = "workcell/debian:12" // that `make images` builds
 // watcher is a watch whose events are taken one by one.
 type watcher struct {
 	t      *testing.T
-	events chan session.Event
+	events chan admin.Event
 }
 
-func watch(t *testing.T, m *session.Manager, filter session.WatchFilter) *watcher {
-	w := &watcher{t, make(chan session.Event)}
+func watch(t *testing.T, m *session.Manager, filter admin.WatchFilter) *watcher {
+	w := &watcher{t, make(chan admin.Event)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		for e, err := range m.Watch(ctx, filter) {
+		for e, err := range admin.Watch(ctx, m, filter) {
 			if err != nil {
 				ended <- err
 				return
@@ -54,36 +55,36 @@ func watch(t *testing.T, m *session.Manager, filter session.WatchFilter) *watche
 
 // next waits for the next event of a type, and returns it. Others of the same sandbox may come before: a sandbox that is being
 // made, or that is ended, has states in between.
-func (w *watcher) next(what session.EventType, id string) session.Event {
+func (w *watcher) next(what admin.EventType, id string) admin.Event {
 	w.t.Helper()
 	for {
 		e := w.take()
 		if e.Type == what && e.Info.ID == id {
 			return e
 		}
-		if id != "" && e.Info.ID != id || e.Type == session.EventPresent {
+		if id != "" && e.Info.ID != id || e.Type == admin.EventPresent {
 			w.t.Fatalf("%s of %q while waiting for %s of %q", e.Type, e.Info.ID, what, id)
 		}
 	}
 }
 
 // take returns the next event.
-func (w *watcher) take() session.Event {
+func (w *watcher) take() admin.Event {
 	w.t.Helper()
 	select {
 	case e := <-w.events:
 		return e
 	case <-time.After(2 * time.Minute):
 		w.t.Fatal("no event")
-		return session.Event{}
+		return admin.Event{}
 	}
 }
 
 // ready waits until a sandbox takes commands.
-func (w *watcher) ready(what session.EventType, id string) {
+func (w *watcher) ready(what admin.EventType, id string) {
 	w.t.Helper()
 	for e := w.next(what, id); e.Info.State != session.StateReady; {
-		e = w.next(session.EventChanged, id)
+		e = w.next(admin.EventChanged, id)
 	}
 }
 
@@ -104,17 +105,17 @@ func TestWatch(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { must(t, other.Close(context.Background())) })
 		first := open(t, m, "first")
-		w := watch(t, other, session.WatchFilter{})
-		w.next(session.EventPresent, first.ID())
+		w := watch(t, other, admin.WatchFilter{})
+		w.next(admin.EventPresent, first.ID())
 		second := open(t, m, "second")
-		alone := watch(t, other, session.WatchFilter{ID: second.ID()})
-		alone.next(session.EventPresent, second.ID())
-		w.ready(session.EventAdded, second.ID())
+		alone := watch(t, other, admin.WatchFilter{ID: second.ID()})
+		alone.next(admin.EventPresent, second.ID())
+		w.ready(admin.EventAdded, second.ID())
 		must(t, first.Close(t.Context()))
-		w.next(session.EventRemoved, first.ID())
+		w.next(admin.EventRemoved, first.ID())
 		must(t, b.Remove(t.Context(), second.Info().EngineID, backend.RemoveOptions{Volumes: true}))
-		w.next(session.EventRemoved, second.ID())
-		alone.next(session.EventRemoved, second.ID())
+		w.next(admin.EventRemoved, second.ID())
+		alone.next(admin.EventRemoved, second.ID())
 	})
 }
 
@@ -124,15 +125,15 @@ func TestWatchEnds(t *testing.T) {
 		b, o := enginetest.Driver(t, engine), &session.Options{Instance: "watch-" + record.NewID()}
 		m := enginetest.Manager(t, b, o)
 		open(t, m, "u")
-		for e, err := range m.Watch(t.Context(), session.WatchFilter{}) {
-			if err != nil || e.Type != session.EventPresent {
+		for e, err := range admin.Watch(t.Context(), m, admin.WatchFilter{}) {
+			if err != nil || e.Type != admin.EventPresent {
 				t.Errorf("%+v, %v", e, err)
 			}
 			break
 		}
 		other, err := session.NewManager(b, o)
 		must(t, err)
-		for _, err := range other.Watch(t.Context(), session.WatchFilter{}) {
+		for _, err := range admin.Watch(t.Context(), other, admin.WatchFilter{}) {
 			if err == nil {
 				must(t, other.Close(context.Background()))
 			} else if !errors.Is(err, backend.ErrClosed) {
@@ -156,19 +157,19 @@ func TestWatchGap(t *testing.T) {
 		}
 		return nil
 	})
-	var types []session.EventType
-	for e, err := range m.Watch(t.Context(), session.WatchFilter{}) {
+	var types []admin.EventType
+	for e, err := range admin.Watch(t.Context(), m, admin.WatchFilter{}) {
 		must(t, err)
 		types = append(types, e.Type)
-		if e.Type == session.EventRemoved {
+		if e.Type == admin.EventRemoved {
 			break
 		}
-		if e.Type == session.EventPresent {
+		if e.Type == admin.EventPresent {
 			must(t, s.Close(t.Context()))
 			away.Store(true)
 		}
 	}
-	want := []session.EventType{session.EventPresent, session.EventGap, session.EventRemoved}
+	want := []admin.EventType{admin.EventPresent, admin.EventGap, admin.EventRemoved}
 	if !slices.Equal(types, want) {
 		t.Errorf("events %v, want %v", types, want)
 	}

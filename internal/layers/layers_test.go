@@ -32,7 +32,7 @@ type layer struct {
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/hint", "internal/sanitize", "internal/telemetry", "internal/suggest"}
 	own := []string{"config", "engines", "environ", "models", "otelsetup", "parcel", "reaper", "runtrace", "scripted", "state"}
-	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/record", "session/record/postgres", "session/record/sqlite", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
+	all := []string{"backend/...", "environment", "examples/...", "executor/...", "frontmatter", "gateway/...", "internal/...", "mcpserver", "otelgenai", "session", "session/admin", "session/record", "session/record/postgres", "session/record/sqlite", "patch", "session/cache", "session/forward", "session/interpreter", "session/transfer", "tools", "workflow", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal", "workflow/worker"}
 	for _, name := range own {
 		all = append(all, "cmd/workcell/internal/"+name)
 	}
@@ -90,7 +90,7 @@ func layers() []layer {
 		{dir: "internal/netrule", may: []string{"internal/sanitize", "internal/hint", "internal/suggest"}, only: []string{}},
 		{dir: "internal/guestimage", may: []string{"internal/guest"}, only: []string{"github.com/google/go-containerregistry"}},
 		{dir: "internal/recipe", may: []string{"internal/sanitize", "internal/hint", "internal/netrule"}, only: []string{}},
-		{dir: "environment", may: above("backend", "session", "session/record", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
+		{dir: "environment", may: above("backend", "session", "session/record", "session/admin", "internal/netrule", "internal/sanitize"), only: []string{"github.com/gofrs/flock"}},
 		{dir: "gateway/egress", may: above("backend", "session", "session/record", "internal/guest", "internal/httpconn", "internal/netrule"), only: []string{"go.opentelemetry.io/otel"}},
 		{dir: "internal/toolrule", may: []string{"internal/hint", "internal/sanitize", "internal/suggest"}, only: []string{}},
 		{dir: "gateway/hosttools", may: above("backend", "session", "session/record", "gateway/hosttools/declare", "internal/expr", "internal/guest", "internal/toolrule", "internal/toolspec")},
@@ -126,11 +126,12 @@ func layers() []layer {
 		{dir: "workflow/journaltest", may: []string{"backend", "session", "session/record", "workflow", "workflow/runstore"}, genkit: true},
 		{dir: "session", may: above("backend", "session/record", "internal/netrule", "internal/recipe", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
+		{dir: "session/admin", may: []string{"backend", "session", "session/record"}, only: []string{}},
 		{dir: "session/cache", may: []string{"backend", "session", "session/record"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "session/forward", may: []string{"backend", "session", "session/record", "internal/sanitize"}, only: []string{}},
 		{dir: "session/interpreter", may: []string{"backend", "session", "session/record", "internal/guest"}},
 		{dir: "session/transfer", may: []string{"backend", "session", "session/record", "internal/hint", "internal/outputs", "patch"}},
-		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "session/record", "patch"), sdk: true},
+		{dir: "session/sessiontest", may: above("backend", "internal/buffertest", "session", "session/record", "session/admin", "patch"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/hint", "backend", "internal/argv", "internal/bound", "internal/isolated", "internal/netrule", "internal/recipe", "internal/sanitize", "internal/suggest", "internal/toolrule", "internal/yamlnode", "internal/outputs"}, only: []string{"github.com/goccy/go-yaml"}},
 		{dir: "tools", may: above("backend", "session", "session/record", "frontmatter", "executor", "executor/agents", "executor/skill", "gateway/hosttools", "gateway/model", "internal/guest", "internal/interrupt", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish", "internal/yamlnode", "patch", "session/interpreter", "session/transfer", "internal/transcript"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "session/record", "tools", "frontmatter", "gateway/hosttools", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/interpreter", "session/transfer", "internal/outputs", "internal/runfiles", "patch", "internal/transcript"), genkit: true},
@@ -148,7 +149,7 @@ func layers() []layer {
 		{dir: "cmd/workcell/internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "cmd/workcell/internal/otelsetup", may: []string{"cmd/workcell/internal/environ", "cmd/workcell/internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "cmd/workcell/internal/state", may: []string{"cmd/workcell/internal/environ", "internal/hint", "internal/postgres", "internal/sqlitefile", "backend", "session", "session/record", "session/record/postgres", "session/record/sqlite", "workflow/pgjournal", "workflow/runstore", "workflow/sqlitejournal"}},
-		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/state", "backend", "session", "session/record", "session/record/sqlite"}},
+		{dir: "cmd/workcell/internal/reaper", may: []string{"cmd/workcell/internal/state", "backend", "session", "session/admin", "session/record", "session/record/sqlite"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "cmd/workcell/internal/models", may: []string{"gateway/model", "cmd/workcell/internal/environ", "internal/hint", "internal/sanitize", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.

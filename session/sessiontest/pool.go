@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -57,7 +58,7 @@ func Pool(t *testing.T, b backend.SandboxBackend, instance string, req session.R
 	other, err := session.NewManager(b, &session.Options{Instance: instance, Store: store})
 	must(t, err)
 	t.Cleanup(func() { must(t, other.Close(context.Background())) })
-	must(t, other.Sweep(t.Context()))
+	must(t, admin.Sweep(t.Context(), other))
 	beside, err := other.Connect(t.Context(), ids[0])
 	must(t, err)
 	output(t, beside, "cat file")

@@ -78,18 +78,6 @@ func InTransition(r record.Record, now time.Time) bool {
 	return due || state != owner.Ready && state != owner.Suspended
 }
 
-// ReclaimAt returns when the next sweep will have something to do for a record, if no living process has it then: to remove
-// its sandbox, or to stop it, unless somebody uses that until then. ok is false when time alone changes nothing, as for what
-// never expires, or when sweeps have failed at it for a day.
-func ReclaimAt(r record.Record, now time.Time) (at time.Time, ok bool) {
-	if r.State == record.Closed { // when its process died the engine may have been about to make it, and be late
-		at = r.Created.Add(Lifetimes.CreationGrace)
-		return at, r.EngineID == "" && at.After(now)
-	}
-	at, ok = owner.Next(Facts(r, ""), Lifetimes)
-	return at, ok && now.Sub(at) < Lifetimes.Silent
-}
-
 // Identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be changed: of one
 // that was ready they say that it belongs to nobody.
 func Identify(r record.Record, engine backend.Info) backend.Info {

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -357,7 +358,7 @@ func (a *App) cancelDead(ctx context.Context, j runstore.Store, r runstore.Run) 
 			return err
 		}
 		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
-		if _, err := m.RemoveScope(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: r.ID}); err != nil {
+		if _, err := admin.RemoveScope(ctx, m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
 		why := &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process exited"}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/runstore"
@@ -173,7 +174,7 @@ func (h *Host) resumeDetached(ctx context.Context, q *worker.Queue, j workflow.J
 // giveUp ends a run whose files are gone.
 func (h *Host) giveUp(ctx context.Context, q *worker.Queue, runID string, why error) error {
 	ctx = context.WithoutCancel(ctx)
-	if _, err := h.m.RemoveScope(ctx, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}); err != nil {
+	if _, err := admin.RemoveScope(ctx, h.m.Manager, record.Scope{Namespace: record.NamespaceWorkflow, ID: runID}); err != nil {
 		return err
 	}
 	h.p.Line("%v", why)

@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 )
 
 // Bounds of a reaper's sleep, which ends when something is due. Other processes may change when that is.
@@ -128,7 +129,7 @@ func (r *Reaper) sweep(ctx context.Context, store state.Records) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.Sweep(ctx), m.Detach(ctx))
+	return errors.Join(admin.Sweep(ctx, m), m.Detach(ctx))
 }
 
 // nextDue returns when a sweep of an engine will have something to do next; ok is false when time will bring it nothing. An
@@ -140,7 +141,7 @@ func nextDue(ctx context.Context, store state.Records, engine, besides string) (
 	}
 	now := time.Now()
 	for _, rec := range recs {
-		due, will := session.ReclaimAt(rec, now)
+		due, will := admin.ReclaimAt(rec, now)
 		if !will || rec.Engine != engine || ok && !due.Before(at) {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -72,15 +73,15 @@ gap line means that events may be missing because the engine was not reachable.`
 
 // eventOutput is what `ls --watch` tells.
 type eventOutput struct {
-	Event   session.EventType `json:"event"`
-	Time    time.Time         `json:"time"`
-	Since   time.Time         `json:"since,omitzero"` // of a gap: when the engine was last heard
-	Sandbox *SandboxOutput    `json:"sandbox,omitempty"`
+	Event   admin.EventType `json:"event"`
+	Time    time.Time       `json:"time"`
+	Since   time.Time       `json:"since,omitzero"` // of a gap: when the engine was last heard
+	Sandbox *SandboxOutput  `json:"sandbox,omitempty"`
 }
 
 // watchSandboxes tells what becomes of sandboxes until the command is ended.
 func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user string) error {
-	for e, err := range m.Watch(ctx, session.WatchFilter{User: user}) {
+	for e, err := range admin.Watch(ctx, m.Manager, admin.WatchFilter{User: user}) {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -89,9 +90,9 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 		}
 		out := eventOutput{Event: e.Type, Time: e.Time, Since: e.Since}
 		line := "since " + e.Since.Format(time.TimeOnly)
-		if e.Type != session.EventGap {
+		if e.Type != admin.EventGap {
 			row := sandboxRow(e.Info)
-			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == session.EventRemoved {
+			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == admin.EventRemoved {
 				row.State = string(stateRemoved)
 			}
 			line = fmt.Sprintf("%s  %-8s  %s  %s  %s", row.ID, row.State, row.Image, row.Key, row.Reason)

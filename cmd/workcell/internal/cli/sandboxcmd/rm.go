@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli"
 	"github.com/workcell-dev/workcell/environment"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/admin"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -233,13 +234,13 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 		}
 		rows = append(rows, g)
 	}
-	recs, err := m.Abandoned(ctx)
+	recs, err := admin.Abandoned(ctx, m.Manager)
 	if err != nil {
 		return err
 	}
 	for _, rec := range recs {
 		if rec.Key.Namespace != record.NamespaceUser || o.named {
-			snapshots, err := m.CountSnapshots(ctx, rec)
+			snapshots, err := admin.CountSnapshots(ctx, m.Manager, rec)
 			if err != nil {
 				a.Notice("snapshots of %s: %v", rec.ID, err)
 			}
@@ -248,13 +249,13 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 				why = fmt.Sprintf("%s, %d snapshots", why, snapshots)
 			}
 			collect(GarbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: why, LastUsed: rec.LastUsed, Expires: rec.Expires, Snapshots: snapshots},
-				func() error { return m.RemoveAbandoned(ctx, rec) })
+				func() error { return admin.RemoveAbandoned(ctx, m.Manager, rec) })
 		}
 	}
 	environments, err := o.reclaim(ctx, m, now)
 	errs = append(errs, err)
 	for _, e := range environments {
-		collect(GarbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return m.RemoveEnvironment(ctx, e.Name) })
+		collect(GarbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return admin.RemoveEnvironment(ctx, m.Manager, e.Name) })
 	}
 	caches, err := a.Caches()
 	errs = append(errs, err)
@@ -279,16 +280,16 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 }
 
 // reclaim returns the environments to remove.
-func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]session.EnvironmentInfo,
+func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]admin.Environment,
 	error) {
-	list, err := m.Environments(ctx)
+	list, err := admin.Environments(ctx, m.Manager)
 	if o.environments {
 		return list, err
 	}
 	return environment.Reclaim(list, now, environmentAge, environmentBytes), err
 }
 
-func whyEnvironment(e session.EnvironmentInfo) string {
+func whyEnvironment(e admin.Environment) string {
 	return fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)
 }
 

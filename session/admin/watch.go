@@ -1,11 +1,14 @@
-package session
+package admin
 
 import (
 	"context"
 	"iter"
 	"time"
 
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // lookPause is the time between two looks of a watch.
@@ -32,7 +35,7 @@ type Event struct {
 	Since time.Time // of EventGap: when it was last heard
 	// Info is the sandbox; that of a removed one is the last there was, with StateClosed or StateLost and the Reason if it is
 	// known. It is zero for EventGap.
-	Info Info
+	Info session.Info
 }
 
 // WatchFilter chooses sandboxes; a field that is empty chooses all.
@@ -42,7 +45,7 @@ type WatchFilter struct {
 	User string // the person whose they are, Key.User
 }
 
-func (f WatchFilter) matches(i Info) bool {
+func (f WatchFilter) matches(i session.Info) bool {
 	return (f.ID == "" || f.ID == i.ID) && (f.Run == "" || f.Run == i.Run) && (f.User == "" || f.User == i.Key.User())
 }
 
@@ -50,26 +53,27 @@ func (f WatchFilter) matches(i Info) bool {
 // It looks every second. A sandbox that exists for less than a second may not be reported, and several changes of a
 // sandbox within a second are one event. The sequence ends when the loop does, or with an error: that of ctx, ErrClosed
 // once the manager is closed, or, at the beginning only, the error of the first look.
-func (m *Manager) Watch(ctx context.Context, filter WatchFilter) iter.Seq2[Event, error] {
+func Watch(ctx context.Context, m *session.Manager, filter WatchFilter) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		stop := context.AfterFunc(m.ctx, func() { cancel(errManagerClosed) })
-		defer stop()
-		w := &watch{m: m, filter: filter}
+		ops := custody.Of(m)
+		defer ops.AfterClose(cancel)()
+		w := &watch{m: m, records: ops.Store(), filter: filter}
 		if err := w.run(ctx, yield); err != nil {
-			yield(Event{}, wrapError("Watch", m.driver, "", err))
+			yield(Event{}, ops.Error("Watch", err))
 		}
 	}
 }
 
 // watch is one watch.
 type watch struct {
-	m      *Manager
-	filter WatchFilter
-	known  map[string]Info
-	looked time.Time // time of the last successful look
-	failed bool      // the latest look failed
+	m       *session.Manager
+	records record.Store
+	filter  WatchFilter
+	known   map[string]session.Info
+	looked  time.Time // time of the last successful look
+	failed  bool      // the latest look failed
 }
 
 // run looks and tells until the consumer has enough, which is nil, or an error ends the watch.
@@ -86,19 +90,22 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 		case !w.tell(ctx, list, yield):
 			return nil
 		}
-		pause(ctx, lookPause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookPause):
+		}
 	}
 }
 
 // tell tells what is different, and reports whether the consumer wants more.
-func (w *watch) tell(ctx context.Context, list []Info, yield func(Event, error) bool) bool {
-	now := w.m.now()
+func (w *watch) tell(ctx context.Context, list []session.Info, yield func(Event, error) bool) bool {
+	now := time.Now()
 	if w.failed && !yield(Event{Type: EventGap, Time: now, Since: w.looked}, nil) {
 		return false
 	}
 	w.looked, w.failed = now, false
 	before := w.known
-	w.known = map[string]Info{}
+	w.known = map[string]session.Info{}
 	for _, info := range list {
 		if !w.filter.matches(info) {
 			continue
@@ -127,11 +134,11 @@ func (w *watch) tell(ctx context.Context, list []Info, yield func(Event, error) 
 }
 
 // ended returns what is known of a sandbox that is gone.
-func (w *watch) ended(ctx context.Context, info Info) Info {
-	info.State = StateClosed
-	if rec, err := w.m.store.Get(ctx, info.ID); err == nil {
+func (w *watch) ended(ctx context.Context, info session.Info) session.Info {
+	info.State = session.StateClosed
+	if rec, err := w.records.Get(ctx, info.ID); err == nil {
 		if info.Reason = rec.Reason; rec.Reason == string(owner.EngineLost) {
-			info.State = StateLost
+			info.State = session.StateLost
 		}
 	}
 	return info
