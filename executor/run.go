@@ -27,6 +27,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // Times of a run.
@@ -204,7 +205,7 @@ func (r *run) do(ctx context.Context) error {
 
 // plan sets how the CLI is called.
 func (r *run) plan() (err error) {
-	inside := Inside{Home: r.home, Workdir: r.work, Models: r.o.Models, Root: session.IsRoot(r.s.Info().User)}
+	inside := Inside{Home: r.home, Workdir: r.work, Models: r.o.Models, Root: record.IsRoot(r.s.Info().User)}
 	if r.o.HostTools {
 		inside.MCP = []string{embed.Path, "mcp"}
 	}

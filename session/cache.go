@@ -11,9 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// CacheDir is where sandboxes find caches, each by its name.
-const CacheDir = "/var/cache/workcell"
-
 // Cache is a directory of the engine's machine that sandboxes read and never write to, and how their programs find what is in it;
 // see docs/caches.md. Package session/cache keeps such directories.
 type Cache struct {

@@ -20,16 +20,16 @@ import (
 
 // Bounds of ReadTree and Diff.
 const (
-	MaxTreeBytes   = 256 << 20 // of contents that are read in all; as much as a workspace may begin with
+	maxTreeBytes   = 256 << 20 // of contents that are read in all; as much as a workspace may begin with
 	maxTreeEntries = 100_000   // files, directories and links that are looked at
 	maxTreeNames   = 32 << 20  // bytes of their paths
 	maxTreeDepth   = 100       // directories in each other
 	readTogether   = 16        // files, or directories, at a time: most are so small that the way takes longer
 )
 
-// ToolLeftovers are rules, as of a .gitignore file, for what tools leave behind in a work directory, which is the home
+// toolLeftovers are rules, as of a .gitignore file, for what tools leave behind in a work directory, which is the home
 // directory, too. Diff leaves new files out by them.
-const ToolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
+const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
 
 // ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
 // Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
@@ -58,7 +58,7 @@ func (s *Session) ReadTree(ctx context.Context, enter, want func(path string) bo
 }
 
 // Diff returns what differs in the work directory from a tree that it began as. Files that base has not are left out where
-// .gitignore files of the work directory say so, and by ToolLeftovers, unless those take them in again. What cannot be
+// .gitignore files of the work directory say so, and by toolLeftovers, unless those take them in again. What cannot be
 // read, or is too much, is in Patch.Omitted and never looks deleted.
 func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanDiff)
@@ -69,7 +69,7 @@ func (s *Session) Diff(ctx context.Context, base patch.Tree) (p *patch.Patch, er
 			d.dirs[dir] = true
 		}
 	}
-	d.ignored.Add(".", ToolLeftovers)
+	d.ignored.Add(".", toolLeftovers)
 	if err := d.walk(ctx, func(entries []FileInfo) ([]string, error) { return d.visit(ctx, entries) }); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ type treeReader struct {
 }
 
 func (s *Session) treeReader() treeReader {
-	return treeReader{s: s, left: MaxTreeBytes, tree: patch.Tree{}, unread: map[string]bool{}}
+	return treeReader{s: s, left: maxTreeBytes, tree: patch.Tree{}, unread: map[string]bool{}}
 }
 
 func (r *treeReader) omit(name, reason string) {
@@ -181,7 +181,7 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 		case len(e.RawPath) > 0:
 			r.omit(e.Path, "its name is not UTF-8")
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
-		case e.Type == TypeDir && IsPrivateDir(e.Path):
+		case e.Type == TypeDir && patch.IsPrivateDir(e.Path):
 		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
 			r.skipDir(e.Path, fmt.Sprintf("the path has more than %d directories", maxTreeDepth))
 		default:
@@ -189,16 +189,6 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 		}
 	}
 	return list
-}
-
-// IsPrivateDir reports whether a directory is not part of a project's files, by its path below the work directory: version
-// control's at any depth, and what Workcell itself keeps there.
-func IsPrivateDir(name string) bool {
-	switch path.Base(name) {
-	case ".git", ".hg", ".svn":
-		return true
-	}
-	return name == ".workcell"
 }
 
 // read adds files and links to the tree.
@@ -211,7 +201,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		case e.Type != TypeFile:
 			r.omit(e.Path, "neither a file nor a link")
 		case e.Size > r.left:
-			r.omit(e.Path, fmt.Sprintf("%d bytes would exceed the total limit of %d", e.Size, int64(MaxTreeBytes)))
+			r.omit(e.Path, fmt.Sprintf("%d bytes would exceed the total limit of %d", e.Size, int64(maxTreeBytes)))
 		default:
 			r.left -= e.Size
 			small = append(small, e)

@@ -114,7 +114,7 @@ func refusedOpen(ctx context.Context, key Key, req Request, err error) error {
 		return err
 	}
 	rule := ruleImages
-	if user, err := ParseUser(req.User); err == nil && IsRoot(user) {
+	if user, err := record.ParseUser(req.User); err == nil && record.IsRoot(user) {
 		rule = ruleRoot
 	}
 	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))

@@ -26,6 +26,12 @@ const (
 	// DefaultListEntries and MaxListEntries bound ListFiles.
 	DefaultListEntries = 1000
 	MaxListEntries     = 10_000
+	// DefaultPoolIdle is how long sandboxes in a pool wait for a caller to open one.
+	DefaultPoolIdle = time.Hour
+	// MaxForks is how many sandboxes one call of Fork makes.
+	MaxForks = 64
+	// CacheDir is where sandboxes find caches, each by its name.
+	CacheDir = "/var/cache/workcell"
 )
 
 // ImagePolicy decides which images may be used.

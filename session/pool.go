@@ -22,15 +22,13 @@ import (
 // A pooled sandbox is one that runs and is nobody's yet. Its record is that of a sandbox that is being created, under a key of
 // its own, so that everybody who comes upon it leaves it alone while its process lives, and removes it at once when that has
 // died. It becomes a session by an update of the record, to the session's key. The engine's labels do not change:
-// see Record.identify.
+// see custody.Identify.
 
 // Bounds of the pool.
 const (
-	// DefaultPoolIdle is how long what is in a pool waits for somebody to open one.
-	DefaultPoolIdle = time.Hour
-	maxPoolSize     = 1000
-	claimTimeout    = 10 * time.Second // for a guest that is ready to answer
-	warmTimeout     = 5 * time.Second  // for one of the languages of a sandbox that is being made
+	maxPoolSize  = 1000
+	claimTimeout = 10 * time.Second // for a guest that is ready to answer
+	warmTimeout  = 5 * time.Second  // for one of the languages of a sandbox that is being made
 )
 
 // PoolSpec keeps sandboxes ready for one kind of request.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 
 // maxImageRef bounds an image reference in bytes.
 const maxImageRef = 1024
-
-// maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
-const maxUID = 1<<31 - 1
 
 // prepare checks a request against form and policy and returns it with its defaults filled in and nothing shared with
 // the caller.
@@ -87,11 +83,11 @@ func (m *Manager) permit(req *Request) error {
 	if _, err := backend.NormalizeImage(req.Image); err != nil {
 		return err
 	}
-	user, err := ParseUser(req.User)
+	user, err := record.ParseUser(req.User)
 	if err != nil {
 		return err
 	}
-	if !m.opts.AllowRoot && IsRoot(user) {
+	if !m.opts.AllowRoot && record.IsRoot(user) {
 		return fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, sanitize.Message(req.User))
 	}
 	req.User = user
@@ -108,40 +104,4 @@ func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 			MinExecTimeout.Seconds(), MaxExecTimeout.Seconds())
 	}
 	return d, nil
-}
-
-// ParseUser returns Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is
-// 0:0; other names would need the image's own user list, which nobody vouches for.
-func ParseUser(user string) (string, error) {
-	switch user {
-	case "":
-		return backend.DefaultUser, nil
-	case "root":
-		return "0:0", nil
-	}
-	uidText, gidText, both := strings.Cut(user, ":")
-	if !both {
-		gidText = uidText
-	}
-	uid, uidErr := parseID(uidText)
-	gid, gidErr := parseID(gidText)
-	if uidErr != nil || gidErr != nil {
-		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d", backend.ErrInvalid, sanitize.Message(user), maxUID)
-	}
-	return fmt.Sprintf("%d:%d", uid, gid), nil
-}
-
-// IsRoot reports whether a result of ParseUser is root, by user or group.
-func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
-
-// parseID reads a plain decimal user or group id.
-func parseID(text string) (int64, error) {
-	if strings.ContainsAny(text, "+-") {
-		return 0, strconv.ErrSyntax
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id > maxUID {
-		return 0, strconv.ErrRange
-	}
-	return id, nil
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// MaxForks is how many sandboxes one call of Fork makes.
-const MaxForks = 64
-
 // forksTogether bounds how many sandboxes are forked at once: they read the same files.
 const forksTogether = 4
 

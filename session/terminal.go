@@ -16,11 +16,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// ErrDetached: one left a terminal, whose command goes on.
-var ErrDetached = errors.New("detached from the terminal; its command is still running")
-
-// ErrTakenOver: somebody else joined the terminal that one was at. Its command goes on, and one may join again.
-var ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
+// Errors of terminals.
+var (
+	// ErrDetached: one left a terminal, whose command goes on.
+	ErrDetached = errors.New("detached from the terminal; its command is still running")
+	// ErrTakenOver: somebody else joined the terminal that one was at. Its command goes on, and one may join again.
+	ErrTakenOver = errors.New("detached from the terminal: another client took it over; its command is still running")
+)
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond

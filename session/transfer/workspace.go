@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -145,7 +146,7 @@ func (w *workspace) add(e entry) error {
 	switch {
 	case e.unreadable != nil:
 		return fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, e.unreadable)
-	case isDir && session.IsPrivateDir(e.path):
+	case isDir && patch.IsPrivateDir(e.path):
 		return fs.SkipDir
 	case !utf8.ValidString(e.path) || !isDir && e.kind != session.TypeFile:
 		w.skipped = append(w.skipped, e.path)

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/interpreter"
+	"github.com/workcell-dev/workcell/session/record"
 )
 
 // execFlags are the flags of `exec` and `attach`.
@@ -49,7 +50,7 @@ func (f *execFlags) checkUser(has string) error {
 	if f.user == "" {
 		return nil
 	}
-	want, err := session.ParseUser(f.user)
+	want, err := record.ParseUser(f.user)
 	if err != nil {
 		return app.UsageError(fmt.Errorf("invalid value %q for --user", f.user), "use a numeric UID or UID:GID, for example 1000:1000")
 	}

@@ -212,11 +212,11 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 
 // checkUser refuses a user that no sandbox can have, or may have here.
 func checkUser(e environ.Lookup, user string) error {
-	id, err := session.ParseUser(user)
+	id, err := record.ParseUser(user)
 	if err != nil {
 		return app.UsageError(fmt.Errorf("invalid value %q for --user", user), "use a numeric UID or UID:GID, for example 1000:1000")
 	}
-	if session.IsRoot(id) && !app.RootAllowed(e) {
+	if record.IsRoot(id) && !app.RootAllowed(e) {
 		return app.UsageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "set WORKCELL_ALLOW_ROOT=1 to allow it")
 	}
 	return nil
