@@ -185,8 +185,8 @@ func (r *rule) cost(name string) int {
 
 const shortRule = 32
 
-// IsPrivateDir reports whether a directory is not part of a project's files, by its path below the work directory: version
-// control's at any depth, and what Workcell itself keeps there.
+// IsPrivateDir reports whether a directory is not part of a project's files, by its path below the work directory:
+// version control's at any depth, and what Workcell itself keeps there.
 func IsPrivateDir(name string) bool {
 	switch path.Base(name) {
 	case ".git", ".hg", ".svn":

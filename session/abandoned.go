@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -20,7 +21,7 @@ func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (remove
 }
 
 func (m *Manager) removeScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
-	if err := m.recordFound(ctx, backend.Filter{}, scope); err != nil {
+	if err := m.keeper.RecordFound(ctx, backend.Filter{}, scope); err != nil {
 		return nil, err
 	}
 	for began := time.Now(); ; {
@@ -40,7 +41,7 @@ func (m *Manager) removeScope(ctx context.Context, scope record.Scope) (removed 
 			removed = append(removed, rec.ID)
 		}
 		err = errors.Join(errs...)
-		if !errors.Is(err, errInTransition) || time.Since(began) > lifetimes.Transition {
+		if !errors.Is(err, custody.ErrInTransition) || time.Since(began) > lifetimes.Transition {
 			return removed, err
 		}
 		if !pause(ctx, handoverPause) {
@@ -51,34 +52,22 @@ func (m *Manager) removeScope(ctx context.Context, scope record.Scope) (removed 
 
 // endUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
 func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
-	rec, err := m.takeUnowned(ctx, rec)
+	rec, err := m.keeper.TakeUnowned(ctx, rec)
 	if err != nil {
 		return err
 	}
 	ctx, rec.Reason, rec.Ended = context.WithoutCancel(ctx), string(event), event == owner.RunEnded
 	if event == owner.Removed {
-		return m.deleteSandbox(ctx, rec)
+		return m.keeper.Delete(ctx, rec)
 	}
 	end, _ := owner.On(custody.Facts(rec, ""), event)
 	rec.State, rec.KeepWorkspace, rec.Expires = record.Removing, false, m.now()
 	if end.To != owner.Retained {
-		return m.deleteSandbox(ctx, rec)
+		return m.keeper.Delete(ctx, rec)
 	}
 	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
-	m.save(rec)
+	m.keeper.Save(rec)
 	return nil
-}
-
-// takeUnowned makes a record that no living process has this manager's.
-func (m *Manager) takeUnowned(ctx context.Context, rec record.Record) (record.Record, error) {
-	if err := m.isFree(ctx, rec); err != nil {
-		return rec, err
-	}
-	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if isOvertaken(err) { // by a sweep, or by a process that opened the key
-		err = errInTransition
-	}
-	return rec, err
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
@@ -94,7 +83,7 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 			continue
 		}
 		err := m.endUnowned(ctx, rec, owner.RunEnded)
-		if m.opts.Join && errors.Is(err, errHeld) {
+		if m.opts.Join && errors.Is(err, custody.ErrHeld) {
 			err = m.removeJoined(ctx, rec.ID, owner.RunEnded)
 		}
 		if !errors.Is(err, backend.ErrExists) {
@@ -134,14 +123,14 @@ func (m *Manager) Gone(ctx context.Context, scope record.Scope) ([]Key, error) {
 			}
 		}
 		if there {
-			engine, _, err := m.find(ctx, rec.ID)
+			engine, _, err := m.keeper.Find(ctx, rec.ID)
 			switch {
 			case err == nil && engine.State == backend.StateStopped:
-				there = m.keepsFiles(engine.Limits, engine.Workspace)
+				there = m.keeper.KeepsFiles(engine.Limits, engine.Workspace)
 			case errors.Is(err, backend.ErrNotFound):
 				there = false
 				if rec, err = m.store.Get(ctx, rec.ID); err == nil && rec.WorkspaceOnly() { // it may have been kept just now
-					there, _, err = m.lookForWorkspace(ctx, rec.ID)
+					there, _, err = m.keeper.LookForWorkspace(ctx, rec.ID)
 				}
 			}
 			if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -169,7 +158,7 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 	var abandoned []record.Record
 	for _, rec := range recs {
 		onEngine := slices.ContainsFunc(found, func(engine backend.Info) bool { return engine.SessionID == rec.ID })
-		if !onEngine && !m.leavesWorkspace(rec) {
+		if !onEngine && !m.keeper.LeavesWorkspace(rec) {
 			continue
 		}
 		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil {
@@ -182,7 +171,7 @@ func (m operations) Abandoned(ctx context.Context) ([]record.Record, error) {
 }
 
 // errConnected: a process is connected to a sandbox that belongs to none.
-var errConnected error = &textError{text: "another process is connected to the sandbox", err: backend.ErrExists}
+var errConnected error = &sanitize.Error{Text: "another process is connected to the sandbox", Err: backend.ErrExists}
 
 // RemoveAbandoned is admin.RemoveAbandoned.
 func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) error {

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -25,7 +25,7 @@ const (
 // none to wait for.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func() error) (*Session, error) {
 	if s.key.Namespace == record.NamespaceUser {
-		if err := m.recordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
+		if err := m.keeper.RecordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
 			return nil, err
 		}
 	}
@@ -40,7 +40,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 		switch {
 		case adopted != nil || err != nil && time.Since(began) >= m.waitFor(s.key, err):
 			return adopted, err
-		case errors.Is(err, errInTransition) && m.awaits(s.key):
+		case errors.Is(err, custody.ErrInTransition) && m.awaits(s.key):
 			began = time.Now() // who has made it gets time to let go of it
 			if !logged && time.Since(start) >= silentWait {
 				logged = true
@@ -53,12 +53,6 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 	}
 }
 
-// errHeld: the key's sandbox belongs to a process that lives.
-var errHeld error = &textError{text: "the sandbox is open in another process", err: record.ErrHeld}
-
-// errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
-var errInTransition error = &textError{text: "another process is opening or removing the sandbox", err: record.ErrHeld}
-
 // awaits reports whether openers of a key wait for the process that is about to let go of its sandbox, or to have made it. A
 // named sandbox is everybody's.
 func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == record.NamespaceUser }
@@ -67,11 +61,11 @@ func (m *Manager) awaits(key Key) bool { return m.opts.Join || key.Namespace == 
 func (m *Manager) waitFor(key Key, err error) time.Duration {
 	named := m.awaits(key)
 	switch {
-	case errors.Is(err, errInTransition) && named:
+	case errors.Is(err, custody.ErrInTransition) && named:
 		return math.MaxInt64 // as long as the caller does
-	case errors.Is(err, errInTransition):
+	case errors.Is(err, custody.ErrInTransition):
 		return lifetimes.Transition
-	case errors.Is(err, errHeld) && named:
+	case errors.Is(err, custody.ErrHeld) && named:
 		return lifetimes.Handover
 	}
 	return 0
@@ -79,7 +73,7 @@ func (m *Manager) waitFor(key Key, err error) time.Duration {
 
 // adopt adopts the sandbox of a key whose owner is dead. Without a session and an error the caller has to look again.
 func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
-	rec, err := m.holder(ctx, key)
+	rec, err := m.keeper.Holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, nil
 	}
@@ -87,13 +81,14 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 		return nil, err
 	}
 	if rec.Owner == m.owner {
-		if has(m, m.unsaved, rec.ID) {
-			return nil, &textError{text: fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID), err: record.ErrHeld}
+		if m.keeper.Unsaved(rec.ID) {
+			text := fmt.Sprintf("the removal of sandbox %s is not recorded yet", rec.ID)
+			return nil, &sanitize.Error{Text: text, Err: record.ErrHeld}
 		}
 		return nil, nil // about to go
 	}
-	taken, err := m.takeUnowned(ctx, rec)
-	if m.opts.Join && errors.Is(err, errHeld) {
+	taken, err := m.keeper.TakeUnowned(ctx, rec)
+	if m.opts.Join && errors.Is(err, custody.ErrHeld) {
 		return m.join(ctx, rec, req)
 	}
 	if err != nil {
@@ -101,56 +96,13 @@ func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, er
 	}
 	s, err := m.openAdopted(ctx, &taken, key, req)
 	if s == nil && err == nil {
-		return nil, m.deleteSandbox(context.WithoutCancel(ctx), taken)
+		return nil, m.keeper.Delete(context.WithoutCancel(ctx), taken)
 	}
 	if err != nil {
 		taken.Owner = ""
-		m.save(taken)
+		m.keeper.Save(taken)
 	}
 	return s, err
-}
-
-// isFree returns errInTransition or errHeld for a record that a living process has.
-func (m *Manager) isFree(ctx context.Context, rec record.Record) error {
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	switch {
-	case lives && err == nil && custody.InTransition(rec, m.now()):
-		return errInTransition
-	case lives && err == nil:
-		return errHeld
-	}
-	return err
-}
-
-// isOvertaken reports whether another process was faster at a record: took, removed or made it.
-func isOvertaken(err error) bool {
-	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) && !errors.Is(err, record.ErrOwnerLost)
-}
-
-// holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
-func (m *Manager) holder(ctx context.Context, key Key) (record.Record, error) {
-	live, err := m.store.List(ctx, record.Creating, record.Ready)
-	if err != nil {
-		return record.Record{}, err
-	}
-	for _, rec := range live {
-		if rec.Key == key && rec.Engine == m.opts.Engine {
-			if !record.ValidSandboxID(rec.ID) {
-				return rec, fmt.Errorf("%w: the record contains an invalid sandbox ID; delete the record", backend.ErrInvalid)
-			}
-			return rec, nil
-		}
-	}
-	return record.Record{}, errNoSandbox
-}
-
-// findRecorded is find for a record. Others may write to the store, so the sandbox must have the key of the record.
-func (m *Manager) findRecorded(ctx context.Context, rec record.Record) (backend.Info, error) {
-	engine, key, err := m.find(ctx, rec.ID)
-	if err == nil && key != rec.Key && !custody.IsPooled(engine) { // whose a pooled one is, the record alone says
-		err = fmt.Errorf("%w: the record contains the ID of another sandbox; delete the record", backend.ErrInvalid)
-	}
-	return engine, err
 }
 
 // openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
@@ -160,7 +112,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 	if rec.State != record.Ready {
 		return nil, nil
 	}
-	engine, err := m.findRecorded(ctx, *rec)
+	engine, err := m.keeper.FindRecorded(ctx, *rec)
 	if errors.Is(err, backend.ErrNotFound) {
 		return m.recreate(ctx, *rec, req)
 	}
@@ -179,15 +131,15 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		return nil, errPaused
 	}
 	fresh := engine.State != backend.StateRunning
-	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.canKeep(ctx, engine) == nil {
+	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.keeper.CanKeep(ctx, engine) == nil {
 		// The workspace has all files, and an engine may be unable to start what died.
-		if err := m.removeEngine(ctx, engine.ID, false); err != nil {
+		if err := m.keeper.RemoveEngine(ctx, engine.ID, false); err != nil {
 			return nil, err
 		}
 		return m.recreate(ctx, *rec, req)
 	}
 	if fresh {
-		if err := m.resume(ctx, rec, engine.ID); err != nil {
+		if err := m.keeper.Resume(ctx, rec, engine.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -249,43 +201,9 @@ func foundRequest(engine backend.Info) Request {
 	}
 }
 
-// recordFound makes records of the sandboxes in a scope that have none: their process had another store, or none. If labels
-// can be forged, it only logs them.
-func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope record.Scope) error {
-	filter.Instance = m.opts.Instance
-	found, err := m.b.List(ctx, filter)
-	if err != nil {
-		return engineError(err)
-	}
-	for _, engine := range slices.Backward(found) { // the newest first: the others find the key taken
-		key, err := record.ParseKey(engine.Key)
-		if err != nil || key.Scope() != scope || engine.Instance != m.opts.Instance || !record.ValidSandboxID(engine.SessionID) {
-			continue
-		}
-		if m.forged(ctx, engine.SessionID) {
-			m.log.WarnContext(ctx, "ignoring a sandbox without a record; remove it if it is not needed",
-				"sandbox", engine.SessionID, "key", key.String())
-			continue
-		}
-		if err := m.store.Insert(ctx, m.recordOf(engine, key)); err != nil && !errors.Is(err, backend.ErrExists) {
-			return err
-		}
-	}
-	return nil
-}
-
 // errForged means that the labels of a sandbox are not enough to use it.
-var errForged error = &textError{err: backend.ErrPermission,
-	text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
-
-// forged reports whether another user may have created a sandbox: it has no record, and its labels prove nothing.
-func (m *Manager) forged(ctx context.Context, id string) bool {
-	if !m.b.Capabilities().Forgeable {
-		return false
-	}
-	_, err := m.store.Get(ctx, id)
-	return err != nil
-}
+var errForged error = &sanitize.Error{Err: backend.ErrPermission,
+	Text: "the sandbox has no record in this store, and other users of this engine can create one with its labels"}
 
 // has reports whether one of the manager's maps has an entry for a sandbox.
 func has[V any](m *Manager, byID map[string]V, id string) bool {

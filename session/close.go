@@ -44,7 +44,7 @@ func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) 
 	if !keepWorkspace {
 		return m.closeSession(ctx, s, owner.Gone, owner.Removed)
 	}
-	if err := m.canKeep(ctx, s.engine); err != nil {
+	if err := m.keeper.CanKeep(ctx, s.engine); err != nil {
 		return wrapError("Close", m.driver, s.id, err)
 	}
 	return m.closeSession(ctx, s, owner.WorkspaceOnly, owner.Removed)
@@ -163,35 +163,32 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 		m.unregister(s, false)
 	case to == owner.Suspended:
 		defer m.unregister(s, false)
-		return m.suspend(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
+		return m.keeper.Suspend(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	case to == owner.Retained:
 		rec := s.recordAs(record.Removing, m.now().Add(s.req.Retention))
 		rec.Ended = true
-		m.save(rec)
+		m.keeper.Save(rec)
 		m.unregister(s, true)
 	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, false)
-		return m.keepWorkspace(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
+		return m.keeper.KeepWorkspace(ctx, s.recordAs(record.Ready, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(record.Removing, m.now())
 		rec.Ended = !s.expired
-		if m.save(rec) {
+		if m.keeper.Save(rec) {
 			m.unregister(s, false)
-			return errOvertaken
+			return custody.ErrOvertaken
 		}
-		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
+		if err := m.keeper.RemoveEngine(ctx, s.engine.ID, true); err != nil {
 			m.unregister(s, true) // the reaper tries again
 			return err
 		}
-		m.saveClosed(rec)
+		m.keeper.SaveClosed(rec)
 		m.unregister(s, false)
 		m.countRemoved(ctx, s.removalReason())
 	}
 	return nil
 }
-
-// errOvertaken: this process was taken for dead, or may have been, and another one may have the sandbox.
-var errOvertaken error = &textError{text: "not removing the sandbox, which may have another owner by now", err: backend.ErrExists}
 
 // removalReason returns why a session's sandbox goes that is closed.
 func (s *Session) removalReason() string {
@@ -217,35 +214,7 @@ func (m *Manager) disown(s *Session) {
 	}
 	rec := s.recordAs(record.Ready, s.expiry())
 	rec.Owner = ""
-	m.save(rec)
-}
-
-// canKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
-func (m *Manager) canKeep(ctx context.Context, engine backend.Info) error {
-	_, known, err := m.lookForWorkspace(ctx, engine.SessionID)
-	if err == nil && (!known || !m.keepsFiles(engine.Limits, engine.Workspace)) {
-		err = fmt.Errorf("the workspace cannot be kept without the sandbox: %w", backend.ErrUnsupported)
-	}
-	return err
-}
-
-// keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
-func (m *Manager) keepWorkspace(ctx context.Context, rec record.Record, engineID string) error {
-	kept := rec
-	kept.LastUsed, kept.Expires, kept.Reason = m.now(), m.now().Add(lifetimes.Workspace), string(owner.Removed)
-	kept.State, kept.Owner, kept.KeepWorkspace = record.Ready, m.owner, true
-	err := m.store.Update(ctx, kept)
-	if err == nil && engineID != "" {
-		err = m.removeEngine(ctx, engineID, false)
-	}
-	if err != nil {
-		kept = rec
-	}
-	if kept.Owner == m.owner {
-		kept.Owner = ""
-	}
-	m.save(kept)
-	return err
+	m.keeper.Save(rec)
 }
 
 // disconnect ends the session's calls, connection and goroutines.
@@ -259,13 +228,6 @@ func (s *Session) disconnect() {
 		conn.Close() // its error has no meaning for a sandbox that goes
 	}
 	s.wg.Wait() // no redial sets a connection after s.ctx ended
-}
-
-// removeEngine removes a sandbox from the engine, even if the caller's context ends.
-func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
-	defer cancel()
-	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
 // unregister forgets a closed session. Its sandbox keeps its place while it is still to be removed.
@@ -291,7 +253,7 @@ func (m *Manager) unregister(s *Session, owed bool) {
 
 // removeOwed removes what this manager could not remove so far, but for what is retained.
 func (m *Manager) removeOwed(ctx context.Context) error {
-	m.saveAgain()
+	m.keeper.SaveAgain()
 	recs, err := m.store.List(ctx, record.Removing)
 	if err != nil {
 		return wrapError("Close", m.driver, "", err)

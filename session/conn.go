@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // Bounds of the work on a connection.
@@ -164,7 +165,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // errPaused: somebody paused the sandbox behind our back.
-var errPaused error = &textError{text: "the sandbox is paused; unpause it in the engine", err: backend.ErrUnavailable}
+var errPaused error = &sanitize.Error{
+	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
+}
 
 // diagnose distinguishes a sandbox that is gone from an engine that does not answer.
 func (s *Session) diagnose(ctx context.Context, err error) error {
@@ -235,7 +238,7 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 	if _, err := s.connection(ctx); errors.Is(err, backend.ErrLost) {
 		return err
 	}
-	return &textError{text: connectionGone, err: errors.Join(backend.ErrUnavailable, cause)}
+	return &sanitize.Error{Text: connectionGone, Err: errors.Join(backend.ErrUnavailable, cause)}
 }
 
 // attach opens a stream to the guest of a sandbox and greets it.

@@ -50,12 +50,12 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 
 // tryConnect connects to a sandbox of another process, once.
 func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
-	engine, key, err := m.find(ctx, id)
+	engine, key, err := m.keeper.Find(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
 	}
 	if err == nil && key.Namespace == record.NamespacePool {
-		err = errNoSandbox // it is nobody's, and who gets it is the first in it
+		err = custody.ErrNoSandbox // it is nobody's, and who gets it is the first in it
 	}
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	switch {
 	case err == nil:
 		s.idle, s.policy, s.keepFresh = custody.SecondaryIdle(rec), rec.IdlePolicy, true
-	case m.forged(ctx, engine.SessionID):
+	case m.keeper.Forged(ctx, engine.SessionID):
 		return nil, errForged
 	}
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
@@ -102,13 +102,13 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// join returns a session of a recorded sandbox that another living process has, for Options.Join. errInTransition: it has no
+// join returns a session of a recorded sandbox that another living process has, for Options.Join. custody.ErrInTransition: it has no
 // sandbox any more, or not yet again, as it is about to notice.
 func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Session, error) {
-	engine, err := m.findRecorded(ctx, rec)
+	engine, err := m.keeper.FindRecorded(ctx, rec)
 	switch {
 	case errors.Is(err, backend.ErrNotFound), err == nil && engine.State != backend.StateRunning && engine.State != backend.StatePaused:
-		return nil, errInTransition
+		return nil, custody.ErrInTransition
 	case err != nil:
 		return nil, err
 	case engine.State == backend.StatePaused:
@@ -125,7 +125,7 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	if err := s.connect(ctx); err != nil {
 		s.disconnect()
 		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
-			return nil, errInTransition
+			return nil, custody.ErrInTransition
 		}
 		return nil, m.explainFull(ctx, engine.ID, err)
 	}
@@ -157,19 +157,19 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 	}
 	return slices.DeleteFunc(list, func(s *Session) bool { // another process may have closed it unnoticed
 		ready := slices.ContainsFunc(recs, func(rec record.Record) bool { return rec.ID == s.id })
-		return s.owned && m.isAnothers(s.id) || !s.owned && !ready
+		return s.owned && m.keeper.TakenOver(s.id) || !s.owned && !ready
 	}), nil
 }
 
 // errOtherEngine: processes that join must reach the same engine.
-var errOtherEngine error = &textError{text: "the sandbox is on an engine that is not available to this process", err: backend.ErrUnavailable}
+var errOtherEngine error = &sanitize.Error{Text: "the sandbox is on an engine that is not available to this process", Err: backend.ErrUnavailable}
 
 // joinRecorded returns a session of a ready sandbox that this manager does not have open, as it is, without its hosts.
 func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session, error) {
 	if rec.Engine != m.opts.Engine {
 		return nil, errOtherEngine
 	}
-	engine, _, err := m.find(ctx, rec.ID)
+	engine, _, err := m.keeper.Find(ctx, rec.ID)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, errGone
 	}
@@ -188,7 +188,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 
 // removeJoined removes a sandbox that another living process has.
 func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
-	engine, _, err := m.find(ctx, id)
+	engine, _, err := m.keeper.Find(ctx, id)
 	if err == nil {
 		err = m.removeRecorded(context.WithoutCancel(ctx), engine, why)
 	}
@@ -231,43 +231,10 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 	if getErr != nil || engine.State != backend.StateRunning || engine.Limits.PIDs <= 0 {
 		return err
 	}
-	return &textError{
-		text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
-		err:  backend.ErrCapacity,
+	return &sanitize.Error{
+		Text: fmt.Sprintf("cannot connect to the sandbox; its commands probably use all %d processes (%s)", engine.Limits.PIDs, sanitize.Message(err.Error())),
+		Err:  backend.ErrCapacity,
 	}
-}
-
-// errUnreadable: the engine has a sandbox of that id with damaged labels.
-var errUnreadable error = &textError{text: "the engine's data of the sandbox is damaged", err: backend.ErrLost}
-
-// find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
-// key cannot be read comes with errUnreadable: it is there, and nobody may take it for gone.
-func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error) {
-	if !record.ValidSandboxID(id) {
-		return backend.Info{}, Key{}, errNoSandbox
-	}
-	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
-	if err != nil {
-		return backend.Info{}, Key{}, engineError(err)
-	}
-	for _, engine := range found {
-		if engine.SessionID != id || engine.Instance != m.opts.Instance {
-			continue
-		}
-		if custody.IsPooled(engine) {
-			rec, err := m.store.Get(ctx, id)
-			if err != nil && !errors.Is(err, backend.ErrNotFound) {
-				return backend.Info{}, Key{}, err
-			}
-			engine = custody.Identify(rec, engine)
-		}
-		key, err := record.ParseKey(engine.Key)
-		if err != nil {
-			err = errUnreadable
-		}
-		return engine, key, err
-	}
-	return backend.Info{}, Key{}, errNoSandbox
 }
 
 // Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too, else
@@ -286,11 +253,11 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 // remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die, what
 // is left goes, and what was to be kept stays.
 func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
-	engine, key, err := m.find(ctx, id)
+	engine, key, err := m.keeper.Find(ctx, id)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
 		return m.removeVanished(ctx, id, volumes)
-	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
+	case err != nil && !(errors.Is(err, custody.ErrUnreadable) && volumes):
 		return err
 	case !volumes:
 		return m.removeButWorkspace(ctx, engine, key)
@@ -306,26 +273,26 @@ func (m *Manager) removeRecorded(ctx context.Context, engine backend.Info, why o
 	marked := known && before.State == record.Ready
 	if marked {
 		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, m.now(), false, string(why)
-		m.save(rec)
+		m.keeper.Save(rec)
 	}
-	if err := m.removeEngine(ctx, engine.ID, true); err != nil {
+	if err := m.keeper.RemoveEngine(ctx, engine.ID, true); err != nil {
 		if marked {
-			m.save(before)
+			m.keeper.Save(before)
 		}
 		return err
 	}
 	if known {
-		m.saveClosed(rec)
+		m.keeper.SaveClosed(rec)
 	}
 	return nil
 }
 
 // removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
 func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, key Key) error {
-	if err := m.canKeep(ctx, engine); err != nil {
+	if err := m.keeper.CanKeep(ctx, engine); err != nil {
 		return err
 	}
-	if err := m.recordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {
+	if err := m.keeper.RecordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {
 		return err
 	}
 	rec, err := m.store.Get(ctx, engine.SessionID)
@@ -333,47 +300,39 @@ func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, k
 		return err
 	}
 	if rec.State == record.Creating {
-		return errInTransition
+		return custody.ErrInTransition
 	}
-	return m.keepWorkspace(ctx, rec, engine.ID)
+	return m.keeper.KeepWorkspace(ctx, rec, engine.ID)
 }
 
 // removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
 func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) error {
 	rec, err := m.store.Get(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.leavesWorkspace(rec) {
-		return errNoSandbox
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.keeper.LeavesWorkspace(rec) {
+		return custody.ErrNoSandbox
 	}
 	if err != nil {
 		return err
 	}
-	if rec, err = m.takeUnowned(ctx, rec); err != nil {
+	if rec, err = m.keeper.TakeUnowned(ctx, rec); err != nil {
 		return err
 	}
 	if !volumes {
-		return m.keepWorkspace(ctx, rec, rec.EngineID)
+		return m.keeper.KeepWorkspace(ctx, rec, rec.EngineID)
 	}
 	rec.State, rec.Expires, rec.Reason = record.Removing, m.now(), string(owner.Removed)
-	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
+	return m.keeper.Delete(context.WithoutCancel(ctx), rec)
 }
 
 // vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be
 // created again. One that a living process has may be made at this moment.
 func (m *Manager) vanished(ctx context.Context, id string) error {
 	rec, err := m.store.Get(ctx, id)
-	if err != nil || !m.leavesWorkspace(rec) {
-		return errNoSandbox // also when the store fails
+	if err != nil || !m.keeper.LeavesWorkspace(rec) {
+		return custody.ErrNoSandbox // also when the store fails
 	}
 	if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
-		return errors.Join(errNoSandbox, err)
+		return errors.Join(custody.ErrNoSandbox, err)
 	}
 	return &VanishedError{Key: rec.Key}
-}
-
-// leavesWorkspace reports whether Open finds the workspace of a record without an owner also when the engine has no sandbox.
-func (m *Manager) leavesWorkspace(rec record.Record) bool {
-	facts := custody.Facts(rec, "")
-	facts.Owned = false
-	lost, _ := owner.On(facts, owner.EngineLost)
-	return lost.To == owner.WorkspaceOnly && rec.Engine == m.opts.Engine
 }

@@ -45,11 +45,11 @@ package session
 
 // Lock order, outermost first:
 //
-//  1. Session.egress, then Session.serving. They are held across calls to the guest, so that hosts are opened, and a service is
-//     started, only once.
+//  1. Session.egress, then Session.serving. They are held across calls to the guest, so that hosts are opened, and a
+//     service is started, only once.
 //  2. Manager.mu.
 //  3. Session.mu or the lock of the pool. Neither is taken while the other is held.
 //
-// Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function. All other
-// locks guard the fields of one small type. Code that holds one of them takes none of the above; only pullRelay.mu is held while
-// callers' functions run.
+// Manager.mu and Session.mu are never held across a call to the engine, the guest, the store, or a caller's function.
+// All other locks, such as custody.Keeper.mu, guard the fields of one small type. Code that holds one of them takes none
+// of the above. Of these, only pullRelay.mu is held while callers' functions run.

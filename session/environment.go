@@ -126,7 +126,7 @@ func (m *Manager) install(ctx context.Context, id string, asked Request, hosts E
 	}
 	defer func() {
 		s.disconnect()
-		err = errors.Join(err, m.deleteSandbox(context.WithoutCancel(ctx), rec))
+		err = errors.Join(err, m.keeper.Delete(context.WithoutCancel(ctx), rec))
 	}()
 	spec := m.spec(s, nil)
 	spec.Environment, spec.Building, spec.Mounts = id, true, nil

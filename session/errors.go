@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // LaunchReason is why a program could not be started.
@@ -109,38 +110,20 @@ func publicError(err error) error {
 	case errors.Is(err, client.ErrTakenOver):
 		return ErrTakenOver
 	case errors.Is(err, client.ErrProtocol):
-		return &textError{text: sanitize.Message(err.Error()), err: backend.ErrProtocol}
+		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):
-		return &textError{text: sanitize.Message(err.Error()), err: backend.ErrUnavailable}
+		return &sanitize.Error{Text: sanitize.Message(err.Error()), Err: backend.ErrUnavailable}
 	}
 	return err
 }
 
-// engineError takes host paths and engine addresses out of the text of a driver's error.
+// engineError is custody.EngineError, but for the words of a sandbox, which are clean.
 func engineError(err error) error {
-	var install *InstallError
-	if err == nil || errors.As(err, &install) { // a sandbox's words, which are clean
+	if install := (*InstallError)(nil); errors.As(err, &install) {
 		return err
 	}
-	text := err.Error()
-	clean := sanitize.Message(hostPath.ReplaceAllString(text, "<host path>"))
-	if clean == text {
-		return err
-	}
-	return &textError{text: clean, err: err}
+	return custody.EngineError(err)
 }
-
-// hostPath matches engine addresses and paths of the host in a driver's error.
-var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)
-
-// textError shows another text than the error that it wraps.
-type textError struct {
-	text string
-	err  error
-}
-
-func (e *textError) Error() string { return e.text }
-func (e *textError) Unwrap() error { return e.err }
 
 // guestError returns the error that a guest's code stands for.
 func guestError(e *wire.Error) error {
@@ -158,7 +141,7 @@ func guestError(e *wire.Error) error {
 	if sentinel == nil {
 		return errors.New("sandbox: " + message)
 	}
-	return &textError{text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), err: sentinel}
+	return &sanitize.Error{Text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), Err: sentinel}
 }
 
 // guestSentinels are the errors that codes of the wire stand for.

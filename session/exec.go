@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/session/record"
@@ -64,7 +65,7 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 				return answer, err
 			})
 		if tries > 1 && refusedAs(err, wire.CodeExists) {
-			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
+			err = &sanitize.Error{Text: connectionGone, Err: backend.ErrUnavailable}
 		}
 		return answer, err
 	})

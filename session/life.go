@@ -9,7 +9,7 @@ import (
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
 		State: owner.Ready, Kind: custody.Kind(s.key.Scope()), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
-		Keep: s.m.keepsFiles(s.engine.Limits, s.engine.Workspace),
+		Keep: s.m.keeper.KeepsFiles(s.engine.Limits, s.engine.Workspace),
 	}, e)
 	return rule.To
 }

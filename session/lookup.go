@@ -16,9 +16,6 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
-var errNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
-
 // Get returns the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
 func (m *Manager) Get(key Key) (*Session, error) {
 	m.mu.Lock()
@@ -26,7 +23,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 	if e := m.entries[key]; e != nil && e.session != nil && !e.session.isClosing() {
 		return e.session, nil
 	}
-	return nil, wrapError("Get", m.driver, "", errNoSandbox)
+	return nil, wrapError("Get", m.driver, "", custody.ErrNoSandbox)
 }
 
 // Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
@@ -43,7 +40,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 		return nil, err
 	}
 	if !record.ValidSandboxID(id) {
-		return nil, errNoSandbox
+		return nil, custody.ErrNoSandbox
 	}
 	m.mu.Lock()
 	s := m.byID[id]
@@ -59,7 +56,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 		rec = record.Record{Key: s.key, State: record.Ready}
 	}
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, errNoSandbox
+		return nil, custody.ErrNoSandbox
 	}
 	if err != nil {
 		return nil, err
@@ -68,7 +65,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 	case rec.Key.Scope() != scope:
 		m.log.WarnContext(ctx, "refused a sandbox ID of another scope",
 			"asked_by", sanitize.Message(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
-		return nil, errNoSandbox
+		return nil, custody.ErrNoSandbox
 	case rec.Reason == string(owner.EngineLost) && !rec.State.Live():
 		return nil, fmt.Errorf("%w: its files are lost; open a new sandbox", backend.ErrLost)
 	case s == nil && rec.State == record.Ready && m.opts.Join:
@@ -76,7 +73,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 			return nil, err
 		}
 	case s == nil && rec.State == record.Ready && rec.IdlePolicy == IdleStop:
-		return nil, &textError{text: "the sandbox is stopped; open it again", err: backend.ErrClosed}
+		return nil, &sanitize.Error{Text: "the sandbox is stopped; open it again", Err: backend.ErrClosed}
 	case s == nil || rec.State != record.Ready:
 		return nil, errGone
 	}
@@ -85,7 +82,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 }
 
 // errGone is the answer for a sandbox of the asker's that is over.
-var errGone error = &textError{text: "the sandbox is closed and its files are deleted; open a new sandbox", err: backend.ErrClosed}
+var errGone error = &sanitize.Error{Text: "the sandbox is closed and its files are deleted; open a new sandbox", Err: backend.ErrClosed}
 
 // InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope record.Scope) []*Session {
@@ -170,13 +167,13 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	}
 	var list []Info
 	for _, rec := range recs {
-		if !m.leavesWorkspace(rec) {
+		if !m.keeper.LeavesWorkspace(rec) {
 			continue
 		}
 		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
 			continue
 		}
-		if _, _, err := m.find(ctx, rec.ID); !errors.Is(err, backend.ErrNotFound) {
+		if _, _, err := m.keeper.Find(ctx, rec.ID); !errors.Is(err, backend.ErrNotFound) {
 			continue // made just now
 		}
 		made, _ := decodeShape(rec.Request)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +25,7 @@ import (
 )
 
 // storeTimeout bounds bookkeeping that must not depend on a caller's context.
-const storeTimeout = 30 * time.Second
+const storeTimeout = custody.StoreTimeout
 
 // lifetimes are how long what is left of a sandbox stays.
 var lifetimes = custody.Lifetimes
@@ -37,6 +36,7 @@ type Manager struct {
 	b       backend.SandboxBackend
 	opts    Options
 	store   record.Store
+	keeper  *custody.Keeper
 	log     *slog.Logger
 	tracers trace.TracerProvider
 	driver  string
@@ -55,8 +55,7 @@ type Manager struct {
 	entries   map[Key]*entry
 	byID      map[string]*Session        // sandboxes of this manager
 	secondary map[*Session]struct{}      // from Connect
-	owed      map[string]struct{}        // ids of closed sessions whose sandboxes are still to be removed, and count until then
-	unsaved   map[string]record.Record   // what the store did not take, by session id
+	owed      map[string]struct{}        // ids of closed sessions whose sandboxes remain, and count until they are removed
 	sealed    map[record.Scope]time.Time // scopes that were closed, and when
 	used      int                        // sandboxes that count against MaxSandboxes
 	closed    bool
@@ -120,7 +119,11 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: b.Name(), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		owed: map[string]struct{}{}, unsaved: map[string]record.Record{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
+		owed: map[string]struct{}{}, sealed: map[record.Scope]time.Time{}, finished: make(chan struct{}), meters: newMeters(),
+	}
+	m.keeper = &custody.Keeper{
+		Backend: b, Store: o.Store, Owner: owner, Instance: o.Instance, Engine: o.Engine, Shared: shared, Log: o.Logger,
+		Now: func() time.Time { return m.now() },
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if m.pool, err = m.newPool(o.Pool); err != nil {
@@ -239,7 +242,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 }
 
 // errManagerClosed is the answer of a manager that was closed.
-var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
+var errManagerClosed error = &sanitize.Error{Text: "the session manager is closed", Err: backend.ErrClosed}
 
 // sessions returns the sessions that want accepts, including those from Connect.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
@@ -265,7 +268,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
-	if m.isAnothers(s.id) {
+	if m.keeper.TakenOver(s.id) {
 		s.mu.Lock()
 		s.taken = true
 		s.mu.Unlock()
@@ -278,57 +281,5 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	}
 	rec := s.recordAs(record.Removing, now)
 	rec.Reason = string(owner.EngineLost)
-	m.save(rec)
-}
-
-// isAnothers reports whether another process made the record of a sandbox its own, as one does that removes all but the
-// workspace, or ended it.
-func (m *Manager) isAnothers(id string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	rec, err := m.store.Get(ctx, id)
-	removed := rec.State == record.Removing && rec.Reason != string(owner.EngineLost) || rec.State == record.Closed
-	return err == nil && (rec.Owner != m.owner || removed)
-}
-
-// saveClosed updates the record of a sandbox that is gone.
-func (m *Manager) saveClosed(rec record.Record) {
-	rec.State, rec.Expires = record.Closed, m.now().Add(lifetimes.Remembered)
-	m.save(rec)
-}
-
-// save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the reaper
-// tries again. Only states that hold no key come here, so a late one does no harm. It reports whether the sandbox may be
-// another owner's by now. One that was taken for dead is refused for good, one that only may have been is not.
-func (m *Manager) save(rec record.Record) (overtaken bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	err := m.store.Update(ctx, rec)
-	if errors.Is(err, backend.ErrNotFound) {
-		err = nil // somebody deleted it: there is nothing to update
-	}
-	overtaken = errors.Is(err, backend.ErrExists)
-	m.mu.Lock()
-	if err == nil || overtaken && !errors.Is(err, record.ErrOwnerLost) {
-		delete(m.unsaved, rec.ID)
-	} else {
-		m.unsaved[rec.ID] = rec
-	}
-	m.mu.Unlock()
-	if err != nil {
-		m.log.Error("cannot record the state of a sandbox yet", "sandbox", rec.ID, "state", string(rec.State), "error", err)
-	}
-	return overtaken
-}
-
-// saveAgain tries to save what the store did not take. Where it refuses one for the sake of the owner, it does all.
-func (m *Manager) saveAgain() {
-	m.mu.Lock()
-	unsaved := slices.Collect(maps.Values(m.unsaved))
-	m.mu.Unlock()
-	for _, rec := range unsaved {
-		if m.save(rec) {
-			return
-		}
-	}
+	m.keeper.Save(rec)
 }

@@ -163,7 +163,8 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		}
 		if fields != nil || differs(req.IdlePolicy, f.req.IdlePolicy) {
 			m.mu.Unlock()
-			return nil, false, false, &ConflictError{Key: key, Fields: append(fields, policyField(req.IdlePolicy, f.req.IdlePolicy)...)}
+			fields = append(fields, policyField(req.IdlePolicy, f.req.IdlePolicy)...)
+			return nil, false, false, &ConflictError{Key: key, Fields: fields}
 		}
 		f.waiters++
 		m.mu.Unlock()
@@ -510,13 +511,13 @@ func (m *Manager) discard(s *Session, adopted bool) {
 // to answer has made it after all.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
-		m.save(s.recordAs(record.Removing, m.now()))
+		m.keeper.Save(s.recordAs(record.Removing, m.now()))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
-		m.save(s.recordAs(record.Closed, m.now())) // at least it must not hold the key
+		m.keeper.Save(s.recordAs(record.Closed, m.now())) // at least it must not hold the key
 	}
 }
 

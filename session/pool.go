@@ -127,7 +127,8 @@ func (w *warmPool) Make(ctx context.Context, kind string) (_ *pooled, err error)
 	if !m.occupy() {
 		return nil, pool.ErrLater
 	}
-	s := m.newSession(Key{Namespace: record.NamespacePool, ID: id, Name: record.DefaultName}, w.kinds[kind], record.SandboxPrefix+id)
+	key := Key{Namespace: record.NamespacePool, ID: id, Name: record.DefaultName}
+	s := m.newSession(key, w.kinds[kind], record.SandboxPrefix+id)
 	sources := m.sources(s.req)
 	defer func() {
 		if err != nil {
@@ -216,7 +217,7 @@ func (w *warmPool) Drop(ctx context.Context, p *pooled) {
 // removePooled removes a sandbox that belongs to nobody, also one whose claim failed.
 func (m *Manager) removePooled(ctx context.Context, s *Session) error {
 	s.disconnect()
-	err := m.deleteSandbox(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
+	err := m.keeper.Delete(context.WithoutCancel(ctx), s.recordAs(record.Creating, m.now()))
 	if err != nil {
 		m.log.WarnContext(ctx, "cannot remove a pooled sandbox yet", "sandbox", s.id, "error", err)
 	}

@@ -48,7 +48,7 @@ func (m *Manager) reap(ctx context.Context) {
 		}
 		s.recordUse(ctx)
 	}
-	m.saveAgain()
+	m.keeper.SaveAgain()
 	m.sweep(ctx)
 	m.prune(ctx)
 }

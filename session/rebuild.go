@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
@@ -16,7 +17,7 @@ import (
 // notes that between the two (Record.KeepWorkspace), so that the next opener of the key resumes with it after a crash.
 
 // errBusy: commands run in a sandbox that was to be rebuilt.
-var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
+var errBusy error = &sanitize.Error{Text: "commands are running in the sandbox", Err: backend.ErrExists}
 
 // releaseIdle lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
 func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
@@ -96,7 +97,7 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 		// What is watched is a directory, which any sandbox can have.
 		return fmt.Errorf("%w: a rebuild cannot change the enforcement of the workspace limit from %q to %q",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)
-	case !m.keepsFiles(had.Limits, had.Workspace):
+	case !m.keeper.KeepsFiles(had.Limits, had.Workspace):
 		return fmt.Errorf("%w: cannot rebuild a sandbox whose files are lost when it stops", backend.ErrUnsupported)
 	}
 	return nil
@@ -118,7 +119,7 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 		err = s.connect(ctx)
 	}
 	s.disconnect()
-	if gone := m.deleteSandbox(context.WithoutCancel(ctx), rec); err == nil {
+	if gone := m.keeper.Delete(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
 	return info, err
@@ -137,7 +138,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	was.Env = req.shape().Env // which the engine does not have
 	same := known && was.differences(req.shape()) == nil
 	if !same || rec.WorkspaceOnly() {
-		there, known, err := m.lookForWorkspace(ctx, rec.ID)
+		there, known, err := m.keeper.LookForWorkspace(ctx, rec.ID)
 		if !there && (known || !named) || err != nil {
 			return nil, err
 		}
@@ -161,7 +162,7 @@ func (m *Manager) recreate(ctx context.Context, rec record.Record, req Request) 
 	if had := custody.Workspace(rec); had.User != "" && !rec.WorkspaceOnly() && req.User != had.User {
 		return nil, m.checkWorkspace(backend.Info{User: req.User}, had)
 	}
-	if err := m.removeRemains(ctx, rec, false); err != nil {
+	if err := m.keeper.RemoveRemains(ctx, rec, false); err != nil {
 		return nil, err
 	}
 	return m.createOver(ctx, rec, req)
@@ -190,17 +191,7 @@ func (m *Manager) createOver(ctx context.Context, rec record.Record, req Request
 	}
 	if err != nil {
 		s.disconnect()
-		return nil, errors.Join(err, m.removeEngine(ctx, info.ID, false))
+		return nil, errors.Join(err, m.keeper.RemoveEngine(ctx, info.ID, false))
 	}
 	return s, nil
-}
-
-// lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody
-// knows.
-func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
-	there, err = m.b.HasWorkspace(ctx, m.opts.Instance, id)
-	if errors.Is(err, backend.ErrUnsupported) {
-		return false, false, nil
-	}
-	return there, err == nil, engineError(err)
 }

@@ -77,7 +77,7 @@ type Session struct {
 }
 
 // errSessionClosed ends the calls of a session that closes.
-var errSessionClosed error = &textError{text: "the sandbox is closed", err: backend.ErrClosed}
+var errSessionClosed error = &sanitize.Error{Text: "the sandbox is closed", Err: backend.ErrClosed}
 
 // ID returns the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
 func (s *Session) ID() string { return s.id }

@@ -32,7 +32,7 @@ func policyField(p, have IdlePolicy) []string {
 // files survive a stop.
 func (s *Session) byDefault(req Request, engine backend.Info) {
 	named := s.key.Namespace == record.NamespaceUser && s.key.User() == "" && s.m.shared
-	if named && req.IdlePolicy == "" && s.idle >= 0 && s.m.keepsFiles(engine.Limits, engine.Workspace) {
+	if named && req.IdlePolicy == "" && s.idle >= 0 && s.m.keeper.KeepsFiles(engine.Limits, engine.Workspace) {
 		s.policy = cmp.Or(s.m.opts.Defaults.IdlePolicy, s.policy)
 	}
 }
@@ -67,15 +67,10 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 
 // canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
 func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
-	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
+	if policy != IdleStop || m.keeper.KeepsFiles(limits, enforcement) {
 		return nil
 	}
 	return fmt.Errorf("%w: idle policy stop is not supported, because the sandbox loses its files when it stops", backend.ErrUnsupported)
-}
-
-// keepsFiles reports whether the files of such a sandbox survive its processes.
-func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
-	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
 // extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is
@@ -96,25 +91,6 @@ func (s *Session) follow(rec record.Record, req Request) {
 	s.extendIdle(req)
 }
 
-// suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped now, or whose
-// record cannot be written, so that it may be another's, is found by the next sweep; without an engineID there is none to stop.
-func (m *Manager) suspend(ctx context.Context, rec record.Record, engineID string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
-	defer cancel()
-	if engineID != "" {
-		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
-		if err = m.store.Update(ctx, rec); err == nil {
-			err = engineError(m.b.Stop(ctx, engineID))
-		}
-	}
-	rec.Owner, rec.Expires = "", time.Time{}
-	if err != nil {
-		rec.Expires = m.now()
-	}
-	m.save(rec)
-	return err
-}
-
 // giveUpLost gives up the sandbox of a lost session whose files are kept. The next process that opens its key starts
 // the sandbox again, or creates it on its workspace.
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
@@ -130,7 +106,7 @@ func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 		s.disowned = rec
 		return
 	}
-	m.save(rec) // logs the failure, and the reaper tries again
+	m.keeper.Save(rec) // logs the failure, and the reaper tries again
 }
 
 // holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
@@ -156,7 +132,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	switch {
 	case err == nil && from != "":
 		return true, nil
-	case isOvertaken(err):
+	case custody.IsOvertaken(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("the sandbox was lost but not removed, because another process may own it: %w", err)
@@ -192,7 +168,8 @@ func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Ke
 		}
 		rec, err := m.store.Get(ctx, engine.SessionID)
 		running := engine.State == backend.StateRunning
-		if err != nil || rec.State != record.Ready || key.Namespace != record.NamespaceUser || running && !rec.Expired(m.now()) {
+		named := key.Namespace == record.NamespaceUser
+		if err != nil || rec.State != record.Ready || !named || running && !rec.Expired(m.now()) {
 			return engine, runs(engine)
 		}
 		lives, err := m.store.Lives(ctx, rec.Owner)
@@ -211,7 +188,7 @@ func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Ke
 		if !pause(ctx, handoverPause) {
 			return engine, ctx.Err()
 		}
-		if engine, _, err = m.find(ctx, rec.ID); err != nil {
+		if engine, _, err = m.keeper.Find(ctx, rec.ID); err != nil {
 			return engine, err
 		}
 	}
@@ -232,25 +209,15 @@ func (m *Manager) resumeUnowned(ctx context.Context, rec record.Record, engine b
 	if err != nil {
 		return engine, err
 	}
-	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
+	engine, _, err = m.keeper.Find(ctx, rec.ID) // it may have been stopped just before
 	if err == nil && engine.State != backend.StateRunning {
-		err = m.resume(ctx, &rec, engine.ID)
+		err = m.keeper.Resume(ctx, &rec, engine.ID)
 	}
 	rec.Owner = ""
 	if err == nil {
 		engine.State = backend.StateRunning
 		custody.NoteUse(&rec, m.now())
 	}
-	m.save(rec)
+	m.keeper.Save(rec)
 	return engine, err
-}
-
-// resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
-// follows, the end of this process too, it is suspended again.
-func (m *Manager) resume(ctx context.Context, rec *record.Record, engineID string) error {
-	custody.NoteUse(rec, m.now())
-	if err := m.store.Update(ctx, *rec); err != nil {
-		return err
-	}
-	return engineError(m.b.Start(ctx, engineID))
 }

@@ -73,6 +73,17 @@ func Cut(s string, most int) string {
 // OneLine returns s on one line, with single spaces, as Cut does.
 func OneLine(s string, most int) string { return Cut(strings.Join(strings.Fields(s), " "), most) }
 
+// Error shows another text than the error that it wraps.
+type Error struct {
+	Text string
+	Err  error
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// Unwrap returns the wrapped error.
+func (e *Error) Unwrap() error { return e.Err }
+
 // maxMessage bounds what a stranger may add to the text of an error, in bytes.
 const maxMessage = 1024
 

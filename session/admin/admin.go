@@ -1,5 +1,5 @@
-// Package admin has what operators do with the sandboxes of all processes of an installation: watch them, and remove what nobody
-// needs. Programs that only use sandboxes need package session alone.
+// Package admin is for operators. It watches the sandboxes of all processes of an installation and removes those that
+// are no longer needed. Programs that only use sandboxes need package session alone.
 package admin
 
 import (
@@ -12,45 +12,48 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
-// that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
-// of this instance, but for what has ended and the guest programs of other versions. Without an Instance and a Store that
-// processes share it looks only for what this manager itself could not remove.
+// Sweep runs one round of the manager's sweep, which also runs when the manager starts and every Options.ReapEvery.
+// It removes expired sandboxes of processes that have ended. It does not touch sandboxes of running processes. Of
+// other instances, it removes only sandboxes that have ended. Without an Instance and a Store that processes share,
+// it retries only the removals that failed in this manager.
 //
-// What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
-// other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
-// next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. ReclaimAt returns when there will be something to do.
+// Sandboxes of a process that was killed remain until another process sweeps. If no other process of the program
+// runs, open a manager with the same Instance, Store and Engine from time to time, for example from a timer. The
+// workcell command starts a process for this. With the command's state directory, `workcell sessions gc --yes` sweeps
+// as well. ReclaimAt returns when the next sweep is due.
 //
-// The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
+// Sweep fails if it cannot list the sandboxes of the engine or the records of the store. Removals that fail are
+// logged, and the next sweep repeats them.
 func Sweep(ctx context.Context, m *session.Manager) error { return custody.Of(m).Sweep(ctx) }
 
-// RemoveScope removes the sandboxes of a scope that dead processes left behind, with their workspaces, and returns their ids.
-// One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
+// RemoveScope removes the sandboxes of a scope whose processes have ended, with their workspaces, and returns their
+// ids. If a running process has a sandbox, the sandbox stays, and the error wraps backend.ErrExists. Unlike
+// CloseScope, RemoveScope needs no session.
 func RemoveScope(ctx context.Context, m *session.Manager, scope record.Scope) (removed []string, err error) {
 	return custody.Of(m).RemoveScope(ctx, scope)
 }
 
-// Abandoned returns the records of the sandboxes on this engine that no living process has: those of interrupted runs and dead
-// processes, retained ones, and those that Detach left. The sweep removes each of them when its time is over.
+// Abandoned returns the records of the sandboxes on this engine that no running process has: sandboxes of interrupted
+// runs and of killed processes, retained sandboxes, and sandboxes that Detach left. The sweep removes each of them
+// when it expires.
 func Abandoned(ctx context.Context, m *session.Manager) ([]record.Record, error) {
 	return custody.Of(m).Abandoned(ctx)
 }
 
-// RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
-// which a process is connected, is backend.ErrExists, and stays.
+// RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. If another process has adopted it
+// since then, or is connected to it, the sandbox stays, and the error wraps backend.ErrExists.
 func RemoveAbandoned(ctx context.Context, m *session.Manager, rec record.Record) error {
 	return custody.Of(m).RemoveAbandoned(ctx, rec)
 }
 
-// CountSnapshots returns how many snapshots go with the sandbox of a record. Of one that the engine does not have nothing is known.
+// CountSnapshots returns the number of snapshots of a record's sandbox. It is zero if the engine does not have the
+// sandbox.
 func CountSnapshots(ctx context.Context, m *session.Manager, rec record.Record) (int, error) {
 	return custody.Of(m).CountSnapshots(ctx, rec)
 }
 
-// ReclaimAt returns when the next sweep will have something to do for a record, if no living process has it then: to remove
-// its sandbox, or to stop it, unless somebody uses that until then. ok is false when time alone changes nothing, as for what
-// never expires, or when sweeps have failed at it for a day.
+// ReclaimAt returns when the next sweep stops or removes the sandbox of a record, if no running process has it then
+// and nothing uses it until then. ok is false for sandboxes that never expire, and if sweeps have failed for a day.
 func ReclaimAt(rec record.Record, now time.Time) (at time.Time, ok bool) {
 	if rec.State == record.Closed { // when its process died the engine may have been about to make it, and be late
 		at = rec.Created.Add(custody.Lifetimes.CreationGrace)

@@ -40,7 +40,8 @@ func Environments(ctx context.Context, m *session.Manager) ([]Environment, error
 	return out, nil
 }
 
-// RemoveEnvironment removes an environment by its name. If a sandbox has it, it stays, and the error wraps backend.ErrExists.
+// RemoveEnvironment removes an environment by its name. If a sandbox has it, it stays, and the error wraps
+// backend.ErrExists.
 func RemoveEnvironment(ctx context.Context, m *session.Manager, name string) error {
 	return custody.Of(m).Error("RemoveEnvironment", m.Backend().RemoveEnvironment(ctx, m.Instance(), name))
 }

@@ -33,8 +33,8 @@ type Event struct {
 	Type  EventType
 	Time  time.Time // when it was noticed
 	Since time.Time // of EventGap: when it was last heard
-	// Info is the sandbox; that of a removed one is the last there was, with StateClosed or StateLost and the Reason if it is
-	// known. It is zero for EventGap.
+	// Info is the sandbox; that of a removed one is the last there was, with StateClosed or StateLost and the Reason
+	// if it is known. It is zero for EventGap.
 	Info session.Info
 }
 

@@ -16,7 +16,7 @@ const (
 	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
 	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
 	NamespaceMCP      = "mcp"      // the sandboxes of a client of an MCP server
-	NamespaceReplica  = "replica"  // the same of several servers that join: their sandboxes outlive the process that opened them
+	NamespaceReplica  = "replica"  // as mcp, of servers that share sandboxes: they outlive the process that opened them
 	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
 	NamespacePool     = "pool"     // sandboxes that are ready and belong to nobody yet
 )
@@ -64,8 +64,8 @@ func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 // userName is the name of the sandbox that a person has.
 const userName = "user"
 
-// UserScope returns the scope of the sandboxes that belong to a person, whatever runs they use. The name is any text; in keys
-// what may not stand there is written as "_" and two hexadecimal digits.
+// UserScope returns the scope of the sandboxes that belong to a person, whatever runs they use. The name is any text;
+// in keys what may not stand there is written as "_" and two hexadecimal digits.
 func UserScope(user string) Scope {
 	var id strings.Builder
 	for i, c := range []byte(user) {
@@ -78,7 +78,8 @@ func UserScope(user string) Scope {
 	return Scope{Namespace: NamespaceUser, ID: id.String()}
 }
 
-// User returns the name of the person whose sandbox this is (UserScope); empty for other keys, those of UserKey included.
+// User returns the name of the person whose sandbox this is (UserScope); empty for other keys, those of UserKey
+// included.
 func (k Key) User() string {
 	if k.Namespace != NamespaceUser || k.Name != userName {
 		return ""

@@ -1,5 +1,5 @@
-// Package record keeps what must be known of sandboxes after the process that has them has ended: their keys, their owners and
-// their states. A [Store] is shared by the processes of one installation; packages sqlite and postgres have one each.
+// Package record names sandboxes and stores their owners and states, so that they survive the process that opened
+// them. The processes of an installation share one [Store]. Packages sqlite and postgres implement it.
 package record
 
 import (
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // State is the state of a recorded sandbox.
@@ -34,7 +35,8 @@ const (
 	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
 )
 
-// Record is what is kept of one sandbox besides the labels on the engine. It holds no value of a variable and no secret.
+// Record is what is kept of one sandbox besides the labels on the engine. It holds no value of a variable and no
+// secret.
 type Record struct {
 	ID       string // session id
 	Key      Key
@@ -50,17 +52,17 @@ type Record struct {
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in Ready: when the engine has no such sandbox, its workspace is kept for the next opener of the key.
-	// The sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
-	// of an interrupted run.
+	// KeepWorkspace in Ready: when the engine has no such sandbox, its workspace is kept for the next opener of the
+	// key. The sandbox is being rebuilt (OpenRebuild), was removed without its workspace
+	// (CloseOptions.KeepWorkspace), or was that of an interrupted run.
 	KeepWorkspace bool
-	// Reason is why the sandbox is not ready any more: "removed" by hand, "idle", "run ended", by itself or closed, "owner died",
-	// "engine lost". It is empty for one that is.
+	// Reason is why the sandbox is not ready any more: "removed" by hand, "idle", "run ended", by itself or closed,
+	// "owner died", "engine lost". It is empty for one that is.
 	Reason string `json:",omitempty"`
 	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
 	Ended bool
-	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
-	// otherwise. All are empty while it is made.
+	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace
+	// may have otherwise. All are empty while it is made.
 	User           string
 	WorkspaceBytes int64
 	Workspace      backend.Enforcement
@@ -78,19 +80,11 @@ func (r Record) WorkspaceOnly() bool { return r.State == Ready && r.KeepWorkspac
 func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
 
 // ErrHeld means that another process has a key's sandbox, or may have it by now. It wraps backend.ErrExists.
-var ErrHeld error = &heldError{text: "another process is using the sandbox", err: backend.ErrExists}
+var ErrHeld error = &sanitize.Error{Text: "another process is using the sandbox", Err: backend.ErrExists}
 
-// ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have been.
-var ErrOwnerLost error = &heldError{text: "another process may own the sandbox by now", err: ErrHeld}
-
-// heldError is an error of its own text that wraps another.
-type heldError struct {
-	text string
-	err  error
-}
-
-func (e *heldError) Error() string { return e.text }
-func (e *heldError) Unwrap() error { return e.err }
+// ErrOwnerLost means that a store refuses a change because an owner of this process was taken for dead, or may have
+// been.
+var ErrOwnerLost error = &sanitize.Error{Text: "another process may own the sandbox by now", Err: ErrHeld}
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
 // below a microsecond. Package storetest holds the suite that every implementation must pass.
@@ -98,12 +92,12 @@ type Store interface {
 	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
 	// that happens.
 	Join(ctx context.Context) (owner string, leave func() error, err error)
-	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others, and what
-	// it had is free for all when it is dead. The empty owner never lives.
+	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others,
+	// and what it had is free for all when it is dead. The empty owner never lives.
 	Lives(ctx context.Context, owner string) (bool, error)
 
-	// A store whose owners live by leases must refuse every change, with ErrOwnerLost, once one of its own owners was taken for
-	// dead, and while that is possible because it cannot be asked.
+	// A store whose owners live by leases must refuse every change, with ErrOwnerLost, once one of its own owners was
+	// taken for dead, and while that is possible because it cannot be asked.
 
 	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key on the
 	// same engine, so that two processes cannot both make the sandbox of one key.

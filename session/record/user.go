@@ -12,8 +12,8 @@ import (
 // maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
 const maxUID = 1<<31 - 1
 
-// ParseUser returns the user of a sandbox as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is
-// 0:0; other names would need the image's own user list, which nobody vouches for.
+// ParseUser returns the user of a sandbox as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as
+// its group, "root" is 0:0; other names would need the image's own user list, which nobody vouches for.
 func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
@@ -28,7 +28,8 @@ func ParseUser(user string) (string, error) {
 	uid, uidErr := parseID(uidText)
 	gid, gidErr := parseID(gidText)
 	if uidErr != nil || gidErr != nil {
-		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d", backend.ErrInvalid, sanitize.Message(user), maxUID)
+		return "", fmt.Errorf("%w: invalid user %q: must be uid or uid:gid with numbers up to %d",
+			backend.ErrInvalid, sanitize.Message(user), maxUID)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }

@@ -1,5 +1,5 @@
-// Package custody decides about the sandboxes of records. What becomes of a sandbox is decided by the table of package owner.
-// Here are the facts for it.
+// Package custody keeps records of sandboxes and changes on the engine what they name. The table of package owner
+// decides what happens to a sandbox; this package provides its facts.
 package custody
 
 import (
@@ -70,16 +70,17 @@ func Due(r record.Record, now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(Facts(r, on), Lifetimes, now)
 }
 
-// InTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes
-// it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
+// InTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or
+// removes it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands
+// of one.
 func InTransition(r record.Record, now time.Time) bool {
 	_, due := Due(r, now, backend.StateRunning)
 	state := State(r)
 	return due || state != owner.Ready && state != owner.Suspended
 }
 
-// Identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be changed: of one
-// that was ready they say that it belongs to nobody.
+// Identify returns what the engine says of a sandbox with whose it is by its record. The engine's labels cannot be
+// changed: of one that was ready they say that it belongs to nobody.
 func Identify(r record.Record, engine backend.Info) backend.Info {
 	if r.ID == engine.SessionID && IsPooled(engine) {
 		engine.Key, engine.Run, engine.Created = r.Key.String(), r.Key.Run(), r.Created
@@ -93,7 +94,8 @@ func IsPooled(engine backend.Info) bool {
 	return err == nil && key.Namespace == record.NamespacePool
 }
 
-// SecondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a while.
+// SecondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a
+// while.
 func SecondaryIdle(rec record.Record) time.Duration {
 	if rec.Idle < 0 {
 		return rec.Idle
