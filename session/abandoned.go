@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
@@ -16,58 +15,8 @@ import (
 
 // RemoveScope is admin.RemoveScope.
 func (m operations) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
-	removed, err = m.removeScope(ctx, scope)
+	removed, err = m.keeper.RemoveScope(ctx, scope)
 	return removed, wrapError("Remove", m.driver, "", err)
-}
-
-func (m *Manager) removeScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
-	if err := m.keeper.RecordFound(ctx, backend.Filter{}, scope); err != nil {
-		return nil, err
-	}
-	for began := time.Now(); ; {
-		recs, err := m.store.List(ctx, record.Creating, record.Ready, record.Removing)
-		if err != nil {
-			return removed, err
-		}
-		var errs []error
-		for _, rec := range recs {
-			if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine {
-				continue
-			}
-			if err := m.endUnowned(ctx, rec, owner.Removed); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			removed = append(removed, rec.ID)
-		}
-		err = errors.Join(errs...)
-		if !errors.Is(err, custody.ErrInTransition) || time.Since(began) > lifetimes.Transition {
-			return removed, err
-		}
-		if !pause(ctx, handoverPause) {
-			return removed, ctx.Err()
-		}
-	}
-}
-
-// endUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
-func (m *Manager) endUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
-	rec, err := m.keeper.TakeUnowned(ctx, rec)
-	if err != nil {
-		return err
-	}
-	ctx, rec.Reason, rec.Ended = context.WithoutCancel(ctx), string(event), event == owner.RunEnded
-	if event == owner.Removed {
-		return m.keeper.Delete(ctx, rec)
-	}
-	end, _ := owner.On(custody.Facts(rec, ""), event)
-	rec.State, rec.KeepWorkspace, rec.Expires = record.Removing, false, m.now()
-	if end.To != owner.Retained {
-		return m.keeper.Delete(ctx, rec)
-	}
-	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
-	m.keeper.Save(rec)
-	return nil
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
@@ -82,7 +31,7 @@ func (m *Manager) closeOrphans(ctx context.Context, scope record.Scope) error {
 		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
 			continue
 		}
-		err := m.endUnowned(ctx, rec, owner.RunEnded)
+		err := m.keeper.EndUnowned(ctx, rec, owner.RunEnded)
 		if m.opts.Join && errors.Is(err, custody.ErrHeld) {
 			err = m.removeJoined(ctx, rec.ID, owner.RunEnded)
 		}
@@ -178,5 +127,5 @@ func (m operations) RemoveAbandoned(ctx context.Context, rec record.Record) erro
 	if m.connectedTo(ctx, rec) == used {
 		return wrapError("Remove", m.driver, rec.ID, errConnected)
 	}
-	return wrapError("Remove", m.driver, rec.ID, m.endUnowned(ctx, rec, owner.Removed))
+	return wrapError("Remove", m.driver, rec.ID, m.keeper.EndUnowned(ctx, rec, owner.Removed))
 }

@@ -13,11 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session/record"
 )
 
-// Bounds of the wait for what another process has.
-const (
-	handoverPause = 50 * time.Millisecond // between two looks
-	silentWait    = 3 * time.Second       // before an unbounded wait is logged
-)
+// silentWait is how long an opener waits for another process before the wait is logged.
+const silentWait = 3 * time.Second
 
 // reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
 // returns its session.
@@ -47,7 +44,7 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request, put func
 				m.log.WarnContext(ctx, "waiting for another process to open or remove the sandbox", "key", s.key.String())
 			}
 		}
-		if !pause(ctx, handoverPause) {
+		if !custody.Pause(ctx, custody.HandoverPause) {
 			return nil, ctx.Err()
 		}
 	}
@@ -128,7 +125,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *record.Record, key Key, 
 		return nil, &ConflictError{Key: key, Fields: fields}
 	}
 	if engine.State == backend.StatePaused {
-		return nil, errPaused
+		return nil, custody.ErrPaused
 	}
 	fresh := engine.State != backend.StateRunning
 	if fresh && rec.WorkspaceOnly() && engine.Root != backend.RootWritable && m.keeper.CanKeep(ctx, engine) == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Bounds of the work on a connection.
@@ -146,27 +147,10 @@ func (s *Session) reach(ctx context.Context) (*client.Conn, error) {
 		}
 		again := errors.Is(err, client.ErrConnLost)
 		err = s.diagnose(ctx, err)
-		if !again || s.wasLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
+		if !again || s.wasLost() || time.Now().After(deadline) || !custody.Pause(ctx, settlePause) {
 			return nil, err
 		}
 	}
-}
-
-// pause waits for d and reports whether ctx lasted that long.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// errPaused: somebody paused the sandbox behind our back.
-var errPaused error = &sanitize.Error{
-	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
 }
 
 // diagnose distinguishes a sandbox that is gone from an engine that does not answer.
@@ -182,7 +166,7 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 	case getErr != nil:
 		return fmt.Errorf("%w: %v", backend.ErrUnavailable, engineError(err))
 	case info.State == backend.StatePaused:
-		return errPaused
+		return custody.ErrPaused
 	case info.OOMKilled:
 		s.lose("its main process was killed: out of memory")
 	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):
@@ -224,7 +208,7 @@ func (s *Session) watch(conn *client.Conn) {
 	}
 	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		_, err := s.connection(s.ctx)
-		if err == nil || errors.Is(err, backend.ErrLost) || !pause(s.ctx, interval) {
+		if err == nil || errors.Is(err, backend.ErrLost) || !custody.Pause(s.ctx, interval) {
 			return
 		}
 	}

@@ -60,7 +60,7 @@ func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if engine, err = m.ensureRunning(ctx, engine, key); err != nil {
+	if engine, err = m.keeper.EnsureRunning(ctx, engine, key); err != nil {
 		return nil, err
 	}
 	s, err := m.connectSecondary(ctx, engine, key)
@@ -112,7 +112,7 @@ func (m *Manager) join(ctx context.Context, rec record.Record, req Request) (*Se
 	case err != nil:
 		return nil, err
 	case engine.State == backend.StatePaused:
-		return nil, errPaused
+		return nil, custody.ErrPaused
 	}
 	if fields := conflicts(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: rec.Key, Fields: fields}
@@ -190,7 +190,7 @@ func (m *Manager) joinRecorded(ctx context.Context, rec record.Record) (*Session
 func (m *Manager) removeJoined(ctx context.Context, id string, why owner.Event) error {
 	engine, _, err := m.keeper.Find(ctx, id)
 	if err == nil {
-		err = m.removeRecorded(context.WithoutCancel(ctx), engine, why)
+		err = m.keeper.RemoveRecorded(context.WithoutCancel(ctx), engine, why)
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil
@@ -224,7 +224,7 @@ func (s *Session) recordUse(ctx context.Context) {
 func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal" && !errors.Is(err, client.ErrProtocol)
-	if !ended && !unexplained || !pause(ctx, settleTime) {
+	if !ended && !unexplained || !custody.Pause(ctx, settleTime) {
 		return err
 	}
 	engine, getErr := m.b.Get(ctx, engineID)
@@ -247,81 +247,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if own != nil {
 		return m.closeFor(ctx, own, !volumes)
 	}
-	return wrapError("Remove", m.driver, "", m.remove(ctx, id, volumes))
-}
-
-// remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die, what
-// is left goes, and what was to be kept stays.
-func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
-	engine, key, err := m.keeper.Find(ctx, id)
-	switch {
-	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
-		return m.removeVanished(ctx, id, volumes)
-	case err != nil && !(errors.Is(err, custody.ErrUnreadable) && volumes):
-		return err
-	case !volumes:
-		return m.removeButWorkspace(ctx, engine, key)
-	}
-	return m.removeRecorded(ctx, engine, owner.Removed)
-}
-
-// removeRecorded is remove for what the engine has, with its workspace.
-func (m *Manager) removeRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
-	id := engine.SessionID
-	before, err := m.store.Get(ctx, id)
-	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
-	marked := known && before.State == record.Ready
-	if marked {
-		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, m.now(), false, string(why)
-		m.keeper.Save(rec)
-	}
-	if err := m.keeper.RemoveEngine(ctx, engine.ID, true); err != nil {
-		if marked {
-			m.keeper.Save(before)
-		}
-		return err
-	}
-	if known {
-		m.keeper.SaveClosed(rec)
-	}
-	return nil
-}
-
-// removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
-func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, key Key) error {
-	if err := m.keeper.CanKeep(ctx, engine); err != nil {
-		return err
-	}
-	if err := m.keeper.RecordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {
-		return err
-	}
-	rec, err := m.store.Get(ctx, engine.SessionID)
-	if err != nil {
-		return err
-	}
-	if rec.State == record.Creating {
-		return custody.ErrInTransition
-	}
-	return m.keeper.KeepWorkspace(ctx, rec, engine.ID)
-}
-
-// removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
-func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) error {
-	rec, err := m.store.Get(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.keeper.LeavesWorkspace(rec) {
-		return custody.ErrNoSandbox
-	}
-	if err != nil {
-		return err
-	}
-	if rec, err = m.keeper.TakeUnowned(ctx, rec); err != nil {
-		return err
-	}
-	if !volumes {
-		return m.keeper.KeepWorkspace(ctx, rec, rec.EngineID)
-	}
-	rec.State, rec.Expires, rec.Reason = record.Removing, m.now(), string(owner.Removed)
-	return m.keeper.Delete(context.WithoutCancel(ctx), rec)
+	return wrapError("Remove", m.driver, "", m.keeper.Remove(ctx, id, volumes))
 }
 
 // vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be

@@ -43,3 +43,10 @@ func TestWithDefaults(t *testing.T) {
 		t.Errorf("the base was changed: %q", got)
 	}
 }
+
+func TestWithUser(t *testing.T) {
+	t.Parallel()
+	if got := session.UserFromContext(session.WithUser(t.Context(), "bob")); got != "bob" {
+		t.Errorf("the user is %q", got)
+	}
+}

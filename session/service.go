@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Times of services.
@@ -229,7 +230,7 @@ func (v *serviceServer) serve(l *client.Listener) error {
 		}
 		if !v.take(peer) {
 			_ = peer.Close() // it is refused
-			pause(v.ctx, refusedPause)
+			custody.Pause(v.ctx, refusedPause)
 		}
 	}
 }
@@ -244,7 +245,7 @@ func (v *serviceServer) relisten() *client.Listener {
 				return l
 			}
 		}
-		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !pause(v.ctx, interval) {
+		if errors.Is(err, backend.ErrLost) || errors.Is(err, client.ErrProtocol) || !custody.Pause(v.ctx, interval) {
 			return nil
 		}
 	}
@@ -355,12 +356,12 @@ func (s *Session) outlive(execID string, g *grant) {
 		if err == nil || errors.As(err, &refused) || errors.Is(err, client.ErrProtocol) || errors.Is(err, backend.ErrLost) {
 			break // it has ended, or never began
 		}
-		if !pause(s.ctx, interval) {
+		if !custody.Pause(s.ctx, interval) {
 			break
 		}
 	}
 	g.end()
-	pause(s.ctx, grantLinger)
+	custody.Pause(s.ctx, grantLinger)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.grants, execID)

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -192,7 +193,7 @@ func (s *Session) callWithin(parent context.Context, again bool, within time.Dur
 				continue
 			}
 		}
-		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !pause(ctx, interval) {
+		if errors.Is(err, backend.ErrLost) || time.Since(heard) >= patience || !custody.Pause(ctx, interval) {
 			return s.explain(parent, err)
 		}
 		interval = min(2*interval, redialLongest)

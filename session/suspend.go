@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -157,67 +156,4 @@ func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	}
 	s.lastUsed = m.now()
 	return true
-}
-
-// ensureRunning sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
-// stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
-func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
-	for began := time.Now(); ; {
-		if engine.State == backend.StatePaused {
-			return engine, errPaused
-		}
-		rec, err := m.store.Get(ctx, engine.SessionID)
-		running := engine.State == backend.StateRunning
-		named := key.Namespace == record.NamespaceUser
-		if err != nil || rec.State != record.Ready || !named || running && !rec.Expired(m.now()) {
-			return engine, runs(engine)
-		}
-		lives, err := m.store.Lives(ctx, rec.Owner)
-		if err != nil {
-			return engine, err
-		}
-		if !lives {
-			engine, err = m.resumeUnowned(ctx, rec, engine)
-			if !errors.Is(err, backend.ErrExists) {
-				return engine, err
-			}
-		}
-		if time.Since(began) > lifetimes.Handover {
-			return engine, runs(engine)
-		}
-		if !pause(ctx, handoverPause) {
-			return engine, ctx.Err()
-		}
-		if engine, _, err = m.keeper.Find(ctx, rec.ID); err != nil {
-			return engine, err
-		}
-	}
-}
-
-// runs is backend.ErrLost for a sandbox that does not run.
-func runs(engine backend.Info) error {
-	if engine.State != backend.StateRunning {
-		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
-	}
-	return nil
-}
-
-// resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's, so that
-// nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
-func (m *Manager) resumeUnowned(ctx context.Context, rec record.Record, engine backend.Info) (backend.Info, error) {
-	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if err != nil {
-		return engine, err
-	}
-	engine, _, err = m.keeper.Find(ctx, rec.ID) // it may have been stopped just before
-	if err == nil && engine.State != backend.StateRunning {
-		err = m.keeper.Resume(ctx, &rec, engine.ID)
-	}
-	rec.Owner = ""
-	if err == nil {
-		engine.State = backend.StateRunning
-		custody.NoteUse(&rec, m.now())
-	}
-	m.keeper.Save(rec)
-	return engine, err
 }

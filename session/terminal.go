@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/custody"
 )
 
 // Errors of terminals.
@@ -154,7 +155,7 @@ func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan
 				return
 			}
 			req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
-			for refusedAs(conn.Resize(ctx, req), wire.CodeNotFound) && pause(ctx, resizePause) {
+			for refusedAs(conn.Resize(ctx, req), wire.CodeNotFound) && custody.Pause(ctx, resizePause) {
 			}
 		}
 	}

@@ -90,10 +90,7 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) error {
 		case !w.tell(ctx, list, yield):
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookPause):
-		}
+		custody.Pause(ctx, lookPause)
 	}
 }
 

@@ -131,3 +131,40 @@ func TestNewID(t *testing.T) {
 		}
 	}
 }
+
+// FuzzUserScope: whatever a person is called, the key is valid unless it is too long, has the name again, and is nobody else's.
+func FuzzUserScope(f *testing.F) {
+	for _, name := range []string{"alice", "alice@example.com", "a_b", "_5f", "-x", ".", "Jürgen", "a:b", "\x00", "_", "__", "a_5fb"} {
+		f.Add(name, name+"_")
+	}
+	f.Fuzz(func(t *testing.T, name, other string) {
+		key := record.UserScope(name).Key("user")
+		if err := key.Validate(); err != nil {
+			if name != "" && len(key.ID) <= 128 {
+				t.Fatalf("%q: %v", name, err)
+			}
+			return
+		}
+		if got := key.User(); got != name {
+			t.Errorf("%q became %q", name, got)
+		}
+		if name != other && record.UserScope(other) == record.UserScope(name) {
+			t.Errorf("%q and %q have the same scope", name, other)
+		}
+	})
+}
+
+// TestUserKeys: a person's sandbox is not one that was given the person's name, and only it is the person's.
+func TestUserKeys(t *testing.T) {
+	t.Parallel()
+	own, named := record.UserScope("alice").Key("user"), record.UserKey("alice")
+	if own == named || own.User() != "alice" || named.User() != "" || record.WorkflowKey("alice", "user").User() != "" {
+		t.Errorf("%s is %q's, %s is %q's", own, own.User(), named, named.User())
+	}
+	if err := record.UserScope("").Key("user").Validate(); err == nil {
+		t.Error("nobody has a sandbox")
+	}
+	if err := record.UserScope(strings.Repeat("x", 129)).Key("user").Validate(); err == nil {
+		t.Error("a name that is too long was taken")
+	}
+}

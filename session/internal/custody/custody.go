@@ -70,10 +70,10 @@ func Due(r record.Record, now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(Facts(r, on), Lifetimes, now)
 }
 
-// InTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or
+// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or
 // removes it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands
 // of one.
-func InTransition(r record.Record, now time.Time) bool {
+func inTransition(r record.Record, now time.Time) bool {
 	_, due := Due(r, now, backend.StateRunning)
 	state := State(r)
 	return due || state != owner.Ready && state != owner.Suspended

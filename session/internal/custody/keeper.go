@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -106,11 +108,11 @@ func (k *Keeper) NoOwner() string {
 	return k.Owner
 }
 
-// IsFree returns ErrInTransition or ErrHeld for a record that a living process has.
-func (k *Keeper) IsFree(ctx context.Context, rec record.Record) error {
+// isFree returns ErrInTransition or ErrHeld for a record that a living process has.
+func (k *Keeper) isFree(ctx context.Context, rec record.Record) error {
 	lives, err := k.Store.Lives(ctx, rec.Owner)
 	switch {
-	case lives && err == nil && InTransition(rec, k.Now()):
+	case lives && err == nil && inTransition(rec, k.Now()):
 		return ErrInTransition
 	case lives && err == nil:
 		return ErrHeld
@@ -120,7 +122,7 @@ func (k *Keeper) IsFree(ctx context.Context, rec record.Record) error {
 
 // TakeUnowned makes a record that no living process has this manager's.
 func (k *Keeper) TakeUnowned(ctx context.Context, rec record.Record) (record.Record, error) {
-	if err := k.IsFree(ctx, rec); err != nil {
+	if err := k.isFree(ctx, rec); err != nil {
 		return rec, err
 	}
 	rec, err := k.Store.Take(ctx, rec.ID, rec.Owner, k.Owner)
@@ -153,7 +155,7 @@ func (k *Keeper) Holder(ctx context.Context, key record.Key) (record.Record, err
 }
 
 // Find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One
-// whose key cannot be read comes with ErrUnreadable: the sandbox exists.
+// whose key cannot be read comes with errUnreadable: the sandbox exists.
 func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key, error) {
 	if !record.ValidSandboxID(id) {
 		return backend.Info{}, record.Key{}, ErrNoSandbox
@@ -175,7 +177,7 @@ func (k *Keeper) Find(ctx context.Context, id string) (backend.Info, record.Key,
 		}
 		key, err := record.ParseKey(engine.Key)
 		if err != nil {
-			err = ErrUnreadable
+			err = errUnreadable
 		}
 		return engine, key, err
 	}
@@ -218,15 +220,15 @@ func (k *Keeper) RecordFound(ctx context.Context, filter backend.Filter, scope r
 				"sandbox", engine.SessionID, "key", key.String())
 			continue
 		}
-		if err := k.Store.Insert(ctx, k.RecordOf(engine, key)); err != nil && !errors.Is(err, backend.ErrExists) {
+		if err := k.Store.Insert(ctx, k.recordOf(engine, key)); err != nil && !errors.Is(err, backend.ErrExists) {
 			return err
 		}
 	}
 	return nil
 }
 
-// RecordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
-func (k *Keeper) RecordOf(engine backend.Info, key record.Key) record.Record {
+// recordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
+func (k *Keeper) recordOf(engine backend.Info, key record.Key) record.Record {
 	now := k.Now()
 	rec := record.Record{
 		ID: engine.SessionID, Key: key, Engine: k.Engine, EngineID: engine.ID, State: record.Ready,
@@ -251,3 +253,44 @@ func (k *Keeper) LeavesWorkspace(rec record.Record) bool {
 	lost, _ := owner.On(facts, owner.EngineLost)
 	return lost.To == owner.WorkspaceOnly && rec.Engine == k.Engine
 }
+
+// ErrNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
+var ErrNoSandbox = fmt.Errorf("%w: sandbox not found", backend.ErrNotFound)
+
+// ErrHeld: the key's sandbox belongs to a process that lives.
+var ErrHeld error = &sanitize.Error{Text: "the sandbox is open in another process", Err: record.ErrHeld}
+
+// ErrInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
+var ErrInTransition error = &sanitize.Error{
+	Text: "another process is opening or removing the sandbox", Err: record.ErrHeld,
+}
+
+// ErrOvertaken: this process was taken for dead, or may have been, and another one may have the sandbox.
+var ErrOvertaken error = &sanitize.Error{
+	Text: "not removing the sandbox, which may have another owner by now", Err: backend.ErrExists,
+}
+
+// errUnreadable: the engine has a sandbox of that id with damaged labels.
+var errUnreadable error = &sanitize.Error{Text: "the engine's data of the sandbox is damaged", Err: backend.ErrLost}
+
+// ErrPaused: somebody paused the sandbox behind our back.
+var ErrPaused error = &sanitize.Error{
+	Text: "the sandbox is paused; unpause it in the engine", Err: backend.ErrUnavailable,
+}
+
+// EngineError takes host paths and engine addresses out of the text of a driver's error.
+func EngineError(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	clean := sanitize.Message(hostPath.ReplaceAllString(text, "<host path>"))
+	if clean == text {
+		return err
+	}
+	return &sanitize.Error{Text: clean, Err: err}
+}
+
+// hostPath matches engine addresses and paths of the host in a driver's error.
+var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|` +
+	`(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)

@@ -59,7 +59,7 @@ func (k *Keeper) Plan(ctx context.Context, open func(id string) bool) (Plan, err
 		switch {
 		case !k.Shared || known[engine.SessionID] || age <= Lifetimes.CreationGrace:
 		case !k.Forged(ctx, engine.SessionID):
-			plan.Unrecorded = append(plan.Unrecorded, k.RecordOf(engine, key))
+			plan.Unrecorded = append(plan.Unrecorded, k.recordOf(engine, key))
 		case key.Namespace != record.NamespaceUser && age > Lifetimes.Unrecorded:
 			// If records were lost, users remove named sandboxes.
 			plan.Strays = append(plan.Strays, engine)

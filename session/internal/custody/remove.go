@@ -139,32 +139,128 @@ func (k *Keeper) LookForWorkspace(ctx context.Context, id string) (there, known 
 	return there, err == nil, EngineError(err)
 }
 
-// Suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped
-// now, or whose record cannot be written, so that it may be another's, is found by the next sweep; without an
-// engineID there is none to stop.
-func (k *Keeper) Suspend(ctx context.Context, rec record.Record, engineID string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, Lifetimes.Removal)
-	defer cancel()
-	if engineID != "" {
-		k.Log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
-		if err = k.Store.Update(ctx, rec); err == nil {
-			err = EngineError(k.Backend.Stop(ctx, engineID))
+// RemoveScope removes the sandboxes of a scope that no running process has, and returns their ids. While a process is
+// about to release a sandbox, it tries again.
+func (k *Keeper) RemoveScope(ctx context.Context, scope record.Scope) (removed []string, err error) {
+	if err := k.RecordFound(ctx, backend.Filter{}, scope); err != nil {
+		return nil, err
+	}
+	for began := time.Now(); ; {
+		recs, err := k.Store.List(ctx, record.Creating, record.Ready, record.Removing)
+		if err != nil {
+			return removed, err
+		}
+		var errs []error
+		for _, rec := range recs {
+			if rec.Key.Scope() != scope || rec.Engine != k.Engine {
+				continue
+			}
+			if err := k.EndUnowned(ctx, rec, owner.Removed); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			removed = append(removed, rec.ID)
+		}
+		err = errors.Join(errs...)
+		if !errors.Is(err, ErrInTransition) || time.Since(began) > Lifetimes.Transition {
+			return removed, err
+		}
+		if !Pause(ctx, HandoverPause) {
+			return removed, ctx.Err()
 		}
 	}
-	rec.Owner, rec.Expires = "", time.Time{}
-	if err != nil {
-		rec.Expires = k.Now()
-	}
-	k.Save(rec)
-	return err
 }
 
-// Resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
-// follows, the end of this process too, it is suspended again.
-func (k *Keeper) Resume(ctx context.Context, rec *record.Record, engineID string) error {
-	NoteUse(rec, k.Now())
-	if err := k.Store.Update(ctx, *rec); err != nil {
+// EndUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
+func (k *Keeper) EndUnowned(ctx context.Context, rec record.Record, event owner.Event) error {
+	rec, err := k.TakeUnowned(ctx, rec)
+	if err != nil {
 		return err
 	}
-	return EngineError(k.Backend.Start(ctx, engineID))
+	ctx, rec.Reason, rec.Ended = context.WithoutCancel(ctx), string(event), event == owner.RunEnded
+	if event == owner.Removed {
+		return k.Delete(ctx, rec)
+	}
+	end, _ := owner.On(Facts(rec, ""), event)
+	rec.State, rec.KeepWorkspace, rec.Expires = record.Removing, false, k.Now()
+	if end.To != owner.Retained {
+		return k.Delete(ctx, rec)
+	}
+	rec.Owner, rec.Expires = "", k.Now().Add(rec.Retention)
+	k.Save(rec)
+	return nil
+}
+
+// Remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die,
+// what is left goes, and what was to be kept stays.
+func (k *Keeper) Remove(ctx context.Context, id string, volumes bool) error {
+	engine, key, err := k.Find(ctx, id)
+	switch {
+	case errors.Is(err, backend.ErrNotFound) && record.ValidSandboxID(id):
+		return k.removeVanished(ctx, id, volumes)
+	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
+		return err
+	case !volumes:
+		return k.removeButWorkspace(ctx, engine, key)
+	}
+	return k.RemoveRecorded(ctx, engine, owner.Removed)
+}
+
+// RemoveRecorded removes a sandbox that the engine has, with its workspace.
+func (k *Keeper) RemoveRecorded(ctx context.Context, engine backend.Info, why owner.Event) error {
+	id := engine.SessionID
+	before, err := k.Store.Get(ctx, id)
+	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
+	marked := known && before.State == record.Ready
+	if marked {
+		rec.State, rec.Expires, rec.KeepWorkspace, rec.Reason = record.Removing, k.Now(), false, string(why)
+		k.Save(rec)
+	}
+	if err := k.RemoveEngine(ctx, engine.ID, true); err != nil {
+		if marked {
+			k.Save(before)
+		}
+		return err
+	}
+	if known {
+		k.SaveClosed(rec)
+	}
+	return nil
+}
+
+// removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
+func (k *Keeper) removeButWorkspace(ctx context.Context, engine backend.Info, key record.Key) error {
+	if err := k.CanKeep(ctx, engine); err != nil {
+		return err
+	}
+	if err := k.RecordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {
+		return err
+	}
+	rec, err := k.Store.Get(ctx, engine.SessionID)
+	if err != nil {
+		return err
+	}
+	if rec.State == record.Creating {
+		return ErrInTransition
+	}
+	return k.KeepWorkspace(ctx, rec, engine.ID)
+}
+
+// removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
+func (k *Keeper) removeVanished(ctx context.Context, id string, volumes bool) error {
+	rec, err := k.Store.Get(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !k.LeavesWorkspace(rec) {
+		return ErrNoSandbox
+	}
+	if err != nil {
+		return err
+	}
+	if rec, err = k.TakeUnowned(ctx, rec); err != nil {
+		return err
+	}
+	if !volumes {
+		return k.KeepWorkspace(ctx, rec, rec.EngineID)
+	}
+	rec.State, rec.Expires, rec.Reason = record.Removing, k.Now(), string(owner.Removed)
+	return k.Delete(context.WithoutCancel(ctx), rec)
 }
