@@ -193,7 +193,7 @@ func TestCancelledElsewhere(t *testing.T) {
 	w.Kill()
 	eventually(t, "the worker is known to be dead", func() bool { return here.show(t, run).State == "interrupted" })
 	res := here.run(t, "runs", "cancel", run, "--wait", "1s")
-	if res.Code != 1 || !strings.Contains(res.Stderr, "no worker ended run") || !strings.Contains(res.Stderr, "on the host of that engine") {
+	if res.Code != 1 || !strings.Contains(res.Stderr, "no worker stopped run") || !strings.Contains(res.Stderr, "on the host of that engine") {
 		t.Errorf("without a worker: exit code %d\n%s", res.Code, res.Stderr)
 	}
 	if ls := there.ok(t, "sessions", "ls"); !strings.Contains(ls, run[:12]) {

@@ -343,7 +343,7 @@ func (a *App) cancelElsewhere(ctx context.Context, j runstore.Store, runID strin
 		err = got
 		return err != nil || !r.Finished.IsZero()
 	}) {
-		return Fail(ExitFailed, fmt.Errorf("no worker ended run %s within %s: %w", runID, wait, why),
+		return Fail(ExitFailed, fmt.Errorf("no worker stopped run %s within %s: %w", runID, wait, why),
 			"start `workcell worker` on the host of that engine; it will end the run")
 	}
 	return err

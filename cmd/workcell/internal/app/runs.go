@@ -154,7 +154,7 @@ func (a *App) checkNote(r runstore.Run, n RunNote) error {
 	}
 	keys = slices.DeleteFunc(keys, func(key string) bool { return reflect.DeepEqual(here[key], there[key]) })
 	err = fmt.Errorf("the flags of run %s have changed in the database: %s", r.ID, strings.Join(keys, ", "))
-	return Fail(ExitFailed, err, "restore the run's note in the database, "+again)
+	return Fail(ExitFailed, err, "restore the run's original flags in the database, "+again)
 }
 
 // interrupted returns what is needed to resume a run whose process died, or why that cannot be done.

@@ -60,9 +60,12 @@ func Root(a *Command, groups ...Group) *cobra.Command {
 		Long: `Workcell runs Genkit agents and multi-step workflows in isolated sandboxes: Docker or containerd
 containers, Kubernetes pods, or Linux namespaces on this host (the local backend, which needs no engine).
 
-The default backend is Docker, or containerd if Docker is not available. To check your setup, run
-` + "`workcell doctor`" + `. A run removes its sandboxes when it ends, unless you pass --keep or the workflow
-keeps them (retention:, checkpoints:).
+To check your setup, run ` + "`workcell doctor`" + `. To run an agent or a workflow, use ` + "`workcell run FILE`" + `.
+To create a sandbox manually, use ` + "`workcell sessions open`" + `. The default backend is Docker, or containerd if
+Docker is not available. containerd and local require Linux. Documentation: https://github.com/workcell-dev/workcell
+
+By default, sandboxes have no network access. A run removes its sandboxes when it ends, unless you pass --keep or the
+workflow keeps them (retention:, checkpoints:).
 
 ` + exitCodeHelp + `
 
@@ -79,12 +82,10 @@ Environment:
   WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
   WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: override kubernetes.* settings
   KUBECONFIG           cluster configuration, as for kubectl
-  DOCKER_HOST, DOCKER_* Docker engine, as for the docker command
-  CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
-                       containerd socket, namespace (default workcell), and snapshotter
-  GEMINI_API_KEY, ANTHROPIC_API_KEY, OPENAI_API_KEY
-                       keys of model providers; for others, see docs/cli.md
-  OTEL_*               traces and metrics; see docs/telemetry.md
+  DOCKER_*             Docker engine, as for the docker command, for example DOCKER_HOST
+  CONTAINERD_*         ADDRESS, NAMESPACE (default workcell), SNAPSHOTTER: containerd socket, namespace, and snapshotter
+  *_API_KEY            keys of model providers: GEMINI, ANTHROPIC, OPENAI, and others; see docs/cli.md
+  OTEL_*               where to send traces and metrics (default: nowhere); see docs/telemetry.md
   GENKIT_ENV=dev       connect to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

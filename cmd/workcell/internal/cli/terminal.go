@@ -46,7 +46,7 @@ func (t *HostTerminal) Raw() error {
 	}
 	found, err := term.MakeRaw(int(t.In.Fd()))
 	if err != nil {
-		return fmt.Errorf("setting up the terminal: %w", err)
+		return fmt.Errorf("cannot set up the terminal: %w", err)
 	}
 	if t.found == nil {
 		t.found, t.screen = found, showSequences(t.Out)

@@ -50,7 +50,7 @@ func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case second.err == nil:
-		s.Notice(fmt.Sprintf("%s, because %s is unavailable: %s", second.engine.Name, first.engine.Name, first.why(ctx)))
+		s.Notice(fmt.Sprintf("using %s because %s is unavailable: %s", second.engine.Name, first.engine.Name, first.why(ctx)))
 		return second.backend, nil
 	default:
 		return nil, noEngine(ctx, first, second)

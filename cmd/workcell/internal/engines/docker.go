@@ -132,7 +132,7 @@ func dockerTLS(dir string) (*tls.Config, error) {
 		CAFile: file("ca.pem"), CertFile: file("cert.pem"), KeyFile: file("key.pem"), ExclusiveRootPools: true,
 	})
 	if err != nil {
-		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err),
+		return nil, hint.New(hint.Unavailable, fmt.Errorf("cannot load the engine certificates: %w", err),
 			"the directory must contain ca.pem, cert.pem, and key.pem (see DOCKER_CERT_PATH)")
 	}
 	return config, nil

@@ -240,7 +240,7 @@ func (t *Tracing) Close(ctx context.Context) {
 	}
 	if t.kept != nil {
 		if err := t.kept.Close(); err != nil {
-			t.notice.Handle(fmt.Errorf("the run's spans: %w", err))
+			t.notice.Handle(fmt.Errorf("cannot save the run's spans: %w", err))
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // ErrEmpty: there is no span in a file.
-var ErrEmpty = errors.New("it has no saved spans")
+var ErrEmpty = errors.New("no saved spans")
 
 // Trace is what a run did in one process.
 type Trace struct {

@@ -79,10 +79,12 @@ func newDoctorCmd(a *command) *cobra.Command {
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
-For each problem, the command suggests a fix. It applies no fixes and, except on Kubernetes, pulls no images. By
-default, it checks all backends. To check only one, use --backend, WORKCELL_BACKEND, or the configuration file.
+For each problem, the command suggests a fix. It applies no fixes and, except on Kubernetes, pulls no images. It removes
+its test sandboxes. It does not check models and API keys. By default, it checks all backends. To check only one, use
+--backend, WORKCELL_BACKEND, or the configuration file.
 
-The exit code is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
+STATE is ok, warn (sandboxes can run, but a feature or limit is missing), or fail (sandboxes cannot run). The exit code
+is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)

@@ -65,11 +65,14 @@ func newMCPCmd(a *command) *cobra.Command {
 
 With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
 sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
-WORKCELL_MCP_TOKEN is set. Tokens are required unless the server listens on a loopback address. The endpoint is /mcp.
+WORKCELL_MCP_TOKEN is set; without a valid token, it gets status 401. Tokens are required unless the server listens on a
+loopback address. The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
+claude mcp add workcell -- workcell mcp
 
-Clients get the tools sandbox_open, sandbox_exec, sandbox_fs_*, sandbox_snapshot, and others; with --agents or
---workflows also execute_task. --policy limits CPU, memory, images, commands, and hosts. To add the server to Claude
-Code, run: claude mcp add workcell -- workcell mcp`,
+Clients get the tools sandbox_run, sandbox_open, sandbox_exec, sandbox_fs_*, and others. With --agents, --workflows, or
+--executors, they also get execute_task, which requires the key of a model provider. By default, sandboxes have no
+network access; see --network-allow. --policy limits commands, files, CPU, memory, and workspace size, and --allow-image
+limits images.`,
 		Example: "  workcell mcp\n" +
 			"  workcell mcp --policy guard.yaml --agents ~/agents --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +

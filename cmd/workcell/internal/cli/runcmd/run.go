@@ -63,7 +63,8 @@ func newRunCmd(a *command) *cobra.Command {
 		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
 workflow share one sandbox. It is removed when the run ends, even if the run fails, unless you pass --keep or the
 workflow sets retention:. With checkpoints: true, the sandbox of a failed run is also kept. Progress is printed to
-standard error. Press Ctrl-C to stop the run.
+standard error. To stop the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another terminal. The exit
+code is 1 if the run fails, and 4 if a key is missing; workcell --help lists the others.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
 run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
@@ -71,7 +72,8 @@ default).
 
 The agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless
 you set --agents. INPUT is for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text for the
-agent's only input field or for its field named input or task.
+agent's only input field or for its field named input or task. The model is in the agent's file, or use --model. Set the
+key of its provider, for example GEMINI_API_KEY.
 
 A workflow runs for at most one hour and 50 steps unless it sets timeout: and max_steps:. Sandboxes have no network
 access unless the file sets network:. The directory of --workspace is copied; it changes only if you pass --apply or run
@@ -129,10 +131,8 @@ func newAgentCmd(a *command) *cobra.Command {
 	cmd := a.runVerb(&cobra.Command{
 		Use:   "run FILE.prompt [INPUT…] [flags]",
 		Short: "Run an agent and print its answer",
-		Long: `Run an agent and print its answer, as ` + "`workcell run FILE.prompt`" + ` does. INPUT is NAME=VALUE, or
-NAME=@FILE to read the value from a file.
-
-INPUT can also be plain text, for the agent's only input field or for its field named input or task.`,
+		Long: `Run an agent and print its answer, as ` + "`workcell run FILE.prompt`" + ` does. INPUT is NAME=VALUE,
+NAME=@FILE to read the value from a file, or plain text for the agent's only input field or its field input or task.`,
 		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
 		Args: func(cmd *cobra.Command, args []string) error {

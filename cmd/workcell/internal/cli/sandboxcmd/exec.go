@@ -133,8 +133,8 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 			return err
 		}
 		if res.Leaked {
-			a.Notice("processes of the command run on until their sandbox ends (%s), or `workcell sessions kill %s %s`",
-				ends(s.Info()), args[0], res.ExecID)
+			a.Notice("processes of the command keep running until the sandbox ends (%s); to kill them, "+
+				"run `workcell sessions kill %s %s`", ends(s.Info()), args[0], res.ExecID)
 		}
 		return a.execStatus(s.Info().Limits, res)
 	})(cmd, args)

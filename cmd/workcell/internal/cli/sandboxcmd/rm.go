@@ -91,7 +91,7 @@ type sandboxFile struct{ id, sandbox, path string }
 
 func (f sandboxFile) remove(ctx context.Context, m *app.Manager, ignoreAbsent bool) error {
 	if f.path == "" {
-		return app.UsageError(fmt.Errorf("%s: names no file", f.sandbox), "to remove the sandbox, omit the colon")
+		return app.UsageError(fmt.Errorf("%s: path required", f.sandbox), "to remove the sandbox, omit the colon")
 	}
 	s, err := m.Connect(ctx, f.id)
 	if err != nil {
@@ -252,10 +252,15 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 				func() error { return admin.RemoveAbandoned(ctx, m.Manager, rec) })
 		}
 	}
-	environments, err := o.reclaim(ctx, m, now)
+	environments, err := admin.Environments(ctx, m.Manager)
+	if !o.environments {
+		environments = environment.Reclaim(environments, now, environmentAge, environmentBytes)
+	}
 	errs = append(errs, err)
 	for _, e := range environments {
-		collect(GarbageOutput{ID: e.Name, Why: whyEnvironment(e), LastUsed: e.LastUsed}, func() error { return admin.RemoveEnvironment(ctx, m.Manager, e.Name) })
+		g := GarbageOutput{ID: e.Name, Why: fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)}
+		g.LastUsed = e.LastUsed
+		collect(g, func() error { return admin.RemoveEnvironment(ctx, m.Manager, e.Name) })
 	}
 	caches, err := a.Caches()
 	errs = append(errs, err)
@@ -277,20 +282,6 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *command, m *app.Manager)
 		a.Notice("nothing removed; use --yes to remove these items")
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-// reclaim returns the environments to remove.
-func (o *sessionsGCOptions) reclaim(ctx context.Context, m *app.Manager, now time.Time) ([]admin.Environment,
-	error) {
-	list, err := admin.Environments(ctx, m.Manager)
-	if o.environments {
-		return list, err
-	}
-	return environment.Reclaim(list, now, environmentAge, environmentBytes), err
-}
-
-func whyEnvironment(e admin.Environment) string {
-	return fmt.Sprintf("environment of %s, %d MiB", e.Image, e.Bytes>>20)
 }
 
 // whyGarbage returns in a word how a sandbox came to be nobody's.

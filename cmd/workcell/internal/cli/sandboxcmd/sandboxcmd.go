@@ -30,10 +30,11 @@ started in other processes.
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
 
-A sandbox of sessions open is kept until you remove it. A run's sandbox ends with its run. You can use it while the run
-does.`,
+A sandbox of sessions open is kept until you remove it. The sandbox of a run is removed when the run ends. Until then,
+you can also use it. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and 500 MiB for /workspace.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
-			"  workcell sessions exec \"$id\" -- python3 -c 'print(6*7)'\n" +
+			"  workcell sessions exec \"$id\" -- sh -c 'date > out.txt'\n" +
+			"  workcell sessions cp \"$id\":out.txt .\n" +
 			"  workcell sessions rm \"$id\"",
 	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsShowCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a),
 		newSessionsRmCmd(a), newSessionsCpCmd(a), newSessionsAllowCmd(a), newSessionsForwardCmd(a), newSessionsSnapshotCmd(a),
