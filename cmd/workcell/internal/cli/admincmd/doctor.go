@@ -83,8 +83,8 @@ For each problem, the command suggests a fix. It applies no fixes and, except on
 its test sandboxes. It does not check models and API keys. By default, it checks all backends. To check only one, use
 --backend, WORKCELL_BACKEND, or the configuration file.
 
-STATE is ok, warn (sandboxes can run, but a feature or limit is missing), or fail (sandboxes cannot run). The exit code
-is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
+STATE is ok, warn (sandboxes can run, but a feature, limit, or image is missing), or fail (they cannot run). The exit
+code is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)
