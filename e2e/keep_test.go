@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/e2e/rig"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // TestContainerPerRequest: with keep: workspace a coding agent has a container of its own in each of two runs, and between them there
@@ -18,17 +18,17 @@ import (
 func TestContainerPerRequest(t *testing.T) {
 	t.Parallel()
 	bin, dir := buildCLI(t), t.TempDir()
-	model := llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+	model := llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		raw, err := json.Marshal(r.Body["messages"])
 		results, tasks := r.Results(), 1
 		if err == nil && strings.Contains(string(raw), "the second task") {
 			tasks = 2
 		}
 		if len(results) >= tasks { // one command for each
-			return llmmock.Answer{Text: results[len(results)-1]}
+			return llmtest.Answer{Text: results[len(results)-1]}
 		}
 		// The first process of a container, by when it was started.
-		return llmmock.Answer{Calls: []llmmock.Call{{Name: "Bash", Input: llmmock.Object{"command": "cut -d' ' -f22 /proc/1/stat >> starts; cat starts"}}}}
+		return llmtest.Answer{Calls: []llmtest.Call{{Name: "Bash", Input: llmtest.Object{"command": "cut -d' ' -f22 /proc/1/stat >> starts; cat starts"}}}}
 	})
 	web := httptest.NewServer(model)
 	t.Cleanup(web.Close)

@@ -22,7 +22,7 @@ import (
 	"github.com/firebase/genkit/go/plugins/ollama"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -78,21 +78,21 @@ type toolCall struct {
 
 // fake is a provider's server on this machine.
 type fake struct {
-	*llmmock.Server
+	*llmtest.Server
 	URL string
 }
 
 // newFake makes a server that plays a list of tool calls and then answers.
 func newFake(t *testing.T, answer string, turns ...[]toolCall) fake {
-	mock := llmmock.New(func(n int, _ llmmock.Request) llmmock.Answer {
+	mock := llmtest.New(func(n int, _ llmtest.Request) llmtest.Answer {
 		if n < len(turns) {
-			var a llmmock.Answer
+			var a llmtest.Answer
 			for _, c := range turns[n] {
-				a.Calls = append(a.Calls, llmmock.Call{Name: c.name, Input: c.input})
+				a.Calls = append(a.Calls, llmtest.Call{Name: c.name, Input: c.input})
 			}
 			return a
 		}
-		return llmmock.Answer{Text: answer}
+		return llmtest.Answer{Text: answer}
 	})
 	server := httptest.NewServer(mock)
 	t.Cleanup(server.Close)

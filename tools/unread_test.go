@@ -14,12 +14,12 @@ import (
 	"github.com/firebase/genkit/go/plugins/anthropic"
 	"github.com/firebase/genkit/go/plugins/compat_oai"
 
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // babbler is a provider whose model calls a tool with arguments that are no JSON, as often as told, and then says done.
 type babbler struct {
-	*llmmock.Server
+	*llmtest.Server
 	broken []string
 	before int // requests that broken does not count
 	plugin api.Plugin
@@ -28,11 +28,11 @@ type babbler struct {
 
 func newBabbler(t *testing.T, protocol string, broken ...string) *babbler {
 	b := &babbler{broken: broken, model: "mine/model"}
-	b.Server = llmmock.New(func(n int, _ llmmock.Request) llmmock.Answer {
+	b.Server = llmtest.New(func(n int, _ llmtest.Request) llmtest.Answer {
 		if n -= b.before; n < len(b.broken) && b.broken[n] != "" {
-			return llmmock.Answer{Calls: []llmmock.Call{{Name: "sandbox_exec", Input: b.broken[n]}}}
+			return llmtest.Answer{Calls: []llmtest.Call{{Name: "sandbox_exec", Input: b.broken[n]}}}
 		}
-		return llmmock.Answer{Text: "done"}
+		return llmtest.Answer{Text: "done"}
 	})
 	server := httptest.NewServer(b)
 	t.Cleanup(server.Close)

@@ -12,24 +12,24 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/cli/runcmd"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // TestAgentWithAVendorsPlugin runs an agent with the real OpenAI plugin against a server that speaks OpenAI's wire format:
 // the first answer calls sandbox_exec, the second gives its output back. Key and address come from the environment.
 func TestAgentWithAVendorsPlugin(t *testing.T) {
 	t.Parallel()
-	mock := llmmock.New(func(n int, r llmmock.Request) llmmock.Answer {
+	mock := llmtest.New(func(n int, r llmtest.Request) llmtest.Answer {
 		if got := r.Header.Get("Authorization"); got != "Bearer key-from-env" || r.Model != "house-model" || r.Dialect != "openai-chat" {
 			t.Errorf("Authorization = %q, model = %q, %s", got, r.Model, r.Dialect)
 		}
 		if n == 0 {
-			return llmmock.Answer{Calls: []llmmock.Call{{Name: "sandbox_exec", Input: llmmock.Object{"cmd": []string{"echo", "six times seven is", "42"}}}}}
+			return llmtest.Answer{Calls: []llmtest.Call{{Name: "sandbox_exec", Input: llmtest.Object{"cmd": []string{"echo", "six times seven is", "42"}}}}}
 		}
 		if results := r.Results(); len(results) == 1 && strings.Contains(results[0], "six times seven is 42") {
-			return llmmock.Answer{Text: "The sandbox says 42."}
+			return llmtest.Answer{Text: "The sandbox says 42."}
 		}
-		return llmmock.Answer{Text: "no"}
+		return llmtest.Answer{Text: "no"}
 	})
 	server := httptest.NewServer(mock)
 	t.Cleanup(server.Close)

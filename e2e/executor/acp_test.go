@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,8 +56,8 @@ func (d *desk) speaks(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(asked[len(asked)-1].Body), "about grey herons") {
 		t.Error("the model saw no skill")
 	}
-	again, used, err := d.try(t.Context(), trial{o: resume, task: executor.Task{Schema: []byte(`{"type":"object"}`)}, play: func(int, llmmock.Request) llmmock.Answer {
-		return llmmock.Answer{Text: `{"total":12.5}`}
+	again, used, err := d.try(t.Context(), trial{o: resume, task: executor.Task{Schema: []byte(`{"type":"object"}`)}, play: func(int, llmtest.Request) llmtest.Answer {
+		return llmtest.Answer{Text: `{"total":12.5}`}
 	}})
 	if err != nil || again.Outcome != executor.Completed || !again.Resumed || again.SessionID != first.SessionID || string(again.Data) != `{"total":12.5}` || used.Requests == 0 {
 		t.Errorf("%+v\nthen %+v, %+v, %v", first, again, used, err)

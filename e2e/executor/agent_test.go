@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -29,12 +29,12 @@ const operatorsKey = "sk-canary-of-the-operator"
 type agentRig struct {
 	t     *testing.T
 	g     *genkit.Genkit
-	model *llmmock.Server
+	model *llmtest.Server
 }
 
-func newAgentRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) *agentRig {
+func newAgentRig(t *testing.T, script func(n int, r llmtest.Request) llmtest.Answer) *agentRig {
 	t.Helper()
-	r := &agentRig{t: t, model: llmmock.New(script)}
+	r := &agentRig{t: t, model: llmtest.New(script)}
 	web := httptest.NewServer(r.model)
 	t.Cleanup(web.Close)
 	provider := func(name, path string, dialects ...gateway.Dialect) gateway.Provider {
@@ -74,16 +74,16 @@ func (r *agentRig) agent(model, frontmatter string) *tools.Agent {
 }
 
 // lookUp has the model call the tool once, and then say what came back.
-func lookUp(_ int, r llmmock.Request) llmmock.Answer {
+func lookUp(_ int, r llmtest.Request) llmtest.Answer {
 	if results := r.Results(); len(results) > 0 {
-		return llmmock.Answer{Text: "The tool said " + strings.Join(results, " ")}
+		return llmtest.Answer{Text: "The tool said " + strings.Join(results, " ")}
 	}
 	for name := range r.Tools() {
 		if strings.HasSuffix(name, "orders_lookup") {
-			return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: llmmock.Object{"id": "42"}}}}
+			return llmtest.Answer{Calls: []llmtest.Call{{Name: name, Input: llmtest.Object{"id": "42"}}}}
 		}
 	}
-	return llmmock.Answer{Text: "There is no tool."}
+	return llmtest.Answer{Text: "There is no tool."}
 }
 
 // providers are the names of the agents' models in Genkit.
@@ -127,13 +127,13 @@ func TestAgent(t *testing.T) {
 // TestAgentEnds: what ends a coding agent is an error that can be told apart, with what it used until then.
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
-	again := func(n int, r llmmock.Request) llmmock.Answer {
+	again := func(n int, r llmtest.Request) llmtest.Answer {
 		for name := range r.Tools() {
 			if strings.HasSuffix(name, "orders_lookup") {
-				return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: llmmock.Object{"id": "42"}}}}
+				return llmtest.Answer{Calls: []llmtest.Call{{Name: name, Input: llmtest.Object{"id": "42"}}}}
 			}
 		}
-		return llmmock.Answer{Text: "There is no tool."}
+		return llmtest.Answer{Text: "There is no tool."}
 	}
 	for name, tt := range map[string]struct {
 		executor string

@@ -19,7 +19,7 @@ import (
 
 	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/internal/commandtest"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // machine is a state directory with a workflow of one agent, which is a coding agent, and the command that runs it.
@@ -52,11 +52,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func newMachine(t *testing.T, play func(n int, r llmmock.Request) llmmock.Answer) (*machine, *llmmock.Server) {
+func newMachine(t *testing.T, play func(n int, r llmtest.Request) llmtest.Answer) (*machine, *llmtest.Server) {
 	t.Helper()
 	_, err := build()
 	must(t, err)
-	mock := llmmock.New(play)
+	mock := llmtest.New(play)
 	web := httptest.NewServer(mock)
 	t.Cleanup(web.Close)
 	m := &machine{t: t, dir: t.TempDir(), model: web.URL}
@@ -197,14 +197,14 @@ func TestHostKilled(t *testing.T) {
 		t.Run(fmt.Sprintf("request %d, %v later", n, pause), func(t *testing.T) {
 			t.Parallel()
 			asked := make(chan struct{})
-			m, mock := newMachine(t, func(at int, r llmmock.Request) llmmock.Answer {
+			m, mock := newMachine(t, func(at int, r llmtest.Request) llmtest.Answer {
 				if at == n {
 					close(asked)
 				}
 				if done := len(r.Results()); done < calls {
-					return llmmock.Answer{Calls: []llmmock.Call{{Name: "Bash", Input: llmmock.Object{"command": fmt.Sprintf("sleep 0.2; echo %d >> log", done)}}}}
+					return llmtest.Answer{Calls: []llmtest.Call{{Name: "Bash", Input: llmtest.Object{"command": fmt.Sprintf("sleep 0.2; echo %d >> log", done)}}}}
 				}
-				return llmmock.Answer{Text: "That is all."}
+				return llmtest.Answer{Text: "That is all."}
 			})
 			cmd := m.command("run", m.path("flow.yaml"))
 			must(t, cmd.Start())
@@ -240,8 +240,8 @@ func TestHostKilled(t *testing.T) {
 }
 
 // conversation returns the id of the session that Claude Code tells with a request.
-func conversation(r llmmock.Request) string {
-	metadata, _ := r.Body["metadata"].(llmmock.Object)
+func conversation(r llmtest.Request) string {
+	metadata, _ := r.Body["metadata"].(llmtest.Object)
 	id, _ := metadata["user_id"].(string)
 	return id[strings.LastIndex(id, "session_")+1:]
 }

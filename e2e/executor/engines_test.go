@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/npmtest"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -81,11 +81,11 @@ func (d *desk) everything(t *testing.T) {
 	}
 	schema := works("schema", trial{
 		task: executor.Task{Schema: []byte(`{"type":"object","properties":{"total":{"type":"number"}},"required":["total"],"additionalProperties":false}`)},
-		play: func(_ int, r llmmock.Request) llmmock.Answer {
+		play: func(_ int, r llmtest.Request) llmtest.Answer {
 			if _, ok := r.Tools()["StructuredOutput"]; ok && len(r.Results()) == 0 { // a tool of Claude's
-				return llmmock.Answer{Calls: []llmmock.Call{{Name: "StructuredOutput", Input: llmmock.Object{"total": 12.5}}}}
+				return llmtest.Answer{Calls: []llmtest.Call{{Name: "StructuredOutput", Input: llmtest.Object{"total": 12.5}}}}
 			}
-			return llmmock.Answer{Text: `{"total":12.5}`}
+			return llmtest.Answer{Text: `{"total":12.5}`}
 		},
 	})
 	if string(schema.Data) != `{"total":12.5}` {
@@ -100,7 +100,7 @@ func (d *desk) everything(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	res, _, _ := d.try(ctx, trial{play: func(n int, r llmmock.Request) llmmock.Answer { // the error is that of ctx
+	res, _, _ := d.try(ctx, trial{play: func(n int, r llmtest.Request) llmtest.Answer { // the error is that of ctx
 		cancel()
 		return lookUp(n, r)
 	}})

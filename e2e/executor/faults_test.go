@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -27,11 +27,11 @@ type desk struct {
 	*rig
 	proxy *gateway.Proxy
 	at    *gateway.Attachment
-	mock  *llmmock.Server
+	mock  *llmtest.Server
 
 	mu    sync.Mutex // guards the fields below
 	fault func(n int, w http.ResponseWriter, r *http.Request) (handled bool)
-	play  func(n int, r llmmock.Request) llmmock.Answer
+	play  func(n int, r llmtest.Request) llmtest.Answer
 	asked int // requests to the model since the fault began
 }
 
@@ -44,7 +44,7 @@ func (a agent) upstream() (provider, model string) {
 func newDesk(t *testing.T, m *session.Manager, a agent, limits backend.Limits) *desk {
 	t.Helper()
 	d := &desk{rig: newSandbox(t, m, a, limits)}
-	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+	d.mock = llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		d.mu.Lock()
 		play, n := d.play, d.asked-1
 		d.mu.Unlock()
@@ -82,7 +82,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // trial is one run at a desk.
 type trial struct {
 	fault  func(n int, w http.ResponseWriter, r *http.Request) bool
-	play   func(n int, r llmmock.Request) llmmock.Answer // lookUp when nil
+	play   func(n int, r llmtest.Request) llmtest.Answer // lookUp when nil
 	model  string                                        // that the CLI asks for, when it is another one than that of the lease
 	o      func(*executor.Options)
 	task   executor.Task // its prompt is prompt
@@ -180,17 +180,17 @@ func faults(t *testing.T, a agent) {
 		{"429 with Retry-After", trial{fault: first(1, status(429, "Retry-After", "1"))}, executor.Completed},
 		{"500 three times", trial{fault: first(3, status(500))}, again}, // by how often it asks again
 		{"529", trial{fault: first(1, status(529))}, executor.Completed},
-		{"a stream that is cut", trial{play: func(n int, r llmmock.Request) llmmock.Answer {
-			return llmmock.Answer{Text: "The total is 42.", Cut: n == 0}
+		{"a stream that is cut", trial{play: func(n int, r llmtest.Request) llmtest.Answer {
+			return llmtest.Answer{Text: "The total is 42.", Cut: n == 0}
 		}}, executor.Completed},
 		{"silence", trial{fault: silent, o: func(o *executor.Options) { o.Stall = 8 * time.Second }}, executor.Stalled},
 		{"two HTML pages", trial{fault: first(2, func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/html")
 			fmt.Fprint(w, "<html>please log in</html>")
 		})}, executor.Completed},
-		{"a call with broken JSON", trial{play: func(n int, r llmmock.Request) llmmock.Answer {
+		{"a call with broken JSON", trial{play: func(n int, r llmtest.Request) llmtest.Answer {
 			if n > 0 {
-				return llmmock.Answer{Text: "I give up."}
+				return llmtest.Answer{Text: "I give up."}
 			}
 			a := lookUp(n, r)
 			for i := range a.Calls {

@@ -10,17 +10,17 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // shell has the model run a command once, and then end.
-func shell(tool, argument, command string) func(int, llmmock.Request) llmmock.Answer {
-	return func(_ int, r llmmock.Request) llmmock.Answer {
+func shell(tool, argument, command string) func(int, llmtest.Request) llmtest.Answer {
+	return func(_ int, r llmtest.Request) llmtest.Answer {
 		if len(r.Results()) > 0 {
-			return llmmock.Answer{Text: "That is all."}
+			return llmtest.Answer{Text: "That is all."}
 		}
-		return llmmock.Answer{Calls: []llmmock.Call{{Name: tool, Input: llmmock.Object{argument: command}}}}
+		return llmtest.Answer{Calls: []llmtest.Call{{Name: tool, Input: llmtest.Object{argument: command}}}}
 	}
 }
 
@@ -64,7 +64,7 @@ func TestSideBySide(t *testing.T) {
 		d := newDesk(t, m, codex, limits)
 		wg.Go(func() {
 			text := fmt.Sprintf("This is answer %d.", i)
-			res, used, err := d.try(t.Context(), trial{play: func(int, llmmock.Request) llmmock.Answer { return llmmock.Answer{Text: text} }})
+			res, used, err := d.try(t.Context(), trial{play: func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: text} }})
 			if got := d.mock.Used(); err != nil || res.Text != text || used.InputTokens != got.Input || used.OutputTokens != got.Output || used.Requests != got.Requests {
 				t.Errorf("%+v, metered %+v, used %+v, %v", res, used, got, err)
 			}
@@ -94,7 +94,7 @@ func TestWalls(t *testing.T) {
 	each(t, func(t *testing.T, a agent) {
 		d := newDesk(t, manager(t), a, backend.Limits{MemoryBytes: 2 << 30, PIDs: 512, CPUMillis: 2000})
 		var seen string
-		res, _, err := d.try(t.Context(), trial{play: func(n int, r llmmock.Request) llmmock.Answer {
+		res, _, err := d.try(t.Context(), trial{play: func(n int, r llmtest.Request) llmtest.Answer {
 			if n == 0 { // while it works
 				seen = d.look()
 			}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/e2e/npmtest"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // clientTime is how long one run of a client from npm may take.
@@ -120,16 +120,16 @@ func TestInspector(t *testing.T) {
 }
 
 // calling returns a model that calls the tool whose name ends as told, and then answers.
-func calling(tool string, args any) *llmmock.Server {
-	return llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+func calling(tool string, args any) *llmtest.Server {
+	return llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		if len(r.Results()) == 0 {
 			for name := range r.Tools() {
 				if strings.HasSuffix(name, tool) {
-					return llmmock.Answer{Calls: []llmmock.Call{{Name: name, Input: args}}}
+					return llmtest.Answer{Calls: []llmtest.Call{{Name: name, Input: args}}}
 				}
 			}
 		}
-		return llmmock.Answer{Text: "that is all"}
+		return llmtest.Answer{Text: "that is all"}
 	})
 }
 
@@ -138,7 +138,7 @@ func TestCodingAgent(t *testing.T) {
 	t.Parallel()
 	_, modules := npmtest.Tools(t)
 	agent := npmtest.OpenCode(t, modules)
-	model := calling("sandbox_exec", llmmock.Object{"command": "echo the answer is $((6*7)); id -u"})
+	model := calling("sandbox_exec", llmtest.Object{"command": "echo the answer is $((6*7)); id -u"})
 	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
 	state, project := t.TempDir(), t.TempDir()

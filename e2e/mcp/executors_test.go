@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // TestExecutors has a client give two tasks to a real coding agent: the second one is said in the conversation of the first, in its
@@ -23,12 +23,12 @@ func TestExecutors(t *testing.T) {
 
 func tasksOfACodingAgent(t *testing.T, engine string) {
 	t.Helper()
-	model := llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+	model := llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		switch n := len(r.Results()); {
 		case n > 0 && !strings.Contains(body(t, r), "spend everything"):
-			return llmmock.Answer{Text: "Written."}
+			return llmtest.Answer{Text: "Written."}
 		default:
-			return llmmock.Answer{Calls: []llmmock.Call{{Name: "Bash", Input: llmmock.Object{"command": "date >> data.csv"}}}}
+			return llmtest.Answer{Calls: []llmtest.Call{{Name: "Bash", Input: llmtest.Object{"command": "date >> data.csv"}}}}
 		}
 	})
 	web := httptest.NewServer(model)
@@ -71,7 +71,7 @@ func tasksOfACodingAgent(t *testing.T, engine string) {
 	p.must("cleanup_session", map[string]any{"session_id": session})
 }
 
-func body(t *testing.T, r llmmock.Request) string {
+func body(t *testing.T, r llmtest.Request) string {
 	t.Helper()
 	raw, err := json.Marshal(r.Body)
 	if err != nil {

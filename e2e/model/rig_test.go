@@ -17,7 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 )
@@ -39,7 +39,7 @@ type desk struct {
 	t     *testing.T
 	m     *session.Manager
 	s     *session.Session
-	mock  *llmmock.Server
+	mock  *llmtest.Server
 	proxy *model.Proxy
 	at    *model.Attachment
 	lease *model.Lease
@@ -59,15 +59,15 @@ func newDesk(t *testing.T, engine string) *desk {
 	d := &desk{t: t, spans: tracetest.NewInMemoryExporter(), log: &buffertest.Buffer{}, held: make(chan struct{}, 16), release: make(chan struct{})}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(d.spans))
 	logger := slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	d.mock = llmmock.New(func(_ int, r llmmock.Request) llmmock.Answer {
+	d.mock = llmtest.New(func(_ int, r llmtest.Request) llmtest.Answer {
 		if r.Header.Get("X-Api-Key") != canary && r.Header.Get("X-Goog-Api-Key") != canary && r.Header.Get("Authorization") != "Bearer "+canary {
-			return llmmock.Answer{Status: http.StatusUnauthorized, Text: "that is not my key"}
+			return llmtest.Answer{Status: http.StatusUnauthorized, Text: "that is not my key"}
 		}
 		if d.hold.Load() {
 			d.held <- struct{}{}
 			<-d.release
 		}
-		return llmmock.Answer{Text: "six times seven is 42"}
+		return llmtest.Answer{Text: "six times seven is 42"}
 	})
 	server := httptest.NewServer(d.mock)
 	t.Cleanup(server.Close)

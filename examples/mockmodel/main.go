@@ -24,7 +24,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // mockScript has an answer for each turn of a conversation.
@@ -33,7 +33,7 @@ type mockScript struct {
 		Text  string `yaml:"text"`
 		Tools []struct {
 			Name  string         `yaml:"name"` // full name or suffix: orders_lookup matches mcp__workcell__orders_lookup
-			Input llmmock.Object `yaml:"input"`
+			Input llmtest.Object `yaml:"input"`
 		} `yaml:"tools"`
 	} `yaml:"answers"`
 }
@@ -63,21 +63,21 @@ func serve(listen, script string) error {
 		return err
 	}
 	fmt.Printf("http://%s\n", l.Addr())
-	server := &http.Server{Handler: llmmock.New(s.answer), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: llmtest.New(s.answer), ReadHeaderTimeout: 10 * time.Second}
 	return server.Serve(l)
 }
 
 // answer returns the answer to a request.
-func (s mockScript) answer(_ int, r llmmock.Request) llmmock.Answer {
+func (s mockScript) answer(_ int, r llmtest.Request) llmtest.Answer {
 	if len(s.Answers) == 0 {
-		return llmmock.Answer{Text: "ok"}
+		return llmtest.Answer{Text: "ok"}
 	}
 	turn := s.Answers[min(len(r.Results()), len(s.Answers)-1)]
-	answer := llmmock.Answer{Text: turn.Text}
+	answer := llmtest.Answer{Text: turn.Text}
 	for _, t := range turn.Tools {
 		for name := range r.Tools() {
 			if strings.HasSuffix(name, t.Name) {
-				answer.Calls = append(answer.Calls, llmmock.Call{Name: name, Input: t.Input})
+				answer.Calls = append(answer.Calls, llmtest.Call{Name: name, Input: t.Input})
 				break
 			}
 		}

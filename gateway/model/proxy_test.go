@@ -22,17 +22,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/gateway/model"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 // What is metered of a thousand answers is what the model server says it used, to the token.
 func TestMeteredTokensAreExact(t *testing.T) {
 	t.Parallel()
-	rig := newRig(t, func(n int, _ llmmock.Request) llmmock.Answer {
+	rig := newRig(t, func(n int, _ llmtest.Request) llmtest.Answer {
 		if n%10 == 9 {
-			return llmmock.Answer{Calls: []llmmock.Call{{Name: "f", Input: map[string]any{"usage": n}}, {Name: "g", Input: "usage"}}}
+			return llmtest.Answer{Calls: []llmtest.Call{{Name: "f", Input: map[string]any{"usage": n}}, {Name: "g", Input: "usage"}}}
 		}
-		return llmmock.Answer{Text: strings.Repeat("usage of words ", n%40)}
+		return llmtest.Answer{Text: strings.Repeat("usage of words ", n%40)}
 	})
 	leases := map[string]*model.Lease{}
 	for _, name := range []string{"anthropic", "openai", "googleai"} {
@@ -217,8 +217,8 @@ func TestIssue(t *testing.T) {
 // The provider gets its own key and what belongs to the request, the sandbox what belongs to the answer.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-		return llmmock.Answer{Text: "x", Header: http.Header{
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
+		return llmtest.Answer{Text: "x", Header: http.Header{
 			"Set-Cookie": {"a=b"}, "Openai-Organization": {"org-1"}, "Anthropic-Organization-Id": {"org-2"}, "Server": {"x"},
 			"Request-Id": {"req_1"}, "X-Ratelimit-Remaining-Tokens": {"5"}, "Anthropic-Ratelimit-Tokens-Limit": {"6"},
 		}}
@@ -539,8 +539,8 @@ func TestNothingIsHeldBack(t *testing.T) {
 	t.Parallel()
 	for d, ask := range dialects() {
 		read := make(chan struct{}, 100)
-		rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-			return llmmock.Answer{Text: "one two three", Gate: func() { <-read }}
+		rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
+			return llmtest.Answer{Text: "one two three", Gate: func() { <-read }}
 		})
 		l := rig.issue(model.Grant{Provider: ask.provider})
 		res, err := http.DefaultTransport.RoundTrip(ask.request(rig, l.Key(), "x", true))
@@ -563,8 +563,8 @@ func TestNothingIsHeldBack(t *testing.T) {
 func TestAbandonedAnswer(t *testing.T) {
 	t.Parallel()
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-		return llmmock.Answer{Text: "one two three", Gate: func() { begun <- struct{}{}; <-gate }}
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
+		return llmtest.Answer{Text: "one two three", Gate: func() { begun <- struct{}{}; <-gate }}
 	})
 	for d, ask := range dialects() {
 		before := rig.mock.Used()
@@ -595,8 +595,8 @@ func TestAbandonedAnswer(t *testing.T) {
 func TestCloseEndsRequests(t *testing.T) {
 	t.Parallel()
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-		return llmmock.Answer{Text: "one two three", Gate: func() { begun <- struct{}{}; <-gate }}
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
+		return llmtest.Answer{Text: "one two three", Gate: func() { begun <- struct{}{}; <-gate }}
 	})
 	defer close(gate)
 	l := rig.issue(model.Grant{Provider: "anthropic"})
@@ -653,8 +653,8 @@ func TestCloseIsNotKeptWaiting(t *testing.T) {
 // An answer that the provider breaks off is estimated, and the client sees that it is not whole.
 func TestCutAnswer(t *testing.T) {
 	t.Parallel()
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
-		return llmmock.Answer{Text: "one two three four five", Cut: true}
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
+		return llmtest.Answer{Text: "one two three four five", Cut: true}
 	})
 	for d, ask := range dialects() {
 		for _, stream := range []bool{false, true} {
@@ -682,7 +682,7 @@ func TestMaxConcurrent(t *testing.T) {
 	var now, most atomic.Int64
 	two := make(chan struct{})
 	both := sync.OnceFunc(func() { close(two) })
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer {
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -692,7 +692,7 @@ func TestMaxConcurrent(t *testing.T) {
 		}
 		<-two
 		time.Sleep(time.Millisecond) // has a third one come meanwhile
-		return llmmock.Answer{Text: "x"}
+		return llmtest.Answer{Text: "x"}
 	})
 	l := rig.issue(model.Grant{Provider: "anthropic", MaxConcurrent: 2})
 	var wg sync.WaitGroup
@@ -741,7 +741,7 @@ func TestLargeBodies(t *testing.T) {
 // Each request that asks a model is a span below the lease's, without contents.
 func TestSpans(t *testing.T) {
 	t.Parallel()
-	rig := newRig(t, func(int, llmmock.Request) llmmock.Answer { return llmmock.Answer{Text: "the contents"} })
+	rig := newRig(t, func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "the contents"} })
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	l := rig.issue(model.Grant{Provider: "anthropic", Run: "run-1", Agent: "coder", SandboxID: sandbox, Span: parent, Budget: model.Budget{OutputTokens: 1}})
 	ask := dialects()[model.Anthropic]

@@ -16,7 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/buffertest"
-	"github.com/workcell-dev/workcell/internal/llmmock"
+	"github.com/workcell-dev/workcell/internal/llmtest"
 )
 
 const (
@@ -30,18 +30,18 @@ type rig struct {
 	proxy  *model.Proxy
 	inside *httptest.Server
 	beyond *httptest.Server // the model server
-	mock   *llmmock.Server
+	mock   *llmtest.Server
 	spans  *tracetest.InMemoryExporter
 	log    *buffertest.Buffer
 }
 
 // newRig makes a rig whose model server plays script; nil answers everything.
-func newRig(t *testing.T, script func(n int, r llmmock.Request) llmmock.Answer) *rig {
+func newRig(t *testing.T, script func(n int, r llmtest.Request) llmtest.Answer) *rig {
 	t.Helper()
 	if script == nil {
-		script = func(int, llmmock.Request) llmmock.Answer { return llmmock.Answer{Text: "it is as you say"} }
+		script = func(int, llmtest.Request) llmtest.Answer { return llmtest.Answer{Text: "it is as you say"} }
 	}
-	mock := llmmock.New(script)
+	mock := llmtest.New(script)
 	r := newRigOn(t, mock)
 	r.mock = mock
 	return r

@@ -109,7 +109,7 @@ func layers() []layer {
 		{dir: "internal/clocktest", only: []string{"golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/clustertest", may: []string{"backend", "backend/kubernetes", "internal/guestimage"}},
 		{dir: "internal/commandtest", only: []string{}},
-		{dir: "internal/llmmock", only: []string{}},
+		{dir: "internal/llmtest", only: []string{}},
 		{dir: "internal/porttest", only: []string{}},
 		{dir: "internal/leaktest", only: []string{"go.uber.org/goleak"}},
 

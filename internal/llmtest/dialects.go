@@ -1,4 +1,4 @@
-package llmmock
+package llmtest
 
 import (
 	"fmt"

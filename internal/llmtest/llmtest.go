@@ -1,7 +1,7 @@
-// Package llmmock is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of Anthropic,
+// Package llmtest is a model server that plays a script, for tests and demonstrations. It speaks the wire formats of Anthropic,
 // OpenAI (Responses and Chat Completions), Gemini and Ollama, the first four streamed or not, and counts the tokens that it says
 // were used.
-package llmmock
+package llmtest
 
 import (
 	"encoding/json"
