@@ -18,7 +18,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/executor/skill"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
@@ -40,7 +40,7 @@ func newPlaceholder() api.Action {
 
 // executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of its own.
 func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
-	a := agents.Of(cfg.Command, cfg.Argv, cfg.Events)
+	a := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
 	return cmp.Or(t.executorImages[cfg.Command], t.executorImages[a.Name], a.Image)
 }
 
@@ -89,7 +89,7 @@ func (b *binding) execute(ctx context.Context, p *ai.ModelParams, _ ai.ModelNext
 // runExecutor opens the sandbox, lets the coding agent reach its model and the host's tools, and runs it.
 func (b *binding) runExecutor(ctx context.Context, x *execution, p *ai.ModelParams) (_ *executor.Result, err error) {
 	cfg := b.cfg.Executor
-	agent := agents.Of(cfg.Command, cfg.Argv, cfg.Events)
+	agent := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
 	task, err := taskOf(p.Request, agent.WholeModel, x.model)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/firebase/genkit/go/core/api"
 
-	"github.com/workcell-dev/workcell/executor/agents"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/interrupt"
@@ -25,7 +25,7 @@ type toolbox struct {
 	registry atomic.Pointer[api.Registry] // of the Genkit that has the plugin; nil for none
 
 	executorImages map[string]string // by command, in place of the drivers'
-	versions       agents.Versions   // of coding agents that were asked
+	versions       drivers.Versions  // of coding agents that were asked
 
 	rounds interrupt.Rounds[*interrupt.Job[any]] // what waits for the restart of an interrupted call
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
-	"github.com/workcell-dev/workcell/executor/custom"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -42,7 +42,7 @@ else:
 `
 
 // customDesk is a sandbox with the program.
-func customDesk(t *testing.T, engine string, d custom.Driver) *desk {
+func customDesk(t *testing.T, engine string, d drivers.Custom) *desk {
 	t.Helper()
 	a := agent{d, "workcell/python:3.11", "claude-sonnet-4-5"}
 	desk := newDesk(t, managerOn(t, engine), a, backend.Limits{})
@@ -59,7 +59,7 @@ func TestCustom(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			hostile := "$(touch pwned); `touch pwned` 'x' \"y\" \n{model} | touch pwned"
-			for name, d := range map[string]custom.Driver{
+			for name, d := range map[string]drivers.Custom{
 				"text by argument": {Argv: []string{"python3", "agent.py", "text", "{prompt}"}},
 				"text by input":    {Argv: []string{"python3", "agent.py", "text"}},
 				"events":           {Argv: []string{"python3", "agent.py", "json", "{prompt}"}, JSON: true},

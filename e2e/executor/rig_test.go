@@ -26,7 +26,6 @@ import (
 	shared "github.com/workcell-dev/workcell/e2e/rig"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
-	known "github.com/workcell-dev/workcell/executor/agents"
 	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/gateway/hosttools"
 	gateway "github.com/workcell-dev/workcell/gateway/model"
@@ -60,7 +59,7 @@ func agents() []agent {
 // image returns the image of a CLI: that in the version that its driver is written for, or another one to try it with, as
 // `make contract` does.
 func image(name string) string {
-	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), known.Of(name, nil, "").Image)
+	return cmp.Or(os.Getenv("WORKCELL_EXECUTOR_IMAGE_"+strings.ToUpper(name)), drivers.Of(name, nil, "").Image)
 }
 
 // speakers are the CLIs that speak the Agent Client Protocol, by the one driver for it.
@@ -72,7 +71,7 @@ func speakers() []agent {
 }
 
 func speak(argv ...string) speaker {
-	return speaker{known.Of("acp", argv, "").Driver.(acp.Driver), argv[0]}
+	return speaker{drivers.Of("acp", argv, "").Driver.(acp.Driver), argv[0]}
 }
 
 // speaker is called by the name of its CLI, as which the tests know what it asks for.

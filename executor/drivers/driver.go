@@ -1,5 +1,5 @@
-// Package drivers calls Claude Code, Codex, Gemini CLI and OpenCode. Each file has the command line of one CLI and the format of its
-// output.
+// Package drivers knows the coding agents, with the images and versions that were tried. It calls Claude Code, Codex, Gemini CLI,
+// and OpenCode, each in a file with the command line of the CLI and the format of its output, and any other program.
 package drivers
 
 import (

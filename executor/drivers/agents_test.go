@@ -1,29 +1,28 @@
-package agents_test
+package drivers_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/workcell-dev/workcell/executor/acp"
-	"github.com/workcell-dev/workcell/executor/agents"
-	"github.com/workcell-dev/workcell/executor/custom"
+	"github.com/workcell-dev/workcell/executor/drivers"
 )
 
 // TestOf: each command has its driver; what speaks a protocol is known by its program, and any program has no image.
 func TestOf(t *testing.T) {
 	for name, test := range map[string]struct {
-		agent    agents.Agent
+		agent    drivers.Agent
 		driver   string
 		program  string
 		settings bool
 		like     bool
 	}{
-		"claude":      {agents.Of("claude", nil, ""), "claude", "claude", false, false},
-		"opencode":    {agents.Of("opencode", nil, ""), "opencode", "opencode", false, false},
-		"acp":         {agents.Of("acp", []string{"/usr/local/bin/gemini", "--acp"}, ""), "acp", "gemini", true, false},
-		"acp, other":  {agents.Of("acp", []string{"goose", "acp"}, ""), "acp", "", false, false},
-		"custom":      {agents.Of("custom", []string{"claude"}, "text"), "custom", "", false, false},
-		"custom like": {agents.Of("custom", []string{"x"}, "codex"), "custom", "", false, true},
+		"claude":      {drivers.Of("claude", nil, ""), "claude", "claude", false, false},
+		"opencode":    {drivers.Of("opencode", nil, ""), "opencode", "opencode", false, false},
+		"acp":         {drivers.Of("acp", []string{"/usr/local/bin/gemini", "--acp"}, ""), "acp", "gemini", true, false},
+		"acp, other":  {drivers.Of("acp", []string{"goose", "acp"}, ""), "acp", "", false, false},
+		"custom":      {drivers.Of("custom", []string{"claude"}, "text"), "custom", "", false, false},
+		"custom like": {drivers.Of("custom", []string{"x"}, "codex"), "custom", "", false, true},
 	} {
 		a := test.agent
 		if a.Driver.Name() != test.driver || a.Name != test.program || (a.Image == "") != (test.program == "") || (a.Version == "") != (test.program == "") {
@@ -32,7 +31,7 @@ func TestOf(t *testing.T) {
 		if d, ok := a.Driver.(acp.Driver); ok && (d.Settings != nil) != test.settings {
 			t.Errorf("%s: %+v", name, d)
 		}
-		if d, ok := a.Driver.(custom.Driver); ok && (d.Like != nil) != test.like {
+		if d, ok := a.Driver.(drivers.Custom); ok && (d.Like != nil) != test.like {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
@@ -50,12 +49,12 @@ func TestOf(t *testing.T) {
 		"/opt/gemini/agent":                           "",
 		"claude --acp":                                "",
 	} {
-		d := agents.Of("acp", strings.Fields(line), "").Driver.(acp.Driver)
+		d := drivers.Of("acp", strings.Fields(line), "").Driver.(acp.Driver)
 		if got := d.Settings; (got == nil) != (want == "") || got != nil && got.Name() != want {
 			t.Errorf("%s: settings of %v, want %q", line, got, want)
 		}
 	}
-	if a := agents.Of("nobody", nil, ""); a.Driver != nil {
+	if a := drivers.Of("nobody", nil, ""); a.Driver != nil {
 		t.Errorf("%+v", a)
 	}
 }

@@ -1,5 +1,4 @@
-// Package agents knows the coding agents that have a name: their drivers, and the images and versions that these were tried with.
-package agents
+package drivers
 
 import (
 	"context"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/executor/acp"
-	"github.com/workcell-dev/workcell/executor/custom"
-	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -40,7 +37,7 @@ func Of(command string, argv []string, events string) Agent {
 		a.Driver = d
 		return a
 	case "custom":
-		return Agent{Driver: custom.Driver{Argv: argv, JSON: events == "json", Like: named(events).Driver}}
+		return Agent{Driver: Custom{Argv: argv, JSON: events == "json", Like: named(events).Driver}}
 	}
 	return named(command)
 }
@@ -52,7 +49,7 @@ var speaks = regexp.MustCompile(`^(?:(?:.*/)?(?:npx|npm|pnpm|yarn|bunx|bun|node|
 
 // named returns a coding agent that is known by name.
 func named(name string) Agent {
-	d := drivers.Named(name)
+	d := Named(name)
 	if d == nil {
 		return Agent{}
 	}

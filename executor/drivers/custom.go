@@ -1,6 +1,4 @@
-// Package custom calls any program as a coding agent: its command line is a template, its output is the answer, or events as lines of
-// JSON, or what a CLI prints that has a driver.
-package custom
+package drivers
 
 import (
 	"encoding/json"
@@ -15,8 +13,9 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Driver calls a program. There are no Task.Args.
-type Driver struct {
+// Custom calls any program: its command line is a template, its output is the answer, events as lines of JSON, or the output of
+// a CLI that has a driver. There are no Task.Args.
+type Custom struct {
 	// Argv is the command line with its placeholders. The prompt is the program's standard input unless it has {prompt}; the system
 	// prompt stands before it unless there is {system}; the schema behind it unless there is {schema}.
 	Argv []string
@@ -27,10 +26,10 @@ type Driver struct {
 }
 
 // Name returns "custom".
-func (Driver) Name() string { return "custom" }
+func (Custom) Name() string { return "custom" }
 
 // Prepare implements executor.Driver.
-func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
+func (d Custom) Prepare(t executor.Task, in executor.Inside) (executor.Invocation, error) {
 	for name := range t.Args {
 		return executor.Invocation{}, fmt.Errorf("%w: custom has no argument %s; add it to argv", backend.ErrInvalid, name)
 	}
@@ -66,7 +65,7 @@ func (d Driver) Prepare(t executor.Task, in executor.Inside) (executor.Invocatio
 }
 
 // Outcome implements executor.Driver. A program that ends without an error has answered.
-func (d Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
+func (d Custom) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Outcome {
 	if d.Like != nil {
 		return d.Like.Outcome(seen, exit)
 	}
@@ -78,21 +77,21 @@ func (d Driver) Outcome(seen executor.Seen, exit session.ExecStatus) executor.Ou
 }
 
 // Parser implements executor.Driver.
-func (d Driver) Parser() executor.Parser {
+func (d Custom) Parser() executor.Parser {
 	switch {
 	case d.Like != nil:
 		return d.Like.Parser()
 	case d.JSON:
 		return events{}
 	}
-	return &text{}
+	return &answer{}
 }
 
-// text reads an answer.
-type text struct{ began bool }
+// answer reads an answer.
+type answer struct{ began bool }
 
 // Line implements executor.Parser.
-func (p *text) Line(b []byte) []executor.Event {
+func (p *answer) Line(b []byte) []executor.Event {
 	e := executor.Event{Kind: executor.KindText, Text: string(b), Delta: p.began}
 	if p.began {
 		e.Text = "\n" + e.Text
