@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -16,29 +15,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
-// Times and sizes of requests.
 const (
-	headerTime = 30 * time.Second
-	clientIdle = 2 * time.Minute
-	maxHeader  = 64 << 10
+	headerTime = 30 * time.Second // for the header of a request to come
+	maxHeader  = 64 << 10         // bytes of the header of an answer
 )
 
 // serveHTTP answers the requests on a connection, to the proxy or, when fixed is not nil, to that host.
 func (d *door) serveHTTP(ctx context.Context, c net.Conn, fixed *target) {
-	httpconn.Serve(&http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodConnect && fixed == nil {
-				d.serveConnect(ctx, w, r)
-				return
-			}
-			d.serveRequest(w, r, fixed)
-		}),
-		ReadHeaderTimeout: headerTime, IdleTimeout: clientIdle, MaxHeaderBytes: maxHeader,
-		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
-		BaseContext: func(net.Listener) context.Context { return ctx },
-
-		DisableGeneralOptionsHandler: true,
-	}, c)
+	httpconn.Serve(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect && fixed == nil {
+			d.serveConnect(ctx, w, r)
+			return
+		}
+		d.serveRequest(w, r, fixed)
+	}), headerTime)
 }
 
 // serveConnect makes a tunnel of the connection.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+
+	"github.com/workcell-dev/workcell/internal/httpconn"
 )
 
 // Check checks a body that was sent to a path, when nothing of the budget is used, and returns the one that passes, with the number of tools removed from it.
@@ -50,4 +52,6 @@ func (d Dialect) Refuse(w http.ResponseWriter, status int, message string) {
 }
 
 // ServeConn serves one connection.
-func ServeConn(ctx context.Context, c net.Conn, h http.Handler) { serveConn(ctx, c, h) }
+func ServeConn(ctx context.Context, c net.Conn, h http.Handler) {
+	httpconn.Serve(ctx, c, h, headerTime)
+}

@@ -12,10 +12,10 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -62,12 +62,8 @@ func New(providers []Provider, opts *Options) (*Proxy, error) {
 	if opts != nil {
 		p.o = *opts
 	}
-	if p.o.Log == nil {
-		p.o.Log = slog.Default()
-	}
-	if p.o.TracerProvider == nil {
-		p.o.TracerProvider = otel.GetTracerProvider()
-	}
+	p.o.Log = cmp.Or(p.o.Log, slog.Default())
+	p.o.TracerProvider = cmp.Or(p.o.TracerProvider, otel.GetTracerProvider())
 	if p.o.Prices == nil {
 		p.o.Prices = DefaultPrices()
 	}
@@ -110,7 +106,7 @@ type Attachment struct{ addr string }
 func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, error) {
 	h := p.Handler(s.ID())
 	addr, _, err := s.Serve(ctx, session.Service{Name: serviceName, Handle: func(ctx context.Context, c *session.ServiceConn) {
-		serveConn(ctx, c, h)
+		httpconn.Serve(ctx, c, h, headerTime)
 	}})
 	if err != nil && addr == "" {
 		return nil, fmt.Errorf("model: %w", err)
@@ -121,23 +117,5 @@ func (p *Proxy) Attach(ctx context.Context, s *session.Session) (*Attachment, er
 // BaseURL returns the address of a provider inside the sandbox.
 func (a *Attachment) BaseURL(provider string) string { return "http://" + a.addr + "/" + provider }
 
-// Times and sizes of connections from sandboxes.
-const (
-	headerTime = 10 * time.Second
-	idleTime   = 2 * time.Minute
-	maxHeader  = 64 << 10
-)
-
-// serveConn answers the requests on one connection, until it ends or ctx does.
-func serveConn(ctx context.Context, c net.Conn, h http.Handler) {
-	httpconn.Serve(&http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: headerTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-
-		DisableGeneralOptionsHandler: true,
-	}, c)
-}
+// headerTime is how long the header of a request may take to come.
+const headerTime = 10 * time.Second

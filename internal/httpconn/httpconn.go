@@ -2,31 +2,44 @@
 package httpconn
 
 import (
+	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
-	"sync"
+	"time"
 )
 
-// Serve answers the requests on a connection, and returns when it has been closed: by the server, or by the handler that hijacked
-// it. The server must be for this connection alone.
-func Serve(srv *http.Server, c net.Conn) {
-	conn := &closing{Conn: c, closed: make(chan struct{})}
-	_ = srv.Serve(&listener{conn: conn}) // ends when the one connection was taken
-	<-conn.closed
+// Bounds of a connection.
+const (
+	idleTime  = 2 * time.Minute
+	maxHeader = 64 << 10
+)
+
+// Serve answers the requests on a connection under ctx, and returns when the connection has been closed: by the server, or by the
+// handler that hijacked it. The header of a request must come within headerTime.
+func Serve(ctx context.Context, c net.Conn, h http.Handler, headerTime time.Duration) {
+	closed, end := context.WithCancel(context.Background())
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // what code inside sends wrongly is its own business
+		BaseContext: func(net.Listener) context.Context { return ctx },
+
+		DisableGeneralOptionsHandler: true,
+	}
+	_ = srv.Serve(&listener{conn: &closing{c, end}}) // ends when the one connection was taken
+	<-closed.Done()
 }
 
-// closing says when it is closed.
+// closing calls a function when it is closed.
 type closing struct {
 	net.Conn
-	once   sync.Once
-	closed chan struct{}
+	end func()
 }
 
 func (c *closing) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(func() { close(c.closed) })
-	return err
+	defer c.end()
+	return c.Conn.Close()
 }
 
 // listener is what one connection comes from.
