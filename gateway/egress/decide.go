@@ -153,7 +153,7 @@ func (a *attempt) open(ctx context.Context) (*metered, error) {
 		return nil, refused
 	}
 	a.rule = m.Rule
-	if !a.d.left() {
+	if a.d.bytes.Load() <= 0 {
 		return nil, a.spent()
 	}
 	addrs, err := a.d.g.resolve(ctx, a.to)

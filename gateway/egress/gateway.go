@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -81,18 +82,12 @@ func New(o *Options) (*Gateway, error) {
 	}
 	g.o.AllowPrivate = slices.Clone(g.o.AllowPrivate)
 	g.o.Limits = g.o.Limits.withDefaults()
-	switch l := g.o.Limits; {
-	case l.Conns < 1 || l.Conns > maxConns || l.Bytes < 1 || l.Time <= 0 || l.Idle <= 0:
+	if l := g.o.Limits; l.Conns < 1 || l.Conns > maxConns || l.Bytes < 1 || l.Time <= 0 || l.Idle <= 0 {
 		return nil, fmt.Errorf("egress: limits %+v: %w", l, backend.ErrInvalid)
-	case g.o.Resolver == nil:
-		g.o.Resolver = net.DefaultResolver
 	}
-	if g.o.Log == nil {
-		g.o.Log = slog.New(slog.DiscardHandler)
-	}
-	if g.o.TracerProvider == nil {
-		g.o.TracerProvider = otel.GetTracerProvider()
-	}
+	g.o.Resolver = cmp.Or[Resolver](g.o.Resolver, net.DefaultResolver)
+	g.o.Log = cmp.Or(g.o.Log, slog.New(slog.DiscardHandler))
+	g.o.TracerProvider = cmp.Or(g.o.TracerProvider, otel.GetTracerProvider())
 	return g, nil
 }
 
@@ -104,9 +99,9 @@ type door struct {
 	g       *Gateway
 	sandbox string
 	set     *netrule.Set
+	bytes   atomic.Int64 // that may still pass
 
-	mu      sync.Mutex // guards the fields below
-	bytes   int64      // that may still pass
+	mu      sync.Mutex // guards refused
 	refused []refusedAt
 }
 
@@ -117,7 +112,8 @@ func (g *Gateway) Open(sandbox string, list session.Egress) (svc session.Service
 	if err != nil {
 		return svc, nil, fmt.Errorf("%w: network: %w", backend.ErrInvalid, err)
 	}
-	d := &door{g: g, sandbox: sandbox, set: set, bytes: g.o.Limits.Bytes}
+	d := &door{g: g, sandbox: sandbox, set: set}
+	d.bytes.Store(g.o.Limits.Bytes)
 	g.mu.Lock()
 	g.doors[sandbox] = d
 	g.mu.Unlock()
@@ -175,19 +171,4 @@ func (d *door) note(r session.EgressRefusal) {
 		d.refused = slices.Delete(d.refused, 0, 1)
 	}
 	d.refused = append(d.refused, refusedAt{r, time.Now()})
-}
-
-// spend counts bytes, and reports whether they may pass.
-func (d *door) spend(n int) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.bytes -= int64(n)
-	return d.bytes >= 0
-}
-
-// left reports whether any byte may pass.
-func (d *door) left() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.bytes > 0
 }

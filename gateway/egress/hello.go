@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"time"
 )
 
 const (
@@ -30,7 +29,7 @@ var (
 func serverName(r io.Reader) (name string, read []byte, err error) {
 	var buf bytes.Buffer
 	err = errNoHello
-	server := tls.Server(helloConn{io.TeeReader(io.LimitReader(r, maxHello), &buf)}, &tls.Config{
+	server := tls.Server(helloConn{from: io.TeeReader(io.LimitReader(r, maxHello), &buf)}, &tls.Config{
 		MinVersion: tls.VersionTLS10, //nolint:gosec // nothing is agreed on here
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 			name, err = h.ServerName, nil
@@ -44,16 +43,15 @@ func serverName(r io.Reader) (name string, read []byte, err error) {
 	return name, buf.Bytes(), err
 }
 
-// helloConn is a connection that a ClientHello comes from and nothing goes to.
-type helloConn struct{ io.Reader }
+// helloConn is a connection that a ClientHello comes from and nothing goes to. A handshake without a context calls no other
+// methods.
+type helloConn struct {
+	net.Conn
+	from io.Reader
+}
 
-func (helloConn) Write(b []byte) (int, error)      { return len(b), nil }
-func (helloConn) Close() error                     { return nil }
-func (helloConn) LocalAddr() net.Addr              { return nil }
-func (helloConn) RemoteAddr() net.Addr             { return nil }
-func (helloConn) SetDeadline(time.Time) error      { return nil }
-func (helloConn) SetReadDeadline(time.Time) error  { return nil }
-func (helloConn) SetWriteDeadline(time.Time) error { return nil }
+func (c helloConn) Read(b []byte) (int, error) { return c.from.Read(b) }
+func (helloConn) Write(b []byte) (int, error)  { return len(b), nil }
 
 // alertDenied tells a client of TLS that its connection is refused: access_denied, fatal.
 var alertDenied = []byte{0x15, 3, 3, 0, 2, 2, 49}

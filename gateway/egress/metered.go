@@ -60,7 +60,7 @@ func (m *metered) passed(n int, err error) (int, error) {
 		return n, err
 	}
 	m.idle.Reset(m.d.g.o.Limits.Idle)
-	if !m.d.spend(n) {
+	if m.d.bytes.Add(-int64(n)) < 0 {
 		if !m.spent.Swap(true) {
 			m.over()
 		}
