@@ -84,7 +84,7 @@ func (a *Access) Call(ctx context.Context, execID string, span trace.SpanContext
 		return Reply{Error: toolspec.Failf(toolspec.CodeClosed, "the run has ended")}
 	}
 	defer a.set.running.Done()
-	if a.set.overrun() {
+	if a.set.refused.Load() >= maxRefused {
 		return Reply{Error: toolspec.Failf(toolspec.CodeQuota, "too many refused host tool calls in this run").WithRemediation(noMoreCalls)}
 	}
 	ctx, cancel := context.WithCancelCause(runContext{ctx, a.set.life})

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
@@ -74,9 +75,10 @@ type Set struct {
 	end     context.CancelFunc
 	running sync.WaitGroup // calls, handlers and connections
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	refused int64
+	refused atomic.Int64 // calls
+
+	mu     sync.Mutex // guards closed
+	closed bool
 }
 
 // RulesError is what is wrong with the rules of a grant.
@@ -223,16 +225,3 @@ func (s *Set) calls(e *entry) calls {
 
 // maxRefused is how many calls of a run are refused one by one, each on record; code that goes on is not listened to.
 const maxRefused = 10_000
-
-func (s *Set) overrun() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused >= maxRefused
-}
-
-// refuse counts a refused call.
-func (s *Set) refuse() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refused++
-}

@@ -29,17 +29,10 @@ func (p *pass) start(ctx context.Context, command trace.SpanContext) (context.Co
 	}
 	ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
 	t, c := p.entry.tool, p.caller
-	attrs := []attribute.KeyValue{
-		semconv.MCPMethod.String(methodCall), telemetry.KeyToolServer.String(t.Server), telemetry.KeyToolSet.String(p.set.digest),
-		telemetry.KeyArgsBytes.Int(len(p.req.Args)),
-	}
-	for key, value := range map[attribute.Key]string{
+	attrs := append(telemetry.Texts(map[attribute.Key]string{
 		telemetry.KeyExecID: c.ExecID, telemetry.KeySandboxID: c.SandboxID, semconv.ConversationID: c.Run, semconv.AgentName: c.Agent,
-	} {
-		if value != "" {
-			attrs = append(attrs, telemetry.Text(key, value))
-		}
-	}
+	}), semconv.MCPMethod.String(methodCall), telemetry.KeyToolServer.String(t.Server), telemetry.KeyToolSet.String(p.set.digest),
+		telemetry.KeyArgsBytes.Int(len(p.req.Args)))
 	ctx, span := telemetry.StartOperation(ctx, p.set.r.o.TracerProvider, semconv.ExecuteTool, semconv.ToolName, t.MCPName(), attrs...)
 	for _, l := range links {
 		span.AddLink(l)
@@ -65,7 +58,7 @@ func (p *pass) finish(ctx context.Context, span trace.Span, reply Reply) Reply {
 	}
 	refused := p.decision == Denied || p.decision == Rejected
 	if refused {
-		p.set.refuse()
+		p.set.refused.Add(1)
 	}
 	if span != nil {
 		tool = p.entry.tool.FullName()

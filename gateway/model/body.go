@@ -86,6 +86,15 @@ func (o object) get(folded string) json.RawMessage {
 	return nil
 }
 
+// object returns a value that is an object; nil for none.
+func (o object) object(folded string) (object, error) {
+	raw := o.get(folded)
+	if raw == nil {
+		return nil, nil
+	}
+	return parseObject(raw)
+}
+
 // text returns a string, and whether the value is one.
 func (o object) text(folded string) (s string, ok bool) {
 	raw := o.get(folded)
@@ -292,12 +301,9 @@ func (c *checked) checkAnswers(r route, g Grant, o object) (object, error) {
 		}
 		return c.shortenThinking(o)
 	}
-	var config object
-	var err error
-	if raw := o.get("generationconfig"); raw != nil {
-		if config, err = parseObject(raw); err != nil {
-			return nil, err
-		}
+	config, err := o.object("generationconfig")
+	if err != nil {
+		return nil, err
 	}
 	if config, err = c.checkLengths(r, g, config); err != nil || len(config) == 0 {
 		return o, err
@@ -385,12 +391,9 @@ func (c *checked) checkModel(r route, g Grant, o object) (object, error) {
 
 // withUsage has a stream of chat completions end with its usage.
 func withUsage(o object) (object, error) {
-	var options object
-	if raw := o.get("streamoptions"); raw != nil {
-		var err error
-		if options, err = parseObject(raw); err != nil {
-			return nil, err
-		}
+	options, err := o.object("streamoptions")
+	if err != nil {
+		return nil, err
 	}
 	return o.set("stream_options", options.set("include_usage", json.RawMessage("true")).bytes()), nil
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -74,12 +76,13 @@ type Lease struct {
 	gone  *semaphore.Weighted // the same for requests without a client
 	sizes *semaphore.Weighted // of their bodies, in bytes
 	spent chan struct{}
+	// exhaust closes spent: the budget was not enough.
+	exhaust func()
+	span    atomic.Pointer[trace.SpanContext] // that the spans of requests are below
 
 	mu       sync.Mutex // guards the fields below
-	span     trace.SpanContext
 	usage    Usage
 	running  []*checked     // requests that ask a model, with their reservations
-	over     bool           // spent is closed
 	requests sync.WaitGroup // added to with mu held, while ctx lasts
 }
 
@@ -102,16 +105,16 @@ func (p *Proxy) Issue(g Grant) (*Lease, error) {
 			}
 		}
 	}
-	if g.MaxConcurrent == 0 {
-		g.MaxConcurrent = defaultConcurrent
-	}
+	g.MaxConcurrent = cmp.Or(g.MaxConcurrent, defaultConcurrent)
 	g.Models = slices.Clone(g.Models)
 	var key [16]byte
 	_, _ = rand.Read(key[:]) // never fails, by its documentation
-	l := &Lease{p: p, key: "wc-" + hex.EncodeToString(key[:]), grant: g, span: g.Span, spent: make(chan struct{}),
+	l := &Lease{p: p, key: "wc-" + hex.EncodeToString(key[:]), grant: g, spent: make(chan struct{}),
 		slots: semaphore.NewWeighted(int64(g.MaxConcurrent)), sizes: semaphore.NewWeighted(bodiesSize),
 		gone: semaphore.NewWeighted(bodiesSize)}
 	l.usage.CostKnown = known
+	l.exhaust = sync.OnceFunc(func() { close(l.spent) })
+	l.Under(g.Span)
 	l.ctx, l.end = context.WithCancel(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,17 +138,7 @@ func (p *Proxy) find(sandbox string, keys []string) *Lease {
 func (l *Lease) Key() string { return l.key }
 
 // Under has the spans of requests from now on be below another one than that of the grant.
-func (l *Lease) Under(span trace.SpanContext) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.span = span
-}
-
-func (l *Lease) parent() trace.SpanContext {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.span
-}
+func (l *Lease) Under(span trace.SpanContext) { l.span.Store(&span) }
 
 // Usage returns what was used so far. It is final once Close has returned.
 func (l *Lease) Usage() Usage {
@@ -270,14 +263,6 @@ func (l *Lease) refused(spent bool) int64 {
 		l.exhaust()
 	}
 	return l.usage.Refused
-}
-
-// exhaust says that the budget was not enough. The caller holds mu.
-func (l *Lease) exhaust() {
-	if !l.over {
-		l.over = true
-		close(l.spent)
-	}
 }
 
 // settle replaces the reservation of a request by its usage, and returns the cost. A second call does nothing.

@@ -346,12 +346,9 @@ func (x *exchange) startSpan(model string) {
 		return
 	}
 	g := x.l.grant
-	attrs := []attribute.KeyValue{semconv.ProviderName.String(semconv.Provider(g.Provider))}
-	for key, value := range map[attribute.Key]string{telemetry.KeySandboxID: g.SandboxID, semconv.ConversationID: g.Run, semconv.AgentName: g.Agent} {
-		if value != "" {
-			attrs = append(attrs, telemetry.Text(key, value))
-		}
-	}
-	ctx := trace.ContextWithRemoteSpanContext(context.Background(), x.l.parent())
+	attrs := append(telemetry.Texts(map[attribute.Key]string{
+		telemetry.KeySandboxID: g.SandboxID, semconv.ConversationID: g.Run, semconv.AgentName: g.Agent,
+	}), semconv.ProviderName.String(semconv.Provider(g.Provider)))
+	ctx := trace.ContextWithRemoteSpanContext(context.Background(), *x.l.span.Load())
 	_, x.span = telemetry.StartOperation(ctx, x.p.o.TracerProvider, semconv.Chat, semconv.RequestModel, model, attrs...)
 }

@@ -59,6 +59,16 @@ func Text(key attribute.Key, value string) attribute.KeyValue {
 	return key.String(strings.ToValidUTF8(value[:min(len(value), maxAttribute)], ""))
 }
 
+// Texts returns the text attributes of values that are not empty.
+func Texts(values map[attribute.Key]string) (attrs []attribute.KeyValue) {
+	for key, value := range values {
+		if value != "" {
+			attrs = append(attrs, Text(key, value))
+		}
+	}
+	return attrs
+}
+
 // ParseTraceParent returns the span that a W3C traceparent names; one that is not valid for text that is none.
 func ParseTraceParent(text string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": text})
