@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -194,7 +195,7 @@ func (e *entry) faults(args map[string]any) []string {
 			}
 		}
 	}
-	for _, name := range sortedKeys(args) {
+	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if len(faults) >= maxFaults {
 			return append(faults, "…")
 		}
@@ -233,13 +234,4 @@ func fault(err error) string {
 		text = rest
 	}
 	return plain(strings.ReplaceAll(text, "\n", " "), 200)
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

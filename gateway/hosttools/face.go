@@ -21,10 +21,8 @@ import (
 
 const methodCall = "tools/call"
 
-// Keys of _meta.
-const (
-	metaTraceParent = "traceparent"
-)
+// metaTraceParent is the key in _meta of the span that a call belongs to.
+const metaTraceParent = "traceparent"
 
 // resourceScheme begins the addresses of declarations.
 const resourceScheme = "tools://"

@@ -48,9 +48,7 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 		r.o = *o
 	}
 	r.o.Log = cmp.Or(r.o.Log, slog.Default())
-	if r.o.TracerProvider == nil {
-		r.o.TracerProvider = otel.GetTracerProvider()
-	}
+	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	for _, p := range slices.Concat(r.o.Policy.Deny, r.o.Policy.Ask) { // one that matches nothing would deny nothing
 		problem := toolrule.Pattern(p).Check()
 		if problem == nil && len(sources) > 0 && !r.hasServerOf(toolrule.Pattern(p)) {
@@ -60,10 +58,8 @@ func New(o *Options, sources ...Source) (*Registry, error) {
 			return nil, fmt.Errorf("host tools: the policy's pattern %q: %s; %s", plain(p, 80), problem.Message, problem.Hint)
 		}
 	}
-	for _, b := range r.o.Policy.Limits.Bounds() {
-		if *b.Value != 0 && (*b.Value < b.Least || *b.Value > b.Most) {
-			return nil, fmt.Errorf("host tools: the policy's limit %s must be %d to %d, not %d", b.Name, b.Least, b.Most, *b.Value)
-		}
+	for _, problem := range r.o.Policy.Limits.Problems() {
+		return nil, fmt.Errorf("host tools: the policy's limit %s", problem.Message)
 	}
 	seen := map[string]bool{}
 	for _, s := range sources {

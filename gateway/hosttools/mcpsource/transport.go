@@ -95,21 +95,16 @@ func (s *source) program() (mcp.Transport, func(), error) {
 		errEnd.CloseWithError(err)
 	}()
 	go s.stderr(errs) // ends with the program
-	var once sync.Once
-	stop := func() {
-		once.Do(func() {
-			stdin.Close() // the program may be gone
-			wait := time.NewTimer(stopWait)
-			defer wait.Stop()
-			select {
-			case <-ended:
-			case <-wait.C:
-			}
-			killGroup(cmd) // also what it left running
-			out.Close()
-			<-ended
-		})
-	}
+	stop := sync.OnceFunc(func() {
+		stdin.Close() // the program may be gone
+		select {
+		case <-ended:
+		case <-time.After(stopWait):
+		}
+		killGroup(cmd) // also what it left running
+		out.Close()
+		<-ended
+	})
 	return &mcp.IOTransport{
 		Reader: &bounded{ReadCloser: out}, Writer: impatient{stdin, s.server.Timeout}, MaxLineLength: 2 * maxMessage,
 	}, stop, nil
