@@ -186,11 +186,26 @@ func (f *File) sound(ctx context.Context) error {
 	return nil
 }
 
-// DB returns the connection pool for reading; for writing use Tx.
+// DB returns the connection pool for reading; for writing use Tx or Exec.
 func (f *File) DB() *sql.DB { return f.db }
 
-// Path returns the path of the file.
-func (f *File) Path() string { return f.path }
+// Row is a row of a query.
+type Row interface{ Scan(into ...any) error }
+
+// Each calls fn for every row of a query, until it fails.
+func (f *File) Each(ctx context.Context, fn func(Row) error, query string, args ...any) (err error) {
+	rows, err := f.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return f.Error(err)
+	}
+	defer func() { err = errors.Join(err, f.Error(rows.Close())) }()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return f.Error(err)
+		}
+	}
+	return f.Error(rows.Err())
+}
 
 // Tx runs fn in a transaction that is on the disk when Tx returns nil. Errors of SQLite come back as those of this
 // package; fn's own errors as they are.

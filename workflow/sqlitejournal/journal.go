@@ -135,7 +135,7 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 // backend.ErrNotFound for an unknown run, runstore.ErrDamaged for entries that cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	var list []workflow.Entry
-	err := j.each(ctx, func(row scanner) error {
+	err := j.f.Each(ctx, func(row sqlitefile.Row) error {
 		var data string
 		var part *string
 		if err := row.Scan(&data, &part); err != nil {
@@ -146,23 +146,6 @@ func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, 
 		return err
 	}, `SELECT e.data, c.data FROM entry e LEFT JOIN conversation c ON c.run = e.run AND c.seq = e.seq WHERE e.run = ? ORDER BY e.seq`, runID)
 	return runstore.Check(ctx, j, runID, list, err)
-}
-
-type scanner interface{ Scan(into ...any) error }
-
-// each calls fn for every row of a query.
-func (j *Journal) each(ctx context.Context, fn func(scanner) error, query string, args ...any) (err error) {
-	rows, err := j.f.DB().QueryContext(ctx, query, args...)
-	if err != nil {
-		return j.f.Error(err)
-	}
-	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
-	for rows.Next() {
-		if err := fn(rows); err != nil {
-			return j.f.Error(err)
-		}
-	}
-	return j.f.Error(rows.Err())
 }
 
 // Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished. A run that has
@@ -198,7 +181,7 @@ func (j *Journal) Lives(ctx context.Context, owner string) (bool, error) {
 // Take moves a run that has not finished from one owner to another and drops a request to cancel it.
 // backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
-	n, err := j.exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID, from)
+	n, err := j.f.Exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID, from)
 	if err != nil || n > 0 {
 		return err
 	}
@@ -211,21 +194,8 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 
 // AskCancel asks the owner of a run to cancel it, who sees it in the run.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
-	_, err := j.exec(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
+	_, err := j.f.Exec(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
 	return err
-}
-
-// exec changes rows and returns how many.
-func (j *Journal) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		n, err = res.RowsAffected()
-		return err
-	})
-	return n, err
 }
 
 // Runs returns the latest runs, at most limit, the newest first.
@@ -240,7 +210,7 @@ func (j *Journal) Run(ctx context.Context, id string) (runstore.Run, error) {
 }
 
 func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runstore.Run, err error) {
-	err = j.each(ctx, func(row scanner) error {
+	err = j.f.Each(ctx, func(row sqlitefile.Row) error {
 		var r runstore.Run
 		var started, finished int64
 		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
@@ -256,11 +226,11 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []runst
 
 // Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
-	return j.exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+	return j.f.Exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
 }
 
 // Delete deletes a run that has finished, with its entries; one that has not stays.
 func (j *Journal) Delete(ctx context.Context, runID string) error {
-	_, err := j.exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
+	_, err := j.f.Exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
 	return err
 }

@@ -60,10 +60,8 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 
 // SetInstance sets the instance whose sandboxes the records are about, unless it is set.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
-	return s.f.Tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
-		return err
-	})
+	_, err := s.f.Exec(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
+	return err
 }
 
 // AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one. No
@@ -136,10 +134,8 @@ func (s *Store) Insert(ctx context.Context, rec record.Record) error {
 	if err != nil {
 		return err
 	}
-	return conflict(rec, s.f.Tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO session (id, record) VALUES (?, ?)`, rec.ID, string(raw))
-		return err
-	}))
+	_, err = s.f.Exec(ctx, `INSERT INTO session (id, record) VALUES (?, ?)`, rec.ID, string(raw))
+	return conflict(rec, err)
 }
 
 // Update replaces a record.
@@ -237,7 +233,7 @@ func (s *Store) Get(ctx context.Context, id string) (record.Record, error) {
 }
 
 // List returns the records in the given states.
-func (s *Store) List(ctx context.Context, states ...record.State) (_ []record.Record, err error) {
+func (s *Store) List(ctx context.Context, states ...record.State) (recs []record.Record, err error) {
 	query, args := `SELECT record FROM session`, []any(nil)
 	if len(states) > 0 {
 		query += ` WHERE record ->> 'State' IN (` + strings.TrimSuffix(strings.Repeat("?,", len(states)), ",") + `)`
@@ -245,29 +241,22 @@ func (s *Store) List(ctx context.Context, states ...record.State) (_ []record.Re
 			args = append(args, string(state))
 		}
 	}
-	rows, err := s.f.DB().QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, s.f.Error(err)
-	}
-	defer func() { err = errors.Join(err, s.f.Error(rows.Close())) }()
-	var recs []record.Record
-	for rows.Next() {
+	err = s.f.Each(ctx, func(row sqlitefile.Row) error {
 		var raw []byte
-		err := rows.Scan(&raw)
+		err := row.Scan(&raw)
 		rec, err := decode("", raw, err)
-		if err != nil {
-			return nil, s.f.Error(err)
-		}
 		recs = append(recs, rec)
+		return err
+	}, query, args...)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(recs, record.Record.Compare)
-	return recs, s.f.Error(rows.Err())
+	return recs, nil
 }
 
 // Delete forgets a record.
 func (s *Store) Delete(ctx context.Context, id string) error {
-	return s.f.Tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM session WHERE id = ?`, id)
-		return err
-	})
+	_, err := s.f.Exec(ctx, `DELETE FROM session WHERE id = ?`, id)
+	return err
 }
