@@ -56,7 +56,8 @@ func (r *run) event(e Event) {
 	case KindSession:
 		if r.seen.Session == "" && validID.MatchString(e.Session) {
 			r.seen.Session = e.Session
-			r.rememberEarly()
+			ctx := r.noting
+			r.early.Go(func() { _ = r.remember(ctx, r.state.Told) }) // it is tried again at the end
 		}
 	case KindText:
 		if !e.Delta || r.fresh {

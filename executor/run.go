@@ -118,7 +118,7 @@ type run struct {
 	whole  *Usage
 	fresh  bool // the next text is a new message
 	text   []byte
-	noting context.Context // of rememberEarly: events have none of their own
+	noting context.Context // for remember: events have none of their own
 	early  sync.WaitGroup
 }
 
@@ -134,9 +134,7 @@ func Run(ctx context.Context, s *session.Session, d Driver, t Task, o *Options) 
 	r.work = s.Info().Workdir
 	r.home = path.Join(r.work, privateDir, "home", r.o.Agent)
 	r.o.Timeout, r.o.Stall, r.o.Start = cmp.Or(r.o.Timeout, defaultTimeout), cmp.Or(r.o.Stall, defaultStall), cmp.Or(r.o.Start, defaultStart)
-	if r.o.TracerProvider == nil {
-		r.o.TracerProvider = otel.GetTracerProvider()
-	}
+	r.o.TracerProvider = cmp.Or(r.o.TracerProvider, otel.GetTracerProvider())
 	ctx, span := telemetry.StartWith(ctx, r.o.TracerProvider, telemetry.SpanExecutor, telemetry.KeyExecutor.String(d.Name()))
 	defer func() { r.end(span, err) }()
 	if err := r.check(); err != nil {
@@ -254,7 +252,7 @@ func (r *run) call(ctx context.Context) error {
 	}
 	r.explain(why != "")
 	r.count()
-	r.remember(context.WithoutCancel(ctx))
+	r.rememberEnd(context.WithoutCancel(ctx))
 	return ctx.Err()
 }
 

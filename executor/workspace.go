@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,31 +73,22 @@ func (r *run) resume(ctx context.Context) error {
 	return nil
 }
 
-// rememberEarly records the session while the CLI works, for a process that resumes what this one does not finish.
-func (r *run) rememberEarly() {
-	b, _ := json.Marshal(state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: r.state.Told}) // plain data
-	ctx := r.noting
-	r.early.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, killTime)
-		defer cancel()
-		_ = r.write(ctx, File{Path: r.stateFile(), Data: b}) // it is tried again at the end
-	})
+// remember records the session, which the CLI has told its use of, for a run that resumes it: also while the CLI works, so that
+// another process can finish what this one does not.
+func (r *run) remember(ctx context.Context, told Usage) error {
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
+	b, _ := json.Marshal(state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: told}) // plain data
+	return r.write(ctx, File{Path: r.stateFile(), Data: b})
 }
 
-// remember records the session that there is now.
-func (r *run) remember(ctx context.Context) {
+// rememberEnd records the session that there is now.
+func (r *run) rememberEnd(ctx context.Context) {
 	if r.seen.Session == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, killTime)
-	defer cancel()
-	st := state{Sandbox: r.s.ID(), Session: r.seen.Session, Step: r.o.Step, Told: r.state.Told}
-	if r.whole != nil {
-		st.Told = *r.whole
-	}
-	b, _ := json.Marshal(st) // plain data
 	// Without it the next run begins a session.
-	if err := r.write(ctx, File{Path: r.stateFile(), Data: b}); err != nil {
+	if err := r.remember(ctx, *cmp.Or(r.whole, &r.state.Told)); err != nil {
 		r.res.HookErrors = append(r.res.HookErrors, "cannot resume the session: "+err.Error())
 	}
 }
