@@ -164,8 +164,9 @@ func words(v any) string {
 var validName = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}]+(-[\p{Ll}\p{Lo}\p{N}]+)*$`)
 
 // Validate returns all that the standard does not allow of a skill, joined; each is a *Problem.
-func Validate(s Skill) error {
-	var errs []error
+func Validate(s Skill) error { return errors.Join(s.problems()...) }
+
+func (s Skill) problems() (errs []error) {
 	problem := func(key, format string, args ...any) {
 		errs = append(errs, problemAt(max(s.lines[key], 1), format, args...))
 	}
@@ -203,28 +204,32 @@ func Validate(s Skill) error {
 	if n := utf8.RuneCountInString(s.Compatibility); n > MaxCompatibility {
 		problem("compatibility", "compatibility has %d characters, the limit is %d", n, MaxCompatibility)
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // Check reads the skill in the directory dir of fsys and returns all that the standard does not allow, joined. What is wrong with
 // SKILL.md is a *Problem.
 func Check(fsys fs.FS, dir string) error {
-	sub, err := fs.Sub(fsys, dir)
+	s, _, err := open(fsys, dir)
 	if err != nil {
 		return err
+	}
+	return Validate(s)
+}
+
+// open reads the SKILL.md in a directory, which it returns as well.
+func open(fsys fs.FS, dir string) (s Skill, sub fs.FS, err error) {
+	if sub, err = fs.Sub(fsys, dir); err != nil {
+		return s, nil, err
 	}
 	b, err := readSkill(sub)
-	if err != nil {
-		return err
-	}
-	s, err := Parse(b)
-	if err != nil {
-		return err
+	if err == nil {
+		s, err = Parse(b)
 	}
 	if base := path.Base(dir); base != "." {
 		s.dir = base
 	}
-	return Validate(s)
+	return s, sub, err
 }
 
 // Find returns the directories of skills that patterns match, in their order: skills/* when patterns is nil, which may match nothing.
@@ -248,14 +253,7 @@ func Find(fsys fs.FS, patterns []string) (dirs []string, err error) {
 // Load reads the skill in the directory dir of fsys, as coding agents do: what the standard does not allow, but they take, is
 // a diagnostic. Load fails for a skill without a description, a skill that cannot be read, and a link in the directory.
 func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
-	sub, err := fs.Sub(fsys, dir)
-	if err != nil {
-		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
-	}
-	b, err := readSkill(sub)
-	if err == nil {
-		s, err = Parse(b)
-	}
+	s, sub, err := open(fsys, dir)
 	if err == nil && s.Description == "" {
 		err = problemAt(max(s.lines["description"], 1), "description is missing")
 	}
@@ -265,10 +263,7 @@ func Load(fsys fs.FS, dir string) (s Skill, diagnostics []string, err error) {
 	if err != nil {
 		return Skill{}, nil, fmt.Errorf("skill %s: %w", dir, err)
 	}
-	if base := path.Base(dir); base != "." {
-		s.dir = base
-	}
-	for _, problem := range unjoin(Validate(s)) {
+	for _, problem := range s.problems() {
 		diagnostics = append(diagnostics, fmt.Sprintf("skill %s: %v", dir, problem))
 	}
 	if s.Name == "" {
@@ -289,11 +284,4 @@ func readSkill(dir fs.FS) ([]byte, error) {
 		return nil, problemAt(0, "it has %d bytes, the limit is %d", info.Size(), maxFile)
 	}
 	return fs.ReadFile(dir, fileName)
-}
-
-func unjoin(err error) []error {
-	if list, ok := err.(interface{ Unwrap() []error }); ok {
-		return list.Unwrap()
-	}
-	return nil
 }
