@@ -1,7 +1,6 @@
 package frontmatter
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,9 +59,9 @@ func Parse(name string, src []byte) (*Document, error) {
 // Check is Parse for those who report everything that is wrong with a file: the document comes along with its problems as
 // far as it could be read, nil when it could not be read at all. It must not be used.
 func Check(name string, src []byte) (*Document, error) {
-	p, err := cut(name, src)
-	if err != nil {
-		return nil, single(err)
+	p, problem := cut(name, src)
+	if problem != nil {
+		return nil, Errors{problem}
 	}
 	d := &Document{File: name, Body: p.text, BodyLine: 1, parts: p}
 	if !p.found {
@@ -79,14 +78,6 @@ func Check(name string, src []byte) (*Document, error) {
 	r.document(d)
 	r.movable(d)
 	return d, r.Err()
-}
-
-func single(err error) error {
-	var e *Error
-	if errors.As(err, &e) {
-		return Errors{e}
-	}
-	return err
 }
 
 // ParseConfig reads the configuration of the middleware from JSON; name is used in errors only. It is as strict as
@@ -291,12 +282,9 @@ func descend(n *yamlnode.Node, step any) *yamlnode.Node {
 
 // lookup returns the value of a key of a mapping, aliases followed; nil when there is none.
 func lookup(n *yamlnode.Node, key string) *yamlnode.Node {
-	if n = yamlnode.Follow(n); n.Kind != yamlnode.Mapping {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return yamlnode.Follow(n.Content[i+1])
+	for name, value := range yamlnode.Pairs(yamlnode.Follow(n)) {
+		if name.Value == key {
+			return value
 		}
 	}
 	return nil

@@ -23,8 +23,8 @@ func (d *Document) InputFields() []string {
 		schema = p
 	}
 	var names []string
-	for i := 0; schema.Kind == yamlnode.Mapping && i+1 < len(schema.Content); i += 2 {
-		name, _, _ := strings.Cut(schema.Content[i].Value, "(") // "figures(array, the numbers)"
+	for key := range yamlnode.Pairs(schema) {
+		name, _, _ := strings.Cut(key.Value, "(") // "figures(array, the numbers)"
 		if name = strings.TrimSuffix(strings.TrimSpace(name), "?"); name != "" {
 			names = append(names, name)
 		}

@@ -61,8 +61,8 @@ func guarded(body string) string {
 
 // secondBlock reports whether the template itself begins with frontmatter, which Genkit would swallow.
 func secondBlock(body string) bool {
-	p, err := cut("", []byte(strings.TrimSpace(body)))
-	return err == nil && p.found && p.open == 0
+	p, problem := cut("", []byte(strings.TrimSpace(body)))
+	return problem == nil && p.found && p.open == 0
 }
 
 // movable refuses files that Source could not rewrite.
@@ -121,27 +121,14 @@ func (d *Document) header() (string, error) {
 	return out.String(), d.same(out.String(), uses)
 }
 
-// key returns the index of a key among the children of the root, -1 when there is none.
-func (d *Document) key(name string) int {
-	for i := 0; i+1 < len(d.root.Content); i += 2 {
-		if d.root.Content[i].Value == name {
-			return i
-		}
-	}
-	return -1
-}
-
 // uses returns the entries of `use:` with the sandbox as the last, or in its place when it was there already.
 func (d *Document) uses() ([]any, error) {
 	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
 	var entries []any
-	if i := d.key("use"); i >= 0 {
-		n := yamlnode.Follow(d.root.Content[i+1])
-		if n.Kind == yamlnode.List {
-			plainDates(n)
-			if err := n.Decode(&entries); err != nil {
-				return nil, fmt.Errorf("use: %v", err)
-			}
+	if n := lookup(d.root, "use"); n != nil && n.Kind == yamlnode.List {
+		plainDates(n)
+		if err := n.Decode(&entries); err != nil {
+			return nil, fmt.Errorf("use: %v", err)
 		}
 	}
 	for i, e := range entries {

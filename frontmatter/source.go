@@ -51,10 +51,11 @@ func (p parts) yaml() string { return p.text[p.start:p.end] }
 
 // cut finds the frontmatter the way dotprompt does: blank lines and lines that begin with '#' may come before the first
 // marker. What dotprompt would silently take for a file without frontmatter is an error here.
-func cut(name string, src []byte) (parts, error) {
-	text, err := decodeText(name, src)
-	if err != nil {
-		return parts{}, err
+func cut(name string, src []byte) (parts, *Error) {
+	text, problem := yamlnode.Text(src, MaxFileBytes)
+	if problem != nil {
+		problem.File = name
+		return parts{}, problem
 	}
 	p := parts{text: text}
 	off, line := 0, 1
@@ -85,7 +86,7 @@ func cut(name string, src []byte) (parts, error) {
 	}
 }
 
-func (p parts) check(name string) error {
+func (p parts) check(name string) *Error {
 	if p.end-p.start > MaxFrontmatterBytes {
 		return &Error{File: name, Line: p.line, Message: fmt.Sprintf("the frontmatter is larger than %d KiB", MaxFrontmatterBytes>>10)}
 	}
@@ -103,7 +104,7 @@ func (p parts) check(name string) error {
 var sandboxLine = regexp.MustCompile(`(?m)^sandbox[ \t]*:(?s:.*)^---[ \t\r]*$`)
 
 // noFrontmatter returns what is wrong when a file that begins with first has no frontmatter but seems to want some.
-func noFrontmatter(name, text, first string, line int) error {
+func noFrontmatter(name, text, first string, line int) *Error {
 	trimmed := strings.Trim(first, " \t\f\r\n")
 	dashes := strings.TrimLeft(trimmed, "-")
 	switch {
@@ -130,14 +131,4 @@ func nextLine(text string, off int) (string, int) {
 		return text[off : off+i+1], off + i + 1
 	}
 	return text[off:], len(text)
-}
-
-// decodeText checks size and encoding and takes the byte order mark off.
-func decodeText(name string, src []byte) (string, error) {
-	text, problem := yamlnode.Text(src, MaxFileBytes)
-	if problem != nil {
-		problem.File = name
-		return "", problem
-	}
-	return text, nil
 }
