@@ -71,15 +71,19 @@ type HTTPOptions struct {
 	StopTimeout time.Duration
 }
 
-// complete fills in what was left out.
-func (o *HTTPOptions) complete() error {
-	return errors.Join(
+// completed returns options, which may be nil, with what was left out.
+func completed(opts *HTTPOptions) (o HTTPOptions, err error) {
+	if opts != nil {
+		o = *opts
+	}
+	err = errors.Join(
 		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, 512),
 		fill("MaxOwnerSessions", &o.MaxOwnerSessions, 128), fill("MaxRequests", &o.MaxRequests, 64),
 		fill("MaxBodyBytes", &o.MaxBodyBytes, 256<<20), fill("Rate", &o.Rate, DefaultRate),
 		fill("BodyTimeout", &o.BodyTimeout, 30*time.Second), fill("WriteTimeout", &o.WriteTimeout, 30*time.Second),
 		fill("StopTimeout", &o.StopTimeout, 10*time.Second),
 	)
+	return o, err
 }
 
 // fill sets a field that is zero to its default, and refuses a negative one.
@@ -98,11 +102,8 @@ var ErrNoToken = errors.New("a listener on a non-loopback address requires beare
 // listener of plain connections. opts may be nil. One server serves HTTP once.
 func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	defer l.Close() // closed already when all went well
-	var o HTTPOptions
-	if opts != nil {
-		o = *opts
-	}
-	if err := o.complete(); err != nil {
+	o, err := completed(opts)
+	if err != nil {
 		return err
 	}
 	if len(o.Tokens) == 0 && !isLoopback(l.Addr()) {
@@ -142,11 +143,8 @@ func (o HTTPOptions) start(ctx context.Context, l net.Listener, h http.Handler, 
 // ServeUnready answers for a program that has no Server yet, for example because its database is down, until ctx ends:
 // /healthz with 200, and every other path, /readyz included, with 503. It closes l. opts may be nil.
 func ServeUnready(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
-	var o HTTPOptions
-	if opts != nil {
-		o = *opts
-	}
-	if err := o.complete(); err != nil {
+	o, err := completed(opts)
+	if err != nil {
 		return errors.Join(err, l.Close())
 	}
 	srv, failed := o.start(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -159,18 +159,11 @@ func (b *meteredBody) free() {
 	b.taken = 0
 }
 
-// Phases of a place.
-const (
-	placeReserved int32 = iota
-	placeBound
-	placeReleased
-)
-
 // place is the place of one session among those that its client may have. It is reserved before the SDK makes the session,
 // so that many sessions that begin at once are not too many.
 type place struct {
-	phase atomic.Int32
-	give  func()
+	settled atomic.Bool // it belongs to its session, or is free again
+	give    func()
 }
 
 // reserve returns a place for a new session, or the refusal.
@@ -183,11 +176,11 @@ func (l *limiter) reserve(client string) (*place, *refusal) {
 
 // bind leaves the place to its session, which is to give it back when it ends. It reports false when the request that
 // the place was reserved for is over already: its client went away, and nobody knows the id of the session.
-func (p *place) bind() bool { return p.phase.CompareAndSwap(placeReserved, placeBound) }
+func (p *place) bind() bool { return !p.settled.Swap(true) }
 
 // done ends the request that the place was reserved for: without a session the place is free again.
 func (p *place) done() {
-	if p.phase.CompareAndSwap(placeReserved, placeReleased) {
+	if !p.settled.Swap(true) {
 		p.give()
 	}
 }

@@ -148,9 +148,7 @@ func (o *Options) complete() error {
 		return err
 	}
 	o.Version = cmp.Or(o.Version, "dev")
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Sandbox.Session = ""
 	if o.Sandbox.Runtime == "" && o.Sandbox.Image == "" {
 		o.Sandbox.Runtime = frontmatter.RuntimePython
