@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
@@ -174,8 +174,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		Text: resp.Text(), Model: x.model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
 		InputTokens: w.input, OutputTokens: w.output, Executor: res.Executor,
 	}
-	if err := opening.failure(); err != nil {
-		return res, a.explain(ctx, req, fmt.Errorf("cannot open the sandbox: %w", err))
+	if err := opening.err.Load(); err != nil && *err != nil {
+		return res, a.explain(ctx, req, fmt.Errorf("cannot open the sandbox: %w", *err))
 	}
 	if err := finished(resp); err != nil {
 		return res, a.explain(ctx, req, err)
@@ -218,10 +218,7 @@ func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *
 
 // opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is no
 // result when it could not have one: it worked without.
-type opening struct {
-	mu  sync.Mutex // guards err
-	err error
-}
+type opening struct{ err atomic.Pointer[error] }
 
 type (
 	openingKey struct{} // holds the *opening of an agent's run
@@ -231,16 +228,8 @@ type (
 // noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.
 func noteOpened(ctx context.Context, err error) {
 	if o, ok := ctx.Value(openingKey{}).(*opening); ok {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.err = err
+		o.err.Store(&err)
 	}
-}
-
-func (o *opening) failure() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.err
 }
 
 // request renders the prompt and applies the options.

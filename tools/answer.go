@@ -88,11 +88,8 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	if p.Request.Ref != "" {
 		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(semconv.ToolCallID, p.Request.Ref))
 	}
-	if w.onTool == nil {
-		return next(ctx, p)
-	}
 	event := ToolEvent{Tool: p.Tool.Name(), Ref: p.Request.Ref}
-	w.onTool(event)
+	w.tell(event)
 	began := time.Now()
 	resp, err := next(ctx, p)
 	event.Done, event.Duration = true, time.Since(began)
@@ -102,7 +99,7 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 	if err != nil {
 		event.Failure = string(toolspec.CodeInternal)
 	}
-	w.onTool(event)
+	w.tell(event)
 	return resp, err
 }
 

@@ -157,11 +157,3 @@ func installedNote(e session.Environment) (note string) {
 func hostsNote(allow []string) string {
 	return "Network access is limited to these hosts, by HTTP and TLS through the proxy in the environment: " + strings.Join(allow, ", ") + "."
 }
-
-// hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.
-func (b *binding) hostNote() string {
-	if words := b.hostWords(); words != "" {
-		return "\n\n" + words
-	}
-	return ""
-}

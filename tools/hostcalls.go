@@ -142,8 +142,8 @@ func (b *binding) sweep(ctx context.Context, g *hostGrant) {
 	}
 }
 
-// hostWords tells a model how code gets at the tools of the host, and which there are.
-func (b *binding) hostWords() string {
+// hostNote tells a model how code gets at the tools of the host, and which there are; empty when there are none.
+func (b *binding) hostNote() string {
 	index := b.hosts.index()
 	if index == "" {
 		return ""
@@ -153,5 +153,5 @@ func (b *binding) hostWords() string {
 		"node":   "`await tools.server.name({argument: value})`, tools is global; a failure throws",
 		"bash":   "`tools call server.name '{\"argument\": value}'`; a failure exits non-zero",
 	}[cmp.Or(string(b.cfg.Runtime), "python")]
-	return "Code can call host tools: " + how + ". They are:\n" + index
+	return "\n\nCode can call host tools: " + how + ". They are:\n" + index
 }

@@ -158,11 +158,10 @@ func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
 func (l *loader) define(name string) (err error) {
 	p := l.found[name]
 	if plugin := pluginOf(l.g); plugin != nil {
-		known, fresh := plugin.toolbox().partial(name, p.source)
-		if !fresh && known != p.source {
+		switch known, there := plugin.toolbox().texts.LoadOrStore(name, p.source); {
+		case known != p.source:
 			return &frontmatter.Error{File: p.file, Message: fmt.Sprintf("partial %q is already loaded", name)}
-		}
-		if !fresh {
+		case there:
 			return nil
 		}
 	}

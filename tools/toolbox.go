@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"encoding/json"
 	"log/slog"
 	"sync"
@@ -29,18 +30,16 @@ type toolbox struct {
 
 	rounds interrupt.Rounds[*interrupt.Job[any]] // what waits for the restart of an interrupted call
 
+	texts sync.Map // partials that were registered, by name
+
 	mu     sync.Mutex // guards the fields below; never held while a tool works
 	cached map[string][]byte
-	texts  map[string]string // partials that were registered, by name
-
-	turns map[turn]chan struct{} // that coding agents have, closed at their ends
+	turns  map[turn]chan struct{} // that coding agents have, closed at their ends
 }
 
 func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, texts: map[string]string{}, turns: map[turn]chan struct{}{}}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	return &toolbox{manager: m, log: log, cached: map[string][]byte{}, turns: map[turn]chan struct{}{}}
 }
 
 // schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else in
@@ -54,15 +53,4 @@ func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) (i
 	}
 	_ = json.Unmarshal(t.cached[name], &[]any{&in, &out}) // as it was encoded
 	return in, out
-}
-
-// partial notes a partial; fresh is false when there is one with that name, whose text is known.
-func (t *toolbox) partial(name, text string) (known string, fresh bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if known, ok := t.texts[name]; ok {
-		return known, false
-	}
-	t.texts[name] = text
-	return text, true
 }
