@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/firebase/genkit/go/core/tracing"
@@ -72,7 +73,10 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 	}
 	otel.SetErrorHandler(t.notice)
 	service := newResource(ctx, o.Version)
-	local := fanOut{t.startMetrics(ctx, o, service)}
+	var local []sdktrace.SpanExporter
+	if metrics := t.startMetrics(ctx, o, service); metrics != nil {
+		local = append(local, metrics)
+	}
 	exporter, err := newExporter(ctx, o.Env, o.Stderr)
 	if err != nil {
 		t.notice.Handle(err)
@@ -82,7 +86,7 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 		t.kept = &runtrace.Recorder{}
 		local = append(local, t.kept.Exporter())
 	}
-	if !t.exports && !o.Keep && t.metrics == nil {
+	if !t.exports && len(local) == 0 {
 		return ctx, t
 	}
 	t.startTraces(o, service, exporter, local)
@@ -91,7 +95,7 @@ func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
 }
 
 // startTraces sets the tracer provider. What is local gets every span soon, whatever becomes of the collector's.
-func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local fanOut) {
+func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sdktrace.SpanExporter, local []sdktrace.SpanExporter) {
 	limits := sdktrace.NewSpanLimits()
 	// What the variables say is the mapping's: it reads tokens in what a limit of the SDK would have cut.
 	mapping := otelgenai.Options{MaxLength: limits.AttributeValueLengthLimit}
@@ -102,8 +106,10 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 	mapping.Content = o.Content || otelgenai.CaptureContent(o.Env.Get(otelgenai.CaptureVariable)) || o.Env.Get("GENKIT_ENV") == "dev"
 	options := []sdktrace.TracerProviderOption{
 		sdktrace.WithSpanProcessor(t.roots), sdktrace.WithRawSpanLimits(limits), sdktrace.WithResource(service),
-		sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
-			sdktrace.NewBatchSpanProcessor(local, sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()), mapping)),
+	}
+	for _, e := range local {
+		options = append(options, sdktrace.WithSpanProcessor(otelgenai.NewProcessor(
+			sdktrace.NewBatchSpanProcessor(e, sdktrace.WithBatchTimeout(localDelay), sdktrace.WithBlocking()), mapping)))
 	}
 	if exporter != nil {
 		options = append(options, sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewBatchSpanProcessor(exporter), mapping)))
@@ -121,14 +127,14 @@ func (t *Tracing) startTraces(o Options, service *resource.Resource, exporter sd
 	}
 }
 
-// startMetrics sets the meter provider and returns the exporter that measures spans, which does nothing when metrics are off.
+// startMetrics sets the meter provider and returns the exporter that measures spans, nil when metrics are off.
 func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource.Resource) sdktrace.SpanExporter {
 	exporter, err := newMetricExporter(ctx, o.Env)
 	if err != nil {
 		t.notice.Handle(err)
 	}
 	if err != nil || exporter == nil {
-		return fanOut{}
+		return nil
 	}
 	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"}, sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
 	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
@@ -247,35 +253,23 @@ func (t *Tracing) Close(ctx context.Context) {
 
 // TraceID returns the id of the first trace of this process, empty when traces are off or there was none.
 func (t *Tracing) TraceID() string {
-	return t.roots.traceID()
+	if id := t.roots.id.Load(); id != nil {
+		return id.String()
+	}
+	return ""
 }
 
 // rootRecorder remembers the trace of the first span.
-type rootRecorder struct {
-	mu sync.Mutex // guards id
-	id trace.TraceID
-}
+type rootRecorder struct{ id atomic.Pointer[trace.TraceID] }
 
 func (r *rootRecorder) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.id.IsValid() {
-		r.id = s.SpanContext().TraceID()
-	}
+	id := s.SpanContext().TraceID()
+	r.id.CompareAndSwap(nil, &id)
 }
 
 func (*rootRecorder) OnEnd(sdktrace.ReadOnlySpan)      {}
 func (*rootRecorder) Shutdown(context.Context) error   { return nil }
 func (*rootRecorder) ForceFlush(context.Context) error { return nil }
-
-func (r *rootRecorder) traceID() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.id.IsValid() {
-		return ""
-	}
-	return r.id.String()
-}
 
 // exportNotice reports once that traces do not arrive.
 type exportNotice struct {
