@@ -58,7 +58,8 @@ func (t *Trace) Text(w io.Writer, o Options) error {
 			block = "▏"
 		}
 		if o.Color {
-			block = "\x1b[" + s.ansi() + "m" + block + "\x1b[0m"
+			ansi, _ := s.colors()
+			block = "\x1b[" + ansi + "m" + block + "\x1b[0m"
 		}
 		fmt.Fprintf(&b, "%s%s%*s  %s%s\n", text, strings.Repeat(" ", label-utf8.RuneCountInString(text)), columns, duration(s.End.Sub(s.Start)),
 			strings.Repeat(" ", from), block)
@@ -130,33 +131,19 @@ func duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-func (s *Span) ansi() string {
+// colors returns the color of the span for terminals and in SVG. Those of SVG are told apart also by people who see no red and green.
+func (s *Span) colors() (ansi, svg string) {
 	switch {
 	case s.Failed:
-		return "31"
+		return "31", "#c0392b"
 	case s.kind() == Agent:
-		return "35"
+		return "35", "#8250df"
 	case s.kind() == LLM:
-		return "34"
+		return "34", "#0969da"
 	case s.kind() == Tool:
-		return "32"
+		return "32", "#1a7f37"
 	}
-	return "90"
-}
-
-// Colors of the kinds in SVG; they are told apart also by those who see no red and green.
-func (s *Span) color() string {
-	switch {
-	case s.Failed:
-		return "#c0392b"
-	case s.kind() == Agent:
-		return "#8250df"
-	case s.kind() == LLM:
-		return "#0969da"
-	case s.kind() == Tool:
-		return "#1a7f37"
-	}
-	return "#9aa4af"
+	return "90", "#9aa4af"
 }
 
 // SVG draws the trace as a picture.
@@ -173,9 +160,10 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		x := float64(label) + max(0, float64(s.Start.Sub(start))/float64(took)*bar)
 		length := max(1.5, float64(s.End.Sub(s.Start))/float64(took)*bar)
 		indent := 14 * (len(last) - 1)
+		_, color := s.colors()
 		text := sanitize.Cut(s.label(), int(float64(label-indent-30)/letter))
-		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent, y+2, s.color(), 21+indent, y+12, escape(text))
-		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x, y+2, length, s.color(), escape(s.label()+", "+duration(s.End.Sub(s.Start))))
+		fmt.Fprintf(&body, `<rect x="%d" y="%d" width="3" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`, 12+indent, y+2, color, 21+indent, y+12, escape(text))
+		fmt.Fprintf(&body, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"><title>%s</title></rect>`, x, y+2, length, color, escape(s.label()+", "+duration(s.End.Sub(s.Start))))
 		fmt.Fprintf(&body, `<text class="t" x="%d" y="%d">%s</text>`+"\n", width-12, y+12, duration(s.End.Sub(s.Start)))
 		y += row
 	}, o.All)
@@ -196,7 +184,8 @@ func (t *Trace) SVG(w io.Writer, title string, o Options) error {
 		{"sandbox, step", Span{}},
 		{"failed", Span{Failed: true}},
 	} {
-		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x, kind.span.color(), x+15, kind.word)
+		_, color := kind.span.colors()
+		fmt.Fprintf(&b, `<rect x="%d" y="11" width="10" height="10" rx="2" fill="%s"/><text x="%d" y="20">%s</text>`, x, color, x+15, kind.word)
 		x += 45 + int(letter*float64(len(kind.word)))
 	}
 	for i := range 5 { // the axis
