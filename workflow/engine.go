@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -104,18 +105,10 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 	if opts != nil {
 		e.opts = *opts
 	}
-	if e.opts.TracerProvider == nil {
-		e.opts.TracerProvider = otel.GetTracerProvider()
-	}
-	if e.opts.Logger == nil {
-		e.opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	if e.opts.StopGrace == 0 {
-		e.opts.StopGrace = defaultStopGrace
-	}
-	if e.opts.CloseTimeout == 0 {
-		e.opts.CloseTimeout = defaultCloseTimeout
-	}
+	e.opts.TracerProvider = cmp.Or(e.opts.TracerProvider, otel.GetTracerProvider())
+	e.opts.Logger = cmp.Or(e.opts.Logger, slog.New(slog.DiscardHandler))
+	e.opts.StopGrace = cmp.Or(e.opts.StopGrace, defaultStopGrace)
+	e.opts.CloseTimeout = cmp.Or(e.opts.CloseTimeout, defaultCloseTimeout)
 	return e
 }
 

@@ -15,6 +15,7 @@ package expr
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -155,18 +156,9 @@ func (e *Env) Names() []string {
 
 // IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a
 // word that CEL reserves.
-func IsIdent(s string) bool {
-	if s == "" || len(s) > 64 || reserved(s) {
-		return false
-	}
-	for i, c := range []byte(s) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
-}
+func IsIdent(s string) bool { return ident.MatchString(s) && !reserved(s) }
+
+var ident = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
 func reserved(s string) bool {
 	switch s {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,12 +45,8 @@ type Options struct {
 // Work carries out runs of the queue until ctx ends. It then takes no more, gives those that it has Options.Grace to end,
 // interrupts the others, which other workers go on with, and returns when it has none.
 func (q *Queue) Work(ctx context.Context, o Options) error {
-	if o.MaxRuns == 0 {
-		o.MaxRuns = 4
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	for worked := false; ; {
 		err := q.workAs(ctx, o)
 		worked = worked || errors.Is(err, postgres.ErrLeaseLost)
