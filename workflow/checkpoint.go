@@ -139,7 +139,7 @@ func owed(entries []Entry) (*Checkpoint, error) {
 // then. The run must have been made with `checkpoints: true`, and may have failed: such a run has no end in its journal. What it
 // did from that step on is undone and done again. ErrNoCheckpoint when there is nothing to go back to.
 func (e *Engine) ResumeFrom(ctx context.Context, wf *Workflow, entries []Entry, step string) (*Result, error) {
-	if _, err := resumable(wf, entries); err != nil {
+	if err := resumable(wf, entries); err != nil {
 		return nil, err
 	}
 	kept, checkpoint, err := Before(entries, step)

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
@@ -130,10 +131,7 @@ func (o *object) shellCommand() (text string, vars []assignment) {
 // the brace and followed by what a shell allows there.
 func shellsOwn(env *expr.Env, s string) bool {
 	s = strings.TrimLeft(s, "#!")
-	end := 0
-	for end < len(s) && (isLetter(s[end]) || isDigit(s[end])) {
-		end++
-	}
+	end := len(parameter.FindString(s))
 	if end == len(s) {
 		return false
 	}
@@ -143,6 +141,5 @@ func shellsOwn(env *expr.Env, s string) bool {
 	return !env.Has(s[:end]) && strings.IndexByte("}:-=?+%#/^,@[", s[end]) >= 0
 }
 
-func isLetter(c byte) bool { return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+// parameter matches the name of a parameter of the shell, which may be a number.
+var parameter = regexp.MustCompile(`^[A-Za-z0-9_]*`)

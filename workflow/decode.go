@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -68,10 +69,7 @@ func (o *object) has(key string) bool { return o.at[key] != nil }
 
 // where returns the node of a key's value, or of the whole object when there is none.
 func (o *object) where(key string) *yamlnode.Node {
-	if n := o.at[key]; n != nil {
-		return n
-	}
-	return o.node
+	return cmp.Or(o.at[key], o.node)
 }
 
 // require reports a missing key.
@@ -157,14 +155,6 @@ func (o *object) objects(key string, most int, known ...string) iter.Seq[*object
 func clip(s string) string { return sanitize.Clip(s) }
 
 // isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
-func isID(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for i, c := range []byte(s) {
-		if !isLetter(c) && (i == 0 || c != '-' && !isDigit(c)) {
-			return false
-		}
-	}
-	return true
-}
+func isID(s string) bool { return id.MatchString(s) }
+
+var id = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)

@@ -241,10 +241,8 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 	retry := ex.event(Entry{Kind: EventStepRetry, Attempt: attempt + 1})
 	retry.Delay = delay
 	ex.run.emit(ctx, retry)
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(delay):
 		return nil
 	case <-ctx.Done():
 		return ex.run.stopped(ctx)

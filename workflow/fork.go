@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -76,7 +77,7 @@ func (a *attempts) settle(ctx context.Context, failed error) error {
 	if errors.As(failed, &final) && final.Final {
 		return failed
 	}
-	if kept := sortedInts(a.kept); len(kept) > 0 {
+	if kept := slices.Sorted(maps.Keys(a.kept)); len(kept) > 0 {
 		if a.decided {
 			return a.origin.Rollback(ctx, isolated.ForkKept+a.place)
 		}
@@ -143,15 +144,6 @@ func (ex *execution) attempted(place string, attempt int) string {
 		place += "@" + ex.run.result.RunID
 	}
 	return place
-}
-
-func sortedInts[V any](m map[int]V) []int {
-	var list []int
-	for i := range m {
-		list = append(list, i)
-	}
-	slices.Sort(list)
-	return list
 }
 
 // forkName is the name of an item's sandbox.

@@ -32,12 +32,10 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 		return a.value, a.err
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(r.opts.StopGrace)
-	defer timer.Stop()
 	select {
 	case a := <-done:
 		return a.value, a.err
-	case <-timer.C:
+	case <-time.After(r.opts.StopGrace):
 		var none T
 		return none, &Error{
 			Code: codeTimeout, Err: context.Cause(ctx),

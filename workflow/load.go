@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"time"
@@ -12,10 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-// Bounds of a workflow file. A file beyond them is refused.
-const (
-	maxFileBytes = 1 << 20
-)
+// maxFileBytes bounds a workflow file. A larger file is refused.
+const maxFileBytes = 1 << 20
 
 // LoadOptions configure Load.
 type LoadOptions struct {
@@ -103,12 +102,7 @@ func (l *loader) workflow(root *yamlnode.Node) *Workflow {
 		Checkpoints: o.boolean("checkpoints"),
 		MaxSteps:    o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
 	}
-	if wf.MaxSteps == 0 {
-		wf.MaxSteps = defaultMaxSteps
-	}
-	if wf.Timeout == 0 {
-		wf.Timeout = defaultTimeout
-	}
+	wf.MaxSteps, wf.Timeout = cmp.Or(wf.MaxSteps, defaultMaxSteps), cmp.Or(wf.Timeout, defaultTimeout)
 	if n := o.at["input"]; n != nil {
 		wf.input = l.schema(n)
 		l.inputOf = wf.input

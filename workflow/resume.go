@@ -34,7 +34,7 @@ var (
 // The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
 // not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
-	if _, err := resumable(wf, entries); err != nil {
+	if err := resumable(wf, entries); err != nil {
 		return nil, err
 	}
 	r, err := e.resumed(ctx, wf, History(entries))
@@ -95,24 +95,24 @@ func (e *Engine) resumed(ctx context.Context, wf *Workflow, entries []Entry) (*r
 	return r, nil
 }
 
-// resumable checks that entries are a journal that wf can resume, and returns its first entry.
-func resumable(wf *Workflow, entries []Entry) (Entry, error) {
+// resumable checks that entries are a journal that wf can resume.
+func resumable(wf *Workflow, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Kind != EventRunStarted {
-		return Entry{}, fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
+		return fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
 	}
 	first := entries[0]
 	for i, e := range entries {
 		if e.RunID != first.RunID || e.Seq != int64(i+1) {
-			return first, fmt.Errorf("entry %d is number %d of run %s: %w", i+1, e.Seq, e.RunID, ErrBadJournal)
+			return fmt.Errorf("entry %d is number %d of run %s: %w", i+1, e.Seq, e.RunID, ErrBadJournal)
 		}
 	}
 	switch last := entries[len(entries)-1]; {
 	case last.Kind == EventRunFinished:
-		return first, fmt.Errorf("outcome %s: %w", last.Outcome, ErrFinished)
+		return fmt.Errorf("outcome %s: %w", last.Outcome, ErrFinished)
 	case first.Workflow != wf.ID || first.Hash != wf.Hash:
-		return first, fmt.Errorf("run %s began with another version of %s: %w", first.RunID, first.Workflow, ErrChanged)
+		return fmt.Errorf("run %s began with another version of %s: %w", first.RunID, first.Workflow, ErrChanged)
 	}
-	return first, nil
+	return nil
 }
 
 // past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it happened;

@@ -3,7 +3,6 @@ package workflow
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -32,17 +31,13 @@ func (l *loader) schema(n *yamlnode.Node) *schema {
 		l.Fail(n, "", "input: %v", err)
 		return nil
 	}
-	data, err := json.Marshal(raw)
-	if err != nil {
-		l.Fail(n, "", "input: %v", err)
-		return nil
-	}
+	data, _ := json.Marshal(raw) // plain data
 	var s jsonschema.Schema
-	if err := json.Unmarshal(data, &s); err != nil {
-		l.Fail(n, "", "input is not a valid JSON Schema: %v", err)
-		return nil
+	var resolved *jsonschema.Resolved
+	err := json.Unmarshal(data, &s)
+	if err == nil {
+		resolved, err = s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	}
-	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	if err != nil {
 		l.Fail(n, "", "input is not a valid JSON Schema: %v", err)
 		return nil
@@ -70,14 +65,8 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 		return nil, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "validating root: "))
 	}
 	plain, err = expr.Normalize(out, maxInputBytes) // defaults come as the library decoded them
-	if err != nil {
-		return nil, err
-	}
-	object, ok := plain.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("the input is %T, must be an object", plain)
-	}
-	return object, nil
+	out, _ = plain.(map[string]any)                 // as it was
+	return out, err
 }
 
 // property returns the schema of an input, nil when there is none.
@@ -96,10 +85,6 @@ func (s *schema) names() (names []string, closed bool) {
 		return nil, false
 	}
 	props, _ := s.raw["properties"].(map[string]any)
-	for name := range props {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	_, patterns := s.raw["patternProperties"]
-	return names, s.raw["additionalProperties"] == false && !patterns
+	return sortedKeys(props), s.raw["additionalProperties"] == false && !patterns
 }

@@ -29,7 +29,7 @@ type scope struct {
 
 // root makes the scope of the workflow's own steps.
 func (r *run) root(ctx context.Context) (*scope, error) {
-	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{}}
+	sc := &scope{run: r, session: record.DefaultName, steps: map[string]any{}, vars: map[string]any{}, extra: map[string]any{}}
 	sc.enter(r.wf.steps)
 	for _, a := range r.wf.vars {
 		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})
@@ -44,9 +44,6 @@ func (r *run) root(ctx context.Context) (*scope, error) {
 // child makes the scope of a branch or an item.
 func (sc *scope) child(seq *sequence, path, session string, extra map[string]any) *scope {
 	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars), extra: maps.Clone(sc.extra)}
-	if c.extra == nil {
-		c.extra = map[string]any{}
-	}
 	maps.Copy(c.extra, extra)
 	c.enter(seq)
 	return c

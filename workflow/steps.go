@@ -3,6 +3,7 @@ package workflow
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -298,7 +299,7 @@ func (o *object) environment(n *yamlnode.Node) []assignment {
 	var out []assignment
 	for key, v := range yamlnode.Pairs(n) {
 		switch {
-		case !isEnvName(key.Value):
+		case !envName.MatchString(key.Value):
 			o.Fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
 		case strings.HasPrefix(key.Value, "WORKCELL_"):
 			o.Fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are reserved", clip(key.Value), o.what)
@@ -311,13 +312,6 @@ func (o *object) environment(n *yamlnode.Node) []assignment {
 	return out
 }
 
-func isEnvName(s string) bool {
-	for i, c := range []byte(s) {
-		if !isLetter(c) && (i == 0 || !isDigit(c)) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 256
-}
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -258,10 +258,8 @@ func (s *source) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	case s.restarts >= maxRestarts:
 		return nil, toolspec.Failf(toolspec.CodeUnavailable, "server %s exited %d times and is not restarted", s.server.Name, s.restarts+1)
 	}
-	pause := time.NewTimer(time.Until(s.since.Add(firstPause << (2 * s.restarts))))
-	defer pause.Stop()
 	select {
-	case <-pause.C:
+	case <-time.After(time.Until(s.since.Add(firstPause << (2 * s.restarts)))):
 	case <-ctx.Done():
 		return nil, s.unavailable("it is restarting", ctx.Err())
 	}
