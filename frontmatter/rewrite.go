@@ -9,6 +9,7 @@ import (
 
 	goccy "github.com/goccy/go-yaml"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
@@ -153,13 +154,8 @@ func plainDates(n *yamlnode.Node) {
 
 // flow writes v on one line of JSON that is YAML too.
 func flow(v any) (string, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return "", err
-	}
-	return escape(strings.TrimSuffix(b.String(), "\n")), nil
+	b, err := sanitize.JSON(v)
+	return escape(string(b)), err
 }
 
 // escape makes JSON safe for YAML parsers, which fold or refuse some characters that JSON allows in strings.

@@ -1,7 +1,6 @@
 package mcpserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
@@ -144,13 +144,10 @@ func result(out any) (*mcp.CallToolResult, error) {
 	if res, ok := out.(*mcp.CallToolResult); ok {
 		return res, nil
 	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(out); err != nil {
+	raw, err := sanitize.JSON(out)
+	if err != nil {
 		return nil, fmt.Errorf("encoding a result: %w", err)
 	}
-	raw := bytes.TrimRight(buf.Bytes(), "\n")
 	content := []mcp.Content{&mcp.TextContent{Text: string(raw)}}
 	for _, img := range toolspec.ImagesOf(out) {
 		content = append(content, &mcp.ImageContent{MIMEType: img.MediaType, Data: img.Data})

@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
 	"github.com/workcell-dev/workcell/gateway/model"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // codexKey is where the CLI finds the key of its model.
@@ -106,11 +107,8 @@ func codexConfig(t task) ([]byte, error) {
 
 // toml returns a value as TOML. Plain values of TOML are JSON, except for one character.
 func toml(v any) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // plain data
-	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
+	b, _ := sanitize.JSON(v) // plain data
+	return strings.ReplaceAll(string(b), "\x7f", `\u007f`)
 }
 
 // codexLine is an event of codex exec --json.

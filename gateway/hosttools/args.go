@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
@@ -58,7 +59,7 @@ func readArgs(raw json.RawMessage, most int64) (map[string]any, json.RawMessage,
 	if !ok {
 		return invalid("the arguments must be an object")
 	}
-	canonical, err := appendJSON(make([]byte, 0, len(raw)+len(raw)/8), object)
+	canonical, err := sanitize.JSON(object)
 	if err != nil {
 		return invalid("cannot read the arguments")
 	}

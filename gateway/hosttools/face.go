@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/gateway/hosttools/declare"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 const methodCall = "tools/call"
@@ -144,7 +145,7 @@ func (r Reply) mcp() (*mcp.CallToolResult, error) {
 			*Error
 			RetryAfter int64 `json:"retry_after_ms,omitempty"`
 		}{r.Error, r.RetryAfter.Milliseconds()}
-		data, err := marshal(map[string]any{"error": failure})
+		data, err := sanitize.JSON(map[string]any{"error": failure})
 		if err != nil {
 			return nil, err
 		}

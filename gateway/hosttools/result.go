@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
@@ -157,7 +158,7 @@ func (p *pass) reply(ctx context.Context, saved Saved, fail *Error) Reply {
 	if fail != nil {
 		return Reply{Error: fail}
 	}
-	data, err := marshal(map[string]any{savedKey: saved})
+	data, err := sanitize.JSON(map[string]any{savedKey: saved})
 	if err != nil {
 		return Reply{Error: p.internal(ctx, "cannot describe a result", err)}
 	}

@@ -1,7 +1,6 @@
 package hosttools
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -252,7 +251,7 @@ func Digest(tools []Tool) (string, error) {
 	slices.SortStableFunc(sorted, func(a, b Tool) int { return strings.Compare(a.FullName(), b.FullName()) })
 	h := sha256.New()
 	for _, t := range sorted {
-		data, err := marshal(struct {
+		data, err := sanitize.JSON(struct {
 			Server string
 			Definition
 		}{t.Server, t.Definition})
@@ -262,18 +261,4 @@ func Digest(tools []Tool) (string, error) {
 		h.Write(append(data, '\n')) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// marshal returns the JSON of v with sorted keys, and with characters of HTML as they are.
-func marshal(v any) ([]byte, error) { return appendJSON(nil, v) }
-
-// appendJSON appends it to what may have room for it.
-func appendJSON(to []byte, v any) ([]byte, error) {
-	b := bytes.NewBuffer(to)
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }

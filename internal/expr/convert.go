@@ -12,6 +12,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // budget bounds one result while it is built, so that values that share parts cannot be blown up by copying them.
@@ -252,13 +254,8 @@ func Text(v any) string {
 	case nil:
 		return "null"
 	}
-	var buf strings.Builder
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return fmt.Sprint(v) // plain data always encodes
-	}
-	return strings.TrimSuffix(buf.String(), "\n")
+	data, _ := sanitize.JSON(v) // plain data always encodes
+	return string(data)
 }
 
 // Describe names the type of plain data for messages: "a string", "an int", "null".

@@ -2,6 +2,8 @@
 package sanitize
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode"
@@ -104,6 +106,15 @@ func Message(text string) string {
 		text = text[:len(text)-1]
 	}
 	return text + "…"
+}
+
+// JSON returns v as JSON on one line, for people and models: the characters of HTML stay as they are.
+func JSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 func isPlain(s string) bool {

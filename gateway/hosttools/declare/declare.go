@@ -6,9 +6,7 @@
 package declare
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -146,11 +144,6 @@ func JSON(t Tool) string {
 
 // encode returns v as one line of JSON, without HTML's escapes; empty when it has none.
 func encode(v any) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if e.Encode(v) != nil {
-		return ""
-	}
-	return strings.TrimSuffix(b.String(), "\n")
+	b, _ := sanitize.JSON(v) // of what is none it is empty
+	return string(b)
 }
