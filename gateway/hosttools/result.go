@@ -2,6 +2,7 @@ package hosttools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -228,17 +229,7 @@ func extension(f File) string {
 	if ext := path.Ext(path.Base(f.Name)); len(ext) > 1 && len(ext) <= 10 && strings.Trim(strings.ToLower(ext[1:]), "abcdefghijklmnopqrstuvwxyz0123456789") == "" {
 		return ext
 	}
-	switch kindOf(f) {
-	case "image/png":
-		return ".png"
-	case "image/jpeg":
-		return ".jpg"
-	case "audio/wav":
-		return ".wav"
-	case "text/plain":
-		return ".txt"
-	case "application/json":
-		return ".json"
-	}
-	return ".bin"
+	return cmp.Or(map[string]string{
+		"image/png": ".png", "image/jpeg": ".jpg", "audio/wav": ".wav", "text/plain": ".txt", "application/json": ".json",
+	}[kindOf(f)], ".bin")
 }

@@ -126,12 +126,14 @@ func (r *reader) typ(schema any, depth int) string {
 		}
 	}
 	if fields := r.fields(s, depth); len(fields) > 0 {
+		properties := make([]string, len(fields))
 		for i, f := range fields {
 			if !f.required {
-				fields[i].name += "?"
+				f.name += "?"
 			}
+			properties[i] = encode(f.name) + ": " + r.typ(f.schema, depth+1)
 		}
-		return "{" + join(fields, func(f field) string { return encode(f.name) + ": " + r.typ(f.schema, depth+1) }) + "}"
+		return "{" + strings.Join(properties, ", ") + "}"
 	}
 	kinds, many := s["type"].([]any)
 	if !many {
@@ -192,12 +194,4 @@ func (r *reader) literals(list []any) string {
 		}
 	}
 	return "Literal[" + strings.Join(values, ", ") + "]"
-}
-
-func join[T any](list []T, text func(T) string) string {
-	all := make([]string, len(list))
-	for i, one := range list {
-		all[i] = text(one)
-	}
-	return strings.Join(all, ", ")
 }
