@@ -27,13 +27,13 @@ func NewMetrics(provider metric.MeterProvider) sdktrace.SpanExporter {
 	meter := provider.Meter(scope)
 	var errs []error
 	for operation, name := range map[string]string{
-		Chat: semconv.MetricModelDuration, ExecuteTool: semconv.MetricToolDuration,
-		InvokeAgent: semconv.MetricAgentDuration, InvokeWorkflow: semconv.MetricWorkflowDuration,
+		semconv.Chat: semconv.MetricModelDuration, semconv.ExecuteTool: semconv.MetricToolDuration,
+		semconv.InvokeAgent: semconv.MetricAgentDuration, semconv.InvokeWorkflow: semconv.MetricWorkflowDuration,
 	} {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(semconv.DurationBuckets()...))
 		m.durations[operation], errs = h, append(errs, err)
 	}
-	m.durations[Embeddings] = m.durations[Chat]
+	m.durations[semconv.Embeddings] = m.durations[semconv.Chat]
 	var err error
 	m.tokens, err = meter.Int64Histogram(semconv.MetricTokens, metric.WithUnit("{token}"), metric.WithExplicitBucketBoundaries(
 		1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864))
@@ -61,24 +61,28 @@ func (*metrics) Shutdown(context.Context) error { return nil }
 
 func (m *metrics) measure(ctx context.Context, s sdktrace.ReadOnlySpan) {
 	set := attribute.NewSet(s.Attributes()...)
-	operation, _ := set.Value(OperationName)
+	operation, _ := set.Value(semconv.OperationName)
 	duration := m.durations[operation.AsString()]
 	if duration == nil || set.HasValue(semconv.MCPMethod) { // a server's span has a metric of its own
 		return
 	}
 	// Names that programs choose, and models and classes of errors, but no ids: each is a time series of its own.
 	var labels []attribute.KeyValue
-	for _, key := range []attribute.Key{OperationName, ProviderName, RequestModel, ToolName, AgentName, WorkflowName, semconv.ErrorType} {
-		if v, ok := set.Value(key); ok && (key != AgentName || operation.AsString() == InvokeAgent) && (key != RequestModel || operation.AsString() != InvokeAgent) {
+	name := semconv.RequestModel // an agent may use several
+	if operation.AsString() == semconv.InvokeAgent {
+		name = semconv.AgentName // tools have one, too
+	}
+	for _, key := range []attribute.Key{semconv.OperationName, semconv.ProviderName, name, semconv.ToolName, semconv.WorkflowName, semconv.ErrorType} {
+		if v, ok := set.Value(key); ok {
 			labels = append(labels, attribute.KeyValue{Key: key, Value: v})
 		}
 	}
 	with := metric.WithAttributes(labels...)
 	duration.Record(ctx, s.EndTime().Sub(s.StartTime()).Seconds(), with)
-	if operation.AsString() != Chat {
+	if operation.AsString() != semconv.Chat {
 		return // an agent's tokens are the sum of its models'
 	}
-	for key, kind := range map[attribute.Key]string{InputTokens: "input", OutputTokens: "output"} {
+	for key, kind := range map[attribute.Key]string{semconv.InputTokens: "input", semconv.OutputTokens: "output"} {
 		if n, ok := set.Value(key); ok {
 			m.tokens.Record(ctx, n.AsInt64(), with, metric.WithAttributes(semconv.TokenType.String(kind)))
 		}

@@ -12,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
@@ -21,7 +22,7 @@ func TestSpanAroundAFlow(t *testing.T) {
 	memory := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(memory), otelgenai.Options{})))
 	_, span := provider.Tracer("x").Start(t.Context(), "flow")
-	span.SetAttributes(attribute.String("genkit:name", "flow"), attribute.String("genkit:metadata:subtype", "flow"), otelgenai.OperationName.String(""))
+	span.SetAttributes(attribute.String("genkit:name", "flow"), attribute.String("genkit:metadata:subtype", "flow"), semconv.OperationName.String(""))
 	span.End()
 	got := memory.GetSpans()[0]
 	if got.Name != "flow" || len(got.Attributes) != 2 {
@@ -38,9 +39,9 @@ func TestMetrics(t *testing.T) {
 	for _, attrs := range [][]attribute.KeyValue{
 		{attribute.String("genkit:name", "openai/gpt"), attribute.String("genkit:metadata:subtype", "model"),
 			attribute.String("genkit:output", `{"usage":{"inputTokens":5,"outputTokens":2}}`)},
-		{attribute.String("genkit:name", "look"), attribute.String("genkit:metadata:subtype", "tool.v2"), otelgenai.ConversationID.String("run_1"), otelgenai.AgentName.String("a")},
-		{otelgenai.OperationName.String(otelgenai.InvokeAgent), otelgenai.AgentName.String("a"), otelgenai.InputTokens.Int(5)},
-		{otelgenai.OperationName.String(otelgenai.InvokeWorkflow), otelgenai.WorkflowName.String("w")},
+		{attribute.String("genkit:name", "look"), attribute.String("genkit:metadata:subtype", "tool.v2"), semconv.ConversationID.String("run_1"), semconv.AgentName.String("a")},
+		{semconv.OperationName.String(semconv.InvokeAgent), semconv.AgentName.String("a"), semconv.InputTokens.Int(5)},
+		{semconv.OperationName.String(semconv.InvokeWorkflow), semconv.WorkflowName.String("w")},
 		{attribute.String("http.route", "/")},
 	} {
 		_, span := provider.Tracer("x").Start(t.Context(), "span")

@@ -31,37 +31,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// Attribute keys of the conventions.
-const (
-	OperationName  = semconv.OperationName
-	ProviderName   = semconv.ProviderName
-	RequestModel   = semconv.RequestModel
-	FinishReasons  = semconv.FinishReasons
-	InputTokens    = semconv.InputTokens
-	OutputTokens   = semconv.OutputTokens
-	CachedTokens   = semconv.CachedTokens
-	ThinkingTokens = semconv.ThinkingTokens
-	InputMessages  = semconv.InputMessages
-	OutputMessages = semconv.OutputMessages
-	ToolName       = semconv.ToolName
-	ToolType       = semconv.ToolType
-	ToolCallID     = semconv.ToolCallID
-	ToolArguments  = semconv.ToolArguments
-	ToolResult     = semconv.ToolResult
-	AgentName      = semconv.AgentName
-	WorkflowName   = semconv.WorkflowName
-	ConversationID = semconv.ConversationID
-)
-
-// Operations, the values of OperationName.
-const (
-	Chat           = semconv.Chat
-	Embeddings     = semconv.Embeddings
-	ExecuteTool    = semconv.ExecuteTool
-	InvokeAgent    = semconv.InvokeAgent
-	InvokeWorkflow = semconv.InvokeWorkflow
-)
-
 // CaptureVariable is the environment variable by which programs are told to
 // record contents. SPAN_ONLY and SPAN_AND_EVENT, and true, mean Options.Content;
 // NO_CONTENT, EVENT_ONLY and everything else do not: there are no events with contents.
@@ -143,26 +112,26 @@ func (s *span) translate(in []attribute.KeyValue) {
 		return ""
 	}
 	name := get("genkit:name")
-	if name == "" || slices.ContainsFunc(in, func(kv attribute.KeyValue) bool { return kv.Key == OperationName }) {
+	if name == "" || slices.ContainsFunc(in, func(kv attribute.KeyValue) bool { return kv.Key == semconv.OperationName }) {
 		return
 	}
 	switch get("genkit:metadata:subtype") {
 	case "model", "background-model":
-		s.model(Chat, name)
+		s.model(semconv.Chat, name)
 		s.response(get("genkit:output"))
 		s.messages(get("genkit:input"), get("genkit:output"))
 	case "embedder":
-		s.model(Embeddings, name)
+		s.model(semconv.Embeddings, name)
 	case "tool", "tool.v2":
-		s.operation(ExecuteTool, ToolName, name)
-		s.set(ToolType.String("function"), ToolArguments.String(get("genkit:input")), ToolResult.String(get("genkit:output")))
+		s.operation(semconv.ExecuteTool, semconv.ToolName, name)
+		s.set(semconv.ToolType.String("function"), semconv.ToolArguments.String(get("genkit:input")), semconv.ToolResult.String(get("genkit:output")))
 		if program := get(string(semconv.ProcessName)); program != "" {
 			s.name += " " + program
 		}
 	case "flow":
-		s.operation(InvokeWorkflow, WorkflowName, name)
+		s.operation(semconv.InvokeWorkflow, semconv.WorkflowName, name)
 	case "agent":
-		s.operation(InvokeAgent, AgentName, name)
+		s.operation(semconv.InvokeAgent, semconv.AgentName, name)
 	}
 }
 
@@ -177,7 +146,7 @@ func (s *span) set(attributes ...attribute.KeyValue) {
 // operation names the span by what is done and with what.
 func (s *span) operation(operation string, key attribute.Key, name string) {
 	s.name = operation + " " + name
-	s.set(OperationName.String(operation), key.String(name))
+	s.set(semconv.OperationName.String(operation), key.String(name))
 }
 
 // model describes a call of a model, whose name in Genkit begins with its plugin's.
@@ -186,9 +155,9 @@ func (s *span) model(operation, name string) {
 	if !ok {
 		plugin, model = "", name
 	}
-	s.operation(operation, RequestModel, model)
+	s.operation(operation, semconv.RequestModel, model)
 	s.kind = trace.SpanKindClient
-	s.set(ProviderName.String(semconv.Provider(plugin)))
+	s.set(semconv.ProviderName.String(semconv.Provider(plugin)))
 }
 
 // response sets what a model's response says beside its contents.
@@ -217,9 +186,9 @@ func (s *span) response(output string) {
 		}
 	}
 	if reason != "" {
-		s.set(FinishReasons.StringSlice([]string{reason}))
+		s.set(semconv.FinishReasons.StringSlice([]string{reason}))
 	}
-	for key, n := range map[attribute.Key]int{InputTokens: r.Usage.Input, OutputTokens: r.Usage.Output, CachedTokens: r.Usage.Cached, ThinkingTokens: r.Usage.Thoughts} {
+	for key, n := range map[attribute.Key]int{semconv.InputTokens: r.Usage.Input, semconv.OutputTokens: r.Usage.Output, semconv.CachedTokens: r.Usage.Cached, semconv.ThinkingTokens: r.Usage.Thoughts} {
 		if n > 0 {
 			s.set(key.Int(n))
 		}
@@ -235,10 +204,10 @@ func (s *span) messages(input, output string) {
 		Message json.RawMessage `json:"message"`
 	}
 	if json.Unmarshal([]byte(input), &request) == nil {
-		s.set(InputMessages.String(string(request.Messages)))
+		s.set(semconv.InputMessages.String(string(request.Messages)))
 	}
 	if json.Unmarshal([]byte(output), &response) == nil && len(response.Message) > 0 {
-		s.set(OutputMessages.String("[" + string(response.Message) + "]"))
+		s.set(semconv.OutputMessages.String("[" + string(response.Message) + "]"))
 	}
 }
 
@@ -246,7 +215,7 @@ func (s *span) messages(input, output string) {
 func (p *processor) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
-		if continues(kv.Key) || !p.options.Content && holdsContent(kv.Key) || kv.Key == OperationName && kv.Value.AsString() == "" {
+		if continues(kv.Key) || !p.options.Content && holdsContent(kv.Key) || kv.Key == semconv.OperationName && kv.Value.AsString() == "" {
 			continue
 		}
 		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > p.options.MaxLength {
@@ -268,7 +237,7 @@ func continues(key attribute.Key) bool {
 func holdsContent(key attribute.Key) bool {
 	switch key {
 	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace",
-		InputMessages, OutputMessages, ToolArguments, ToolResult, "gen_ai.system_instructions", "gen_ai.tool.definitions":
+		semconv.InputMessages, semconv.OutputMessages, semconv.ToolArguments, semconv.ToolResult, "gen_ai.system_instructions", "gen_ai.tool.definitions":
 		return true
 	}
 	return strings.HasPrefix(string(key), "genkit:metadata:context")

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/otelgenai"
 )
 
@@ -65,7 +66,7 @@ func TestGenkit(t *testing.T) {
 		t.Errorf("a secret left the process: %s", text)
 	}
 	for name, key := range map[string]attribute.Key{
-		"chat gemini-2.5-flash": otelgenai.InputMessages, "execute_tool look": otelgenai.ToolArguments,
+		"chat gemini-2.5-flash": semconv.InputMessages, "execute_tool look": semconv.ToolArguments,
 	} {
 		if got := value(contents[name], key); !strings.Contains(got, "hunter2") || len(got) > 300 {
 			t.Errorf("%s of %s is %q", key, name, got)
@@ -138,7 +139,7 @@ func TestOwnSpans(t *testing.T) {
 	memory := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(otelgenai.NewProcessor(sdktrace.NewSimpleSpanProcessor(memory), otelgenai.Options{MaxLength: 5})))
 	_, s := provider.Tracer("x").Start(t.Context(), "mine")
-	s.SetAttributes(otelgenai.OperationName.String("chat"), attribute.String("genkit:name", "n"), attribute.String("genkit:metadata:subtype", "tool"), attribute.String("long", "ééé"))
+	s.SetAttributes(semconv.OperationName.String("chat"), attribute.String("genkit:name", "n"), attribute.String("genkit:metadata:subtype", "tool"), attribute.String("long", "ééé"))
 	s.RecordError(errors.New("secret"))
 	s.End()
 	_, s = provider.Tracer("x").Start(t.Context(), "plain")
