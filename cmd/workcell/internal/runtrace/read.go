@@ -18,9 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
-// ErrEmpty: there is no span in a file.
-var ErrEmpty = errors.New("no saved spans")
-
 // Trace is what a run did in one process.
 type Trace struct {
 	ID    string
@@ -67,7 +64,7 @@ func Read(r io.Reader) ([]*Trace, error) {
 		return nil, err
 	}
 	if len(byTrace) == 0 {
-		return nil, ErrEmpty
+		return nil, errors.New("no saved spans")
 	}
 	var traces []*Trace
 	for id, spans := range byTrace {
@@ -171,9 +168,8 @@ const (
 	Other Kind = ""
 )
 
-// KindOf returns what an operation, the value of gen_ai.operation.name, is.
-func KindOf(operation string) Kind {
-	switch operation {
+func (s *Span) kind() Kind {
+	switch s.Attributes[string(semconv.OperationName)] {
 	case semconv.InvokeWorkflow, semconv.InvokeAgent, "create_agent":
 		return Agent
 	case semconv.Chat, "text_completion", "generate_content", semconv.Embeddings:
@@ -183,8 +179,6 @@ func KindOf(operation string) Kind {
 	}
 	return Other
 }
-
-func (s *Span) kind() Kind { return KindOf(s.Attributes[string(semconv.OperationName)]) }
 
 // shown reports whether the short form has the span: what Genkit makes of its own inside, and calls of sandboxes that say
 // no more than the tool above them, are left out.
