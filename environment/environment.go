@@ -55,15 +55,14 @@ type Builder struct {
 	o     Options
 	index map[string]source // by the name of the registry's preset
 
-	mu      sync.Mutex // guards waiting
-	waiting map[string]chan struct{}
+	turns sync.Map // by recipe: a chan struct{} of one place, for who installs it
 }
 
 var _ session.EnvironmentBuilder = (*Builder)(nil)
 
 // New returns a builder. Nil options are defaults.
 func New(o *Options) (*Builder, error) {
-	b := &Builder{index: map[string]source{}, waiting: map[string]chan struct{}{}}
+	b := &Builder{index: map[string]source{}}
 	if o != nil {
 		b.o = *o
 	}
@@ -143,27 +142,13 @@ func (b *Builder) Recipe(e session.Environment, user string) (recipe string, hos
 // Lock waits until nobody else installs a recipe: neither in this process, nor in another one with the same directory. The lock ends
 // with its process.
 func (b *Builder) Lock(ctx context.Context, recipe string) (unlock func(), err error) {
-	for {
-		b.mu.Lock()
-		busy := b.waiting[recipe]
-		if busy == nil {
-			busy = make(chan struct{})
-			b.waiting[recipe] = busy
-			b.mu.Unlock()
-			release := func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				delete(b.waiting, recipe)
-				close(busy)
-			}
-			return b.lockFile(ctx, recipe, release)
-		}
-		b.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	turn, _ := b.turns.LoadOrStore(recipe, make(chan struct{}, 1))
+	install := turn.(chan struct{})
+	select {
+	case install <- struct{}{}:
+		return b.lockFile(ctx, recipe, func() { <-install })
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
