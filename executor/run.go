@@ -179,26 +179,23 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.resume(ctx); err != nil {
 		return err
 	}
-	if err := r.plan(); err != nil {
-		return err
+	for first := true; ; first = false {
+		if err := r.plan(); err != nil {
+			return err
+		}
+		if first {
+			if err := r.before(ctx); err != nil {
+				return err
+			}
+		}
+		if err := r.furnish(ctx); err != nil {
+			return err
+		}
+		if err := r.call(ctx); err != nil || !r.sessionLost() {
+			return err
+		}
+		r.forget()
 	}
-	if err := r.before(ctx); err != nil {
-		return err
-	}
-	if err := r.furnish(ctx); err != nil {
-		return err
-	}
-	if err := r.call(ctx); err != nil || !r.sessionLost() {
-		return err
-	}
-	r.forget()
-	if err := r.plan(); err != nil {
-		return err
-	}
-	if err := r.furnish(ctx); err != nil {
-		return err
-	}
-	return r.call(ctx)
 }
 
 // plan sets how the CLI is called.
