@@ -284,23 +284,22 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found
 	return []found{{session: one}}, nil, err
 }
 
-// errIDNeeded is the answer to a call that must name its session or sandbox.
-func errIDNeeded() *toolspec.Error {
-	return toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+// meant returns the sandboxes that an id means: all of a scope for none, unless the call must name one.
+func (s *Server) meant(ctx context.Context, sc *scope, id string, must bool) (list []found, err error) {
+	switch {
+	case id != "":
+		list, _, err = s.lookup(ctx, sc, id)
+	case must:
+		err = toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+	default:
+		list, _, err = s.all(ctx, sc, "")
+	}
+	return list, err
 }
 
 // one returns the sandbox that an id means: of a session, the one that its tasks share.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
-	var list []found
-	var err error
-	switch {
-	case id != "":
-		list, _, err = s.lookup(ctx, sc, id)
-	case sc.handles:
-		err = errIDNeeded()
-	default:
-		list, _, err = s.all(ctx, sc, "")
-	}
+	list, err := s.meant(ctx, sc, id, sc.handles)
 	if err != nil {
 		return nil, err
 	}
@@ -344,16 +343,7 @@ func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionIn
 }
 
 func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInput) (sessionStatusOutput, error) {
-	var list []found
-	var err error
-	switch {
-	case in.SessionID != "":
-		list, _, err = s.lookup(ctx, c.scope, in.SessionID)
-	case c.scope.handles && !c.scope.named:
-		err = errIDNeeded()
-	default:
-		list, _, err = s.all(ctx, c.scope, "")
-	}
+	list, err := s.meant(ctx, c.scope, in.SessionID, c.scope.handles && !c.scope.named)
 	if err != nil {
 		return sessionStatusOutput{}, err
 	}
