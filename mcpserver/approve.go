@@ -90,7 +90,8 @@ func askerOf(c call) asker {
 func (s *Server) resume(ctx context.Context, c call, p *mcp.CallToolParamsRaw) (*mcp.CallToolResult, error) {
 	round, ok := s.rounds.Take(p.RequestState, askerOf(c))
 	if !ok {
-		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeNotFound, "this approval is no longer pending", "Make the call again if it is still needed.")})
+		return result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "this approval is no longer pending").
+			WithRemediation("Make the call again if it is still needed.")})
 	}
 	for _, q := range round.Questions {
 		d := hosttools.Decision{Note: "the client did not respond"}

@@ -82,7 +82,7 @@ func (s *Server) perform(ctx context.Context, c call, do handler) (res *mcp.Call
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			res, err = result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeInternal, c.tool+" failed unexpectedly", "")})
+			res, err = result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", c.tool)})
 		}
 	}()
 	out, err := do(ctx, c)

@@ -31,11 +31,10 @@ const (
 
 func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFilesOutput, error) {
 	if !slices.Contains([]string{"", formatFiles, formatArchive, formatPatch}, in.Format) {
-		text := fmt.Sprintf("format %q must be files, zip or patch", sanitize.Clip(in.Format))
-		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, text, "")
+		return getFilesOutput{}, toolspec.Failf(toolspec.CodeInvalid, "format %q must be files, zip or patch", sanitize.Clip(in.Format))
 	}
 	if len(in.Paths) > maxGotFiles {
-		return getFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
+		return getFilesOutput{}, toolspec.Failf(toolspec.CodeTooLarge, "%d paths, the limit is %d", len(in.Paths), maxGotFiles)
 	}
 	sandbox, err := s.one(ctx, c.scope, in.SessionID)
 	if err != nil {
@@ -75,8 +74,8 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 		p, err = g.server.opts.Diff(ctx, g.sandbox)
 	}
 	if p == nil && err == nil && g.elsewhere {
-		err = toolspec.NewError(toolspec.CodeUnavailable, "this server has no copy of the session's initial files, but another server may have it",
-			"Try again to reach another server, or get the files themselves.")
+		err = toolspec.Failf(toolspec.CodeUnavailable, "this server has no copy of the session's initial files, but another server may have it").
+			WithRemediation("Try again to reach another server, or get the files themselves.")
 	}
 	if p == nil && err == nil {
 		p, err = g.sandbox.Diff(ctx, patch.Tree{})
@@ -91,7 +90,8 @@ func (g *gathering) patch(ctx context.Context, paths []string) (getFilesOutput, 
 	var b shortBuffer
 	switch err := p.Format(&b); {
 	case errors.Is(err, errTooLong):
-		return g.out, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("the patch has more than %d bytes", maxGotBytes), "Name paths.")
+		return g.out, toolspec.Failf(toolspec.CodeTooLarge, "the patch has more than %d bytes", maxGotBytes).
+			WithRemediation("Name paths.")
 	case err != nil:
 		return g.out, err
 	}

@@ -18,8 +18,8 @@ import (
 
 // refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
 func refusedBy(rule, format string, args ...any) *toolspec.Error {
-	e := toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
-		"Try another approach, or report that the operator's guard policy does not allow it.")
+	e := toolspec.Failf(toolspec.CodePermission, "refused by the guard rule %q: %s", rule, fmt.Sprintf(format, args...)).
+		WithRemediation("Try another approach, or report that the operator's guard policy does not allow it.")
 	e.Rule = rule
 	return e
 }
@@ -79,10 +79,11 @@ func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	case args.SessionKey != nil && *args.SessionKey == "":
 		*args.SessionKey = "handle-" + record.NewID()
 	case args.SessionKey != nil && !sc.named:
-		return toolspec.NewError(toolspec.CodeInvalid, "session_key requires a client with a token or a session, because any client could use the name",
-			"Omit session_key and keep the sandbox_id.")
+		return toolspec.Failf(toolspec.CodeInvalid, "session_key requires a client with a token or a session, because any client could use the name").
+			WithRemediation("Omit session_key and keep the sandbox_id.")
 	case args.SessionKey == nil && args.SandboxID != nil && *args.SandboxID == "":
-		return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass its sandbox_id with every call.")
+		return toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required").
+			WithRemediation("Call sandbox_open and pass its sandbox_id with every call.")
 	}
 	return nil
 }

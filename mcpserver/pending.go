@@ -100,9 +100,8 @@ func (s *Server) begin(
 	select {
 	case c.scope.slots <- struct{}{}:
 	default:
-		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("%d calls are already running", cap(c.scope.slots)),
-			"Wait for a call to finish, or cancel one with task_cancel.")})
+		return result(toolspec.Result{Error: toolspec.Failf(toolspec.CodeCapacity, "%d calls are already running", cap(c.scope.slots)).
+			WithRemediation("Wait for a call to finish, or cancel one with task_cancel.")})
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -283,8 +282,8 @@ func (s *Server) job(c call, id string) (*job, error) {
 	if j := s.jobs[id]; j != nil && j.scope == c.scope {
 		return j, nil
 	}
-	return nil, toolspec.NewError(toolspec.CodeNotFound, "task not found, or its result has expired",
-		"Call task_status for your tasks, or make the call again.")
+	return nil, toolspec.Failf(toolspec.CodeNotFound, "task not found, or its result has expired").
+		WithRemediation("Call task_status for your tasks, or make the call again.")
 }
 
 func (s *Server) taskStatus(_ context.Context, c call, in taskStatusInput) (taskStatusOutput, error) {
@@ -296,8 +295,8 @@ func (s *Server) taskStatus(_ context.Context, c call, in taskStatusInput) (task
 		return statusOf(j), nil
 	}
 	if c.scope.handles && !c.scope.named {
-		return taskStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid,
-			"task_id is required", "Pass the task_id of a pending call.")
+		return taskStatusOutput{}, toolspec.Failf(toolspec.CodeInvalid, "task_id is required").
+			WithRemediation("Pass the task_id of a pending call.")
 	}
 	s.mu.Lock()
 	own := slices.DeleteFunc(slices.Collect(maps.Values(s.jobs)), func(j *job) bool { return j.scope != c.scope })
@@ -326,7 +325,8 @@ func (s *Server) taskResult(ctx context.Context, c call, in taskInput) (*mcp.Cal
 	}
 	res, err := s.await(ctx, c, j)
 	if err != nil && ctx.Err() == nil {
-		err = toolspec.NewError(toolspec.CodeClosed, "the call was cancelled", "Make the call again if it is still needed.")
+		err = toolspec.Failf(toolspec.CodeClosed, "the call was cancelled").
+			WithRemediation("Make the call again if it is still needed.")
 	}
 	return res, err
 }

@@ -102,9 +102,8 @@ func taskDescription(tasks []Task) string {
 
 func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (executeTaskOutput, error) {
 	if names := taskNames(s.opts.Tasks); !slices.Contains(names, in.Task) {
-		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("unknown task %q; available: %s",
-			sanitize.Clip(in.Task), strings.Join(names, ", ")),
-			"Pass one of these names as task, and its work as input or inputs.")
+		return executeTaskOutput{}, toolspec.Failf(toolspec.CodeNotFound, "unknown task %q; available: %s", sanitize.Clip(in.Task), strings.Join(names, ", ")).
+			WithRemediation("Pass one of these names as task, and its work as input or inputs.")
 	}
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
 		return executeTaskOutput{}, fail
@@ -164,7 +163,8 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case id == newSession:
 		id = fresh.ID
 	case !validSessionID(id):
-		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id must have up to 64 letters, digits, '.', '_', and '-'", "Pass another session_id, or new.")
+		return run, "", nil, toolspec.Failf(toolspec.CodeInvalid, "session_id must have up to 64 letters, digits, '.', '_', and '-'").
+			WithRemediation("Pass another session_id, or new.")
 	}
 	if sc.shared() {
 		fresh = sc.sharedTask(id)
@@ -180,12 +180,11 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	switch {
 	case t != nil && (given || t.busy > 0 || !sc.shared()): // else another server may have ended it
 	case !given:
-		return run, "", nil, toolspec.NewError(toolspec.CodeNotFound,
-			"session not found", "Pass new as session_id to create a session.")
+		return run, "", nil, toolspec.Failf(toolspec.CodeNotFound, "session not found").
+			WithRemediation("Pass new as session_id to create a session.")
 	case len(sc.tasks) >= maxTaskSessions:
-		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity,
-			fmt.Sprintf("session limit reached (%d)", maxTaskSessions),
-			"Delete a session with cleanup_session, or use an existing session.")
+		return run, "", nil, toolspec.Failf(toolspec.CodeCapacity, "session limit reached (%d)", maxTaskSessions).
+			WithRemediation("Delete a session with cleanup_session, or use an existing session.")
 	default:
 		t = &taskSession{run: fresh}
 		sc.tasks[id] = t
@@ -278,8 +277,8 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) (list []found
 	}
 	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, nil, toolspec.NewError(toolspec.CodeNotFound, "session or sandbox not found",
-			"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
+		return nil, nil, toolspec.Failf(toolspec.CodeNotFound, "session or sandbox not found").
+			WithRemediation("Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
 	}
 	return []found{{session: one}}, nil, err
 }
@@ -290,7 +289,8 @@ func (s *Server) meant(ctx context.Context, sc *scope, id string, must bool) (li
 	case id != "":
 		list, _, err = s.lookup(ctx, sc, id)
 	case must:
-		err = toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+		err = toolspec.Failf(toolspec.CodeInvalid, "session_id is required").
+			WithRemediation("Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
 	default:
 		list, _, err = s.all(ctx, sc, "")
 	}
@@ -305,7 +305,8 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	}
 	switch len(list) {
 	case 0:
-		return nil, toolspec.NewError(toolspec.CodeNotFound, "no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
+		return nil, toolspec.Failf(toolspec.CodeNotFound, "no sandbox yet, so there are no files").
+			WithRemediation("Run a task or open a sandbox first.")
 	case 1:
 		return list[0].session, nil
 	}
@@ -316,7 +317,8 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 		}
 		ids[i] = f.session.ID()
 	}
-	return nil, toolspec.NewError(toolspec.CodeInvalid, "several sandboxes exist: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
+	return nil, toolspec.Failf(toolspec.CodeInvalid, "several sandboxes exist: %s", strings.Join(ids, ", ")).
+		WithRemediation("Pass one of them as session_id.")
 }
 
 func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionInput) (cleanupSessionOutput, error) {

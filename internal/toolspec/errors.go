@@ -99,16 +99,9 @@ func Failf(code Code, format string, args ...any) *Error {
 	}
 }
 
-// NewError returns a failure with a remediation; empty is that of its class.
-func NewError(code Code, message, remediation string) *Error {
-	e := Failf(code, "%s", message)
-	e.Remediation = cmp.Or(remediation, e.Remediation)
-	return e
-}
-
-// WithRemediation returns the error with a more fitting remediation.
+// WithRemediation returns the error with a more fitting remediation; empty changes nothing.
 func (e *Error) WithRemediation(remediation string) *Error {
-	e.Remediation = remediation
+	e.Remediation = cmp.Or(remediation, e.Remediation)
 	return e
 }
 

@@ -168,7 +168,7 @@ func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	t, ok := r.tasks[req.Name]
 	if !ok {
-		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "task not found", "")
+		return mcpserver.TaskResult{}, toolspec.Failf(toolspec.CodeNotFound, "task not found")
 	}
 	input, err := t.input(req)
 	if err != nil {
@@ -323,8 +323,8 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 			if h := hint.Of(err); h.Hint != "" && !errors.Is(err, errNoModel) {
 				message, todo = message+": "+h.Error(), h.Hint
 			}
-			e := toolspec.NewError(toolspec.CodeUnavailable, message,
-				"Tell the user how to fix this where the server is started: "+todo)
+			e := toolspec.Failf(toolspec.CodeUnavailable, "%s", message).
+				WithRemediation("Tell the user how to fix this where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -339,7 +339,7 @@ func inputError(err error) error {
 	if h := hint.Of(err); h != nil {
 		todo = h.Hint
 	}
-	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), todo)
+	return toolspec.Failf(toolspec.CodeInvalid, "%v", err).WithRemediation(todo)
 }
 
 // taskError returns the class of a failure for the client. The text, which may contain host paths, is in the log.
@@ -356,7 +356,8 @@ func taskError(err error) error {
 		return told.WithRemediation("Another task in this session uses a different kind of sandbox: pass new as session_id.")
 	}
 	if errors.Is(err, executor.ErrBudget) {
-		return toolspec.NewError(toolspec.CodeQuota, "the task's budget is used up", "Report this to the user.")
+		return toolspec.Failf(toolspec.CodeQuota, "the task's budget is used up").
+			WithRemediation("Report this to the user.")
 	}
 	message := "the task failed"
 	var failed *workflow.Error
@@ -367,8 +368,8 @@ func taskError(err error) error {
 	case failed.Step != "":
 		message = fmt.Sprintf("step %s failed: %s", failed.Step, failed.Code)
 	}
-	return toolspec.NewError(told.Code, message,
-		"Correct the input, or report the failure to the user. The server's log contains the reason.")
+	return toolspec.Failf(told.Code, "%s", message).
+		WithRemediation("Correct the input, or report the failure to the user. The server's log contains the reason.")
 }
 
 // jsonText returns a value as JSON, empty for none.
