@@ -11,6 +11,9 @@ func NewStream(conn net.Conn, start string) io.ReadWriteCloser {
 	return newStream(conn, []byte(start))
 }
 
+// NewGatherer returns a reader in fewer and larger steps.
+func NewGatherer(r io.Reader) io.Reader { return newGatherer(r) }
+
 // GuestVolume names the volume that carries the guest.
 func (b *Backend) GuestVolume() string { return string(b.d.guest.plain.name()) }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
-	"github.com/workcell-dev/workcell/internal/gather"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -109,7 +108,7 @@ type stream struct {
 func newStream(conn io.ReadWriteCloser, start []byte) *stream {
 	r, w := io.Pipe()
 	go func() { // ends with the connection
-		_, err := stdcopy.StdCopy(&output{w, start}, io.Discard, bufio.NewReaderSize(gather.NewReader(conn), readBuffer))
+		_, err := stdcopy.StdCopy(&output{w, start}, io.Discard, bufio.NewReaderSize(newGatherer(conn), readBuffer))
 		_ = w.CloseWithError(err) // never fails
 	}()
 	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}

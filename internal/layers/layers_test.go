@@ -44,8 +44,8 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/snapshots")},
-		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs", "backend/internal/snapshots")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "backend/internal/snapshots")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs", "backend/internal/snapshots")},
 		{dir: "backend/kubernetes", may: above("backend", "backend/internal/kit", "internal/guest")},
 		{dir: "backend/memory", may: above("backend", "backend/internal/kit", "internal/guest")},
@@ -66,7 +66,6 @@ func layers() []layer {
 		{dir: "internal/guest/output", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
 		{dir: "internal/guest/server", may: []string{"internal/guest/..."}},
 		// Reads streams that come in small steps.
-		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems of a given size, for workspaces.
 		{dir: "backend/internal/snapshots", may: []string{"backend", "backend/internal/host", "backend/internal/sizedfs"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sync", "golang.org/x/sys"}},

@@ -1,4 +1,4 @@
-package gather_test
+package docker_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/gather"
+	"github.com/workcell-dev/workcell/backend/docker"
 )
 
 // steps reads as its bytes in small steps with a pause before each.
@@ -29,7 +29,7 @@ func (s *steps) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func TestReader(t *testing.T) {
+func TestGatherer(t *testing.T) {
 	t.Parallel()
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	for _, tt := range []struct {
@@ -48,7 +48,7 @@ func TestReader(t *testing.T) {
 				begun := time.Now()
 				var out bytes.Buffer
 				buf := make([]byte, 64<<10)
-				if _, err := io.CopyBuffer(struct{ io.Writer }{&out}, gather.NewReader(src), buf); err != nil {
+				if _, err := io.CopyBuffer(struct{ io.Writer }{&out}, docker.NewGatherer(src), buf); err != nil {
 					t.Fatal(err)
 				}
 				if !bytes.Equal(out.Bytes(), data) {
