@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,7 +134,6 @@ func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := sortedKeys(byNumber)
 	var spans []span
 	add := func(first uint32, v verdict) error {
 		code, err := assembleVerdict(v)
@@ -147,7 +147,7 @@ func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
 		return nil
 	}
 	next := uint32(0) // the first number without a span
-	for _, nr := range known {
+	for _, nr := range slices.Sorted(maps.Keys(byNumber)) {
 		if nr > next {
 			err = add(next, verdict{ret: deny})
 		}
@@ -227,8 +227,6 @@ func retValue(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 			return retErrno | eperm, nil
 		}
 		return retErrno | uint32(*errno&0xfff), nil
-	case specs.ActKillProcess:
-		return retKill, nil
 	}
 	return 0, fmt.Errorf("seccomp: unknown action %s", action)
 }
@@ -252,7 +250,7 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 }
 
 // assembleCondition continues behind itself when the condition holds and skips behind more instructions else. An argument
-// is compared as two words of 32 bits.
+// is compared as two words of 32 bits. Other comparisons than the profile's are errors.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {
 		return nil, fmt.Errorf("seccomp: a condition on argument %d, %d instructions before its end", c.Index, behind)
@@ -260,31 +258,14 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 	low := bpf.LoadAbsolute{Off: uint32(offsetArgs + argSize*c.Index), Size: 4}
 	high := bpf.LoadAbsolute{Off: low.Off + 4, Size: 4}
 	hi, lo, skip := uint32(c.Value>>32), uint32(c.Value), uint8(behind)
-	// ordered compares: above decides on the high word alone, then last on the low one.
-	ordered := func(above, last bpf.JumpTest, holdsAbove bool) []bpf.Instruction {
-		first := bpf.JumpIf{Cond: above, Val: hi, SkipTrue: skip + 3} // does not hold
-		if holdsAbove {
-			first.SkipTrue = 3
-		}
-		return []bpf.Instruction{high, first,
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: map[bool]uint8{true: skip + 2, false: 2}[holdsAbove]},
-			low, bpf.JumpIf{Cond: last, Val: lo, SkipFalse: skip}}
-	}
 	switch c.Op {
 	case specs.OpEqualTo:
 		return []bpf.Instruction{high, bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: skip + 2},
 			low, bpf.JumpIf{Cond: bpf.JumpEqual, Val: lo, SkipFalse: skip}}, nil
-	case specs.OpNotEqual:
-		return []bpf.Instruction{high, bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: 2},
-			low, bpf.JumpIf{Cond: bpf.JumpEqual, Val: lo, SkipTrue: skip}}, nil
-	case specs.OpGreaterThan:
-		return ordered(bpf.JumpGreaterThan, bpf.JumpGreaterThan, true), nil
-	case specs.OpGreaterEqual:
-		return ordered(bpf.JumpGreaterThan, bpf.JumpGreaterOrEqual, true), nil
 	case specs.OpLessThan:
-		return ordered(bpf.JumpGreaterThan, bpf.JumpLessThan, false), nil
-	case specs.OpLessEqual:
-		return ordered(bpf.JumpGreaterThan, bpf.JumpLessOrEqual, false), nil
+		return []bpf.Instruction{
+			high, bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: hi, SkipTrue: skip + 3}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: 2},
+			low, bpf.JumpIf{Cond: bpf.JumpLessThan, Val: lo, SkipFalse: skip}}, nil
 	case specs.OpMaskedEqual: // Value is the mask, ValueTwo what is to be left
 		return []bpf.Instruction{
 			high, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: hi}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.ValueTwo >> 32), SkipFalse: skip + 3},
@@ -309,13 +290,4 @@ func callNumbers(table string) (map[string]uint32, error) {
 		out[name] = uint32(n)
 	}
 	return out, nil
-}
-
-func sortedKeys(m map[uint32]verdict) []uint32 {
-	keys := make([]uint32, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
