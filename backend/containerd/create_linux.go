@@ -174,7 +174,7 @@ func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount,
 	})
 	switch {
 	case errors.Is(err, backend.ErrExists):
-		return kit.Call(ctx, b.calls, "find snapshot", func(ctx context.Context) ([]mount.Mount, error) { return s.Mounts(ctx, r.id) })
+		return kit.Call(ctx, b.calls, "find snapshot", kit.With(s.Mounts, r.id))
 	case errors.Is(err, backend.ErrNotFound):
 		return nil, fmt.Errorf("containerd: image %s was removed during the call: %w", familiar(r.image), backend.ErrImage)
 	}

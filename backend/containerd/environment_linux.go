@@ -37,15 +37,18 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *i
 	if p.Spec.Building {
 		return img, name, nil
 	}
-	_, err := kit.Call(ctx, b.calls, "look for environment", func(ctx context.Context) (snapshots.Info, error) {
-		return b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, environments+name)
-	})
+	_, err := b.environment(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, "", b.calls.NoEnvironment(p.Plan)
 	}
 	installed := *img
 	installed.chain, installed.target = environments+name, environments+name
 	return &installed, "", err
+}
+
+// environment returns the snapshot of an environment.
+func (b *driver) environment(ctx context.Context, name string) (snapshots.Info, error) {
+	return kit.Call(ctx, b.calls, "look for environment", kit.With(b.api.SnapshotService(b.engine.snapshotter).Stat, environments+name))
 }
 
 // prepareBuilding makes the directory to install in. No task of the sandbox runs yet.
@@ -114,17 +117,14 @@ func (b *driver) Environments(ctx context.Context, instance string) ([]backend.E
 
 // RemoveEnvironment removes the snapshot of an environment. containerd itself refuses one that a sandbox has.
 func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) error {
-	s := b.api.SnapshotService(b.engine.snapshotter)
-	info, err := kit.Call(ctx, b.calls, "look for environment", func(ctx context.Context) (snapshots.Info, error) {
-		return s.Stat(ctx, environments+name)
-	})
+	info, err := b.environment(ctx, name)
 	if err == nil {
 		if _, ok := kit.DescribeEnvironment(name, instance, info.Labels); !ok {
 			return fmt.Errorf("containerd: environment %.80q belongs to another instance: %w", name, backend.ErrExists)
 		}
 		var used bool
 		err = b.calls.Do(ctx, "remove environment", func(ctx context.Context) error {
-			err := s.Remove(ctx, info.Name)
+			err := b.api.SnapshotService(b.engine.snapshotter).Remove(ctx, info.Name)
 			used = cerrdefs.IsFailedPrecondition(err)
 			return err
 		})

@@ -44,7 +44,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	if img, ok := b.images.Load(found.Target.Digest.String()); ok {
 		return img.(*image), nil
 	}
-	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
+	img, err := kit.Call(ctx, b.calls, "read image", kit.With(b.readImage, found))
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 	if img, ok := b.images.Load(found.Target.Digest.String()); ok {
 		return img.(*image).id, nil
 	}
-	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
+	img, err := kit.Call(ctx, b.calls, "read image", kit.With(b.readImage, found))
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +140,5 @@ func (b *driver) ImageID(ctx context.Context, ref string) (string, error) {
 }
 
 func (b *driver) lookUp(ctx context.Context, ref string) (images.Image, error) {
-	return kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
-		return b.api.ImageService().Get(ctx, ref)
-	})
+	return kit.Call(ctx, b.calls, "look for image", kit.With(b.api.ImageService().Get, ref))
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/containers"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/snapshots"
@@ -36,9 +34,7 @@ func (b *driver) own(ctx context.Context, id string) (*record, error) {
 
 // record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
 func (b *driver) record(ctx context.Context, container string) (*record, error) {
-	c, err := kit.Call(ctx, b.calls, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
-		return b.api.ContainerService().Get(ctx, container)
-	})
+	c, err := kit.Call(ctx, b.calls, "look for sandbox", kit.With(b.api.ContainerService().Get, container))
 	if err != nil {
 		return nil, err
 	}

@@ -115,9 +115,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 
 // Environments returns the images of an instance's environments. One without a name lost it to another one of the same recipe.
 func (b *driver) Environments(ctx context.Context, instance string) ([]backend.Environment, error) {
-	list, err := kit.Call(ctx, b.calls, "list images", func(ctx context.Context) ([]imagetypes.Summary, error) {
-		return b.api.ImageList(ctx, imagetypes.ListOptions{})
-	})
+	list, err := kit.Call(ctx, b.calls, "list images", kit.With(b.api.ImageList, imagetypes.ListOptions{}))
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +165,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 
 // unused returns ErrExists for an image that a container has: a running one keeps the image, and would lose its name.
 func (b *driver) unused(ctx context.Context, image string) error {
-	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
-		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", image))})
-	})
+	list, err := b.listContainers(ctx, filters.Arg("ancestor", image))
 	if err == nil && len(list) > 0 {
 		err = fmt.Errorf("docker: the environment is in use by a sandbox: %w", backend.ErrExists)
 	}

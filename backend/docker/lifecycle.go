@@ -16,9 +16,7 @@ import (
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (b *driver) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
-	return kit.Call(ctx, b.calls, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
-		return b.api.ContainerInspect(ctx, id)
-	})
+	return kit.Call(ctx, b.calls, "inspect container", kit.With(b.api.ContainerInspect, id))
 }
 
 func (b *driver) statPath(ctx context.Context, id, path string) (container.PathStat, error) {

@@ -46,13 +46,11 @@ func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 
 // List describes the sandboxes that match filter.
 func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	args := filters.NewArgs()
+	var args []filters.KeyValuePair
 	for label, want := range kit.FilterLabels(filter) {
-		args.Add("label", label+"="+want)
+		args = append(args, filters.Arg("label", label+"="+want))
 	}
-	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
-		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: args})
-	})
+	list, err := b.listContainers(ctx, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +75,12 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		infos = append(infos, info)
 	}
 	return infos, nil
+}
+
+// listContainers returns the containers that a filter selects, running or not.
+func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValuePair) ([]container.Summary, error) {
+	options := container.ListOptions{All: true, Filters: filters.NewArgs(filter...)}
+	return kit.Call(ctx, b.calls, "list containers", kit.With(b.api.ContainerList, options))
 }
 
 func describeContainer(res container.InspectResponse) backend.Info {

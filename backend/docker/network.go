@@ -39,9 +39,8 @@ func (b *driver) ensureNetwork(ctx context.Context) error {
 // findNetwork reports whether the network exists. Engines before 25.0 let two processes create two networks of one
 // name.
 func (b *driver) findNetwork(ctx context.Context) (bool, error) {
-	list, err := kit.Call(ctx, b.calls, "list networks", func(ctx context.Context) ([]networktypes.Summary, error) {
-		return b.api.NetworkList(ctx, networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))})
-	})
+	named := networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))}
+	list, err := kit.Call(ctx, b.calls, "list networks", kit.With(b.api.NetworkList, named))
 	if err != nil {
 		return false, err
 	}

@@ -55,9 +55,7 @@ func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (mad
 var errHalf = fmt.Errorf("docker: the existing workspace of the sandbox is an incomplete fork of a snapshot: %w", backend.ErrLost)
 
 func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
-	return kit.Call(ctx, b.calls, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
-		return b.api.VolumeInspect(ctx, string(name))
-	})
+	return kit.Call(ctx, b.calls, "inspect workspace", kit.With(b.api.VolumeInspect, string(name)))
 }
 
 func sameOwner(labels map[string]string, instance, id string) bool {
@@ -97,22 +95,23 @@ func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 
 // removeTerminals removes the terminals of earlier containers of a workspace that were removed without their volumes.
 func (b *driver) removeTerminals(ctx context.Context, workspace volumeName) error {
-	list, err := kit.Call(ctx, b.calls, "list volumes", func(ctx context.Context) (volume.ListResponse, error) {
-		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(
-			filters.Arg("label", labelTerminals+"="+string(workspace)), filters.Arg("dangling", "true"))})
-	})
-	for _, v := range list.Volumes {
+	list, err := b.unusedVolumes(ctx, labelTerminals, string(workspace))
+	for _, v := range list {
 		err = errors.Join(err, b.removeWorkspace(ctx, volumeName(v.Name)))
 	}
 	return err
 }
 
+// unusedVolumes returns the volumes with a label that no container mounts.
+func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*volume.Volume, error) {
+	unused := filters.NewArgs(filters.Arg("label", label+"="+value), filters.Arg("dangling", "true"))
+	list, err := kit.Call(ctx, b.calls, "list volumes", kit.With(b.api.VolumeList, volume.ListOptions{Filters: unused}))
+	return list.Volumes, err
+}
+
 // removeInits removes the containers that prepared a volume.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
-	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
-		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
-			filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))})
-	})
+	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))
 	for _, c := range list {
 		if c.State != container.StateRunning {
 			err = errors.Join(err, b.removeContainer(ctx, c.ID))

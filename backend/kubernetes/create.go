@@ -107,7 +107,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 	}
 	_, there, err := d.getClaim(ctx, p.name)
 	if errors.Is(err, backend.ErrNotFound) {
-		_, err = kit.Finish(ctx, d.calls, "create workspace", call(d.api.volumes.Create, c))
+		_, err = kit.Finish(ctx, d.calls, "create workspace", kit.With(d.api.volumes.Create, c))
 		if !errors.Is(err, backend.ErrExists) {
 			return err
 		}
@@ -125,7 +125,7 @@ func (d *driver) createPod(ctx context.Context, pod *corev1.Pod) error {
 	if c, ok := configOf(&pod.ObjectMeta, backend.RoleSandbox); ok {
 		session = c.Values[backend.LabelID]
 	}
-	_, err := kit.Finish(ctx, d.calls, "create pod", call(d.api.pods.Create, pod))
+	_, err := kit.Finish(ctx, d.calls, "create pod", kit.With(d.api.pods.Create, pod))
 	if errors.Is(err, backend.ErrExists) {
 		return fmt.Errorf("kubernetes: sandbox %s already has a pod: %w", session, backend.ErrExists)
 	}

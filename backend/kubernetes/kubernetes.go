@@ -182,11 +182,6 @@ func (d *driver) configure() error {
 	return nil
 }
 
-// call is a call of a client with an argument.
-func call[A, R any](f func(context.Context, A) (R, error), arg A) func(context.Context) (R, error) {
-	return func(ctx context.Context) (R, error) { return f(ctx, arg) }
-}
-
 // Locate returns the address of the cluster that options lead to, and the namespace, without asking it.
 func Locate(opts *Options) (server, namespace string, err error) {
 	config, namespace, err := load(opts)
@@ -269,7 +264,7 @@ func (d *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 // Identity returns what tells the namespace from all others, of all clusters and whatever its address is: its UID.
 func (b *Backend) Identity(ctx context.Context) (string, error) {
 	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (string, error) {
-		ns, err := kit.Call(ctx, b.d.calls, "get namespace", call(b.d.api.namespaces.Get, b.d.opts.Namespace))
+		ns, err := kit.Call(ctx, b.d.calls, "get namespace", kit.With(b.d.api.namespaces.Get, b.d.opts.Namespace))
 		if err != nil {
 			return "", err
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 func (d *driver) getPod(ctx context.Context, name string) (*corev1.Pod, error) {
-	return kit.Call(ctx, d.calls, "get pod", call(d.api.pods.Get, name))
+	return kit.Call(ctx, d.calls, "get pod", kit.With(d.api.pods.Get, name))
 }
 
 // own returns the pod of a sandbox; ErrNotFound for what is not one of ours, too.
@@ -65,7 +65,7 @@ func (d *driver) declared(ctx context.Context, pod, image string) ([]string, err
 
 // List describes the sandboxes that match filter.
 func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	list, err := kit.Call(ctx, d.calls, "list pods", call(d.api.pods.List, selector(filter)))
+	list, err := kit.Call(ctx, d.calls, "list pods", kit.With(d.api.pods.List, selector(filter)))
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func stuck(begin time.Time, m *metav1.ObjectMeta) error {
 // getClaim returns a session's claim and what it says of the session; ErrExists for one that is nobody's of ours. Where no class is
 // named there may be one of a time when one was, unless this user may not even look.
 func (d *driver) getClaim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, config, error) {
-	c, err := kit.Call(ctx, d.calls, "get workspace", call(d.api.volumes.Get, name))
+	c, err := kit.Call(ctx, d.calls, "get workspace", kit.With(d.api.volumes.Get, name))
 	if errors.Is(err, backend.ErrPermission) && d.opts.StorageClass == "" {
 		err = fmt.Errorf("kubernetes: claim %s: %w", name, backend.ErrNotFound)
 	}

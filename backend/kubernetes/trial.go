@@ -169,7 +169,7 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 		Command: append([]string{embed.Path, "network-trial"}, args...), SecurityContext: confined(true), Resources: resources(limits, limits),
 	}}
 	t.made = append(t.made, name)
-	_, err := kit.Finish(ctx, t.d.calls, "create pod", call(t.d.api.pods.Create, pod))
+	_, err := kit.Finish(ctx, t.d.calls, "create pod", kit.With(t.d.api.pods.Create, pod))
 	return name, err
 }
 
@@ -200,7 +200,7 @@ func (t *trial) clean(ctx context.Context) error {
 
 // sweep removes what a process left that was killed during its trial.
 func (t *trial) sweep(ctx context.Context) {
-	list, err := kit.Call(ctx, t.d.calls, "list pods", call(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
+	list, err := kit.Call(ctx, t.d.calls, "list pods", kit.With(t.d.api.pods.List, backend.LabelRole+"="+roleTrial))
 	if err == nil {
 		for i := range list.Items {
 			if pod := &list.Items[i]; time.Since(pod.CreationTimestamp.Time) > trialLife {

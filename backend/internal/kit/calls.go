@@ -174,6 +174,11 @@ func Call[T any](ctx context.Context, c *Calls, what string, f func(context.Cont
 	return v, c.Fail(ctx, what, err)
 }
 
+// With returns a client's method with its argument, for Call and Finish.
+func With[A, T any](method func(context.Context, A) (T, error), arg A) func(context.Context) (T, error) {
+	return func(ctx context.Context) (T, error) { return method(ctx, arg) }
+}
+
 // Finish is Call for something that, once asked for, happens on the engine even when the asking is given up: it waits for
 // the answer, so that what was made is known and can be removed. It returns what was made beside a context's error.
 func Finish[T any](ctx context.Context, c *Calls, what string, f func(context.Context) (T, error)) (T, error) {
