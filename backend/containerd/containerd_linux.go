@@ -41,7 +41,7 @@ type driver struct {
 	sizing *kit.Sizing
 
 	calls  *kit.Calls
-	pulls  kit.Pulls
+	pulls  *kit.Pulls
 	images sync.Map // *image by the digest of its manifest: content never changes
 
 	known sync.Map // *record by id, of sandboxes that are ours; records never change
@@ -71,6 +71,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Name: "containerd", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
+	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
 	b.Methods = snapshots.Methods[*record]{
 		Driver: "containerd", Own: b.own, Hold: b.alone, Workspace: b.snapshots, Origin: b.origin,
 	}

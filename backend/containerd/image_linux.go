@@ -31,8 +31,7 @@ type image struct {
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
 func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
-	return kit.EnsureImage(ctx, b.calls, p.Plan, find, func(ctx context.Context) error { return b.pull(ctx, p) })
+	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.findImage, p.Ref), b.fetchImage)
 }
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.

@@ -18,26 +18,16 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 )
 
-// pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *driver) pull(ctx context.Context, p *plan) error {
-	return b.pulls.Wait(ctx, b.calls, kit.Pull{
-		Ref: p.Ref, Name: p.Image, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
-		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.Ref, report)
-		},
-	})
-}
-
 // fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.
-func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend.PullProgress)) error {
-	what := "pull " + familiar(ref)
+func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backend.PullProgress)) error {
+	what := "pull " + p.Image
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	report(backend.PullProgress{Image: familiar(ref), Status: "Downloading"})
+	report(backend.PullProgress{Image: p.Image, Status: "Downloading"})
 	resolver, closeIdle := b.resolver(cctx)
 	defer closeIdle()
 	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
-		_, err := b.api.Pull(ctx, ref, ctrd.WithPullUnpack, ctrd.WithPullSnapshotter(b.engine.snapshotter),
+		_, err := b.api.Pull(ctx, p.Ref, ctrd.WithPullUnpack, ctrd.WithPullSnapshotter(b.engine.snapshotter),
 			ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch))
 		return err
 	})
@@ -47,7 +37,7 @@ func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend
 		}
 		return b.pullError(ctx, what, err)
 	}
-	report(backend.PullProgress{Image: familiar(ref), Status: "Downloaded"})
+	report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})
 	return nil
 }
 
@@ -81,9 +71,6 @@ func isLoopback(host string) bool {
 
 // pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not finished within %v", b.opts.PullTimeout))
-	}
 	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
 		return b.calls.Error(what, backend.ErrUnavailable, "")
 	}

@@ -95,7 +95,7 @@ type driver struct {
 
 	calls *kit.Calls
 
-	pulls   kit.Pulls
+	pulls   *kit.Pulls
 	guest   guestVolumes
 	network sandboxNetwork
 
@@ -128,6 +128,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
 	})
+	b.pulls = kit.NewPulls(b.calls, o.PullTimeout)
 	if err := b.probe(ctx); err != nil {
 		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}

@@ -20,8 +20,7 @@ type image struct {
 
 // ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
 func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	find := func(ctx context.Context) (*image, error) { return b.inspectImage(ctx, p) }
-	return kit.EnsureImage(ctx, b.calls, p.Plan, find, func(ctx context.Context) error { return b.pull(ctx, p) })
+	return kit.EnsureImage(ctx, b.pulls, p.Plan, kit.With(b.inspectImage, p), b.fetchImage)
 }
 
 func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {

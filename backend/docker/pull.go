@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 
 	imagetypes "github.com/docker/docker/api/types/image"
@@ -12,16 +11,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
-
-// pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *driver) pull(ctx context.Context, p *plan) error {
-	return b.pulls.Wait(ctx, b.calls, kit.Pull{
-		Ref: p.Ref, Name: p.Image, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
-		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.Image, p.Ref, report)
-		},
-	})
-}
 
 // pullMessage is one JSON object of the engine's answer to a pull.
 type pullMessage struct {
@@ -35,20 +24,20 @@ type pullMessage struct {
 }
 
 // fetchImage does one pull. The engine's refusals have no types in its answer, so all of them are ErrImage.
-func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
+func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backend.PullProgress)) error {
 	e, err := b.learn(ctx)
 	if err != nil {
 		return err
 	}
-	what := "pull " + name
-	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
+	what := "pull " + p.Image
+	auth, err := registryAuth(ctx, b.opts.ConfigDir, p.Ref)
 	if err != nil {
-		b.log.Warn("docker: registry credentials", "image", name, "error", err)
+		b.log.Warn("docker: registry credentials", "image", p.Image, "error", err)
 		return b.calls.Error(what, backend.ErrImage, "cannot read the registry credentials")
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + e.arch})
+	body, err := b.api.ImagePull(cctx, p.Ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + e.arch})
 	if err != nil {
 		return b.pullError(ctx, what, err)
 	}
@@ -63,18 +52,15 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 		case err != nil:
 			return b.pullError(ctx, what, err)
 		case m.Error != "":
-			b.log.Debug("docker: pull failed", "image", name, "error", m.Error)
+			b.log.Debug("docker: pull failed", "image", p.Image, "error", m.Error)
 			return b.calls.Error(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
-		report(backend.PullProgress{Image: name, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
+		report(backend.PullProgress{Image: p.Image, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
 	}
 }
 
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not finished within %v", b.opts.PullTimeout))
-	}
 	err = b.calls.Fail(ctx, what, err)
 	var e *kit.Error
 	if errors.As(err, &e) && !errors.Is(e.Kind, backend.ErrUnavailable) {

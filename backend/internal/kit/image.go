@@ -62,22 +62,23 @@ func dangerous(p string) bool {
 
 // EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
 // engine does not have.
-func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, find func(context.Context) (T, error), pull func(context.Context) error) (T, error) {
+func EnsureImage[T any](ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get Fetch) (T, error) {
 	var img T
+	driver := ps.calls.o.Name
 	if p.Spec.Pull != backend.PullAlways {
 		if found, err := find(ctx); !errors.Is(err, backend.ErrNotFound) {
 			return found, err
 		}
 	}
 	if p.Spec.Pull == backend.PullNever {
-		return img, fmt.Errorf("%s: image %s not found on the engine, and pulling is disabled: %w", c.o.Name, p.Image, backend.ErrImage)
+		return img, fmt.Errorf("%s: image %s not found on the engine, and pulling is disabled: %w", driver, p.Image, backend.ErrImage)
 	}
-	if err := pull(ctx); err != nil {
+	if err := ps.wait(ctx, p, get); err != nil {
 		return img, err
 	}
 	img, err := find(ctx)
 	if errors.Is(err, backend.ErrNotFound) {
-		err = fmt.Errorf("%s: image %s was removed while it was pulled: %w", c.o.Name, p.Image, backend.ErrImage)
+		err = fmt.Errorf("%s: image %s was removed while it was pulled: %w", driver, p.Image, backend.ErrImage)
 	}
 	return img, err
 }

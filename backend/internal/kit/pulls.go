@@ -2,6 +2,8 @@ package kit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,58 +11,60 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Pulls shares the fetch of one image among all who want it at a time. A fetch ends early when nobody waits any more. The
-// zero value is ready.
+// Pulls shares the fetch of one image among all who want it at a time. A fetch ends early when nobody waits any more.
 type Pulls struct {
+	calls *Calls
+	limit time.Duration
+
 	mu      sync.Mutex // guards running and the fetches' waiters; never held across a call
 	running map[string]*fetch
 }
 
-// Pull is a request for an image.
-type Pull struct {
-	Ref      string                     // what is fetched once for all
-	Name     string                     // of the image, for people
-	Limit    time.Duration              // of the fetch
-	Progress func(backend.PullProgress) // called on the caller's own goroutine; may be nil
-	// Fetch gets the image. Its context ends with Limit, or when nobody waits any more. It may call report at any time,
-	// which never waits: a slow waiter loses reports and delays nobody.
-	Fetch func(ctx context.Context, report func(backend.PullProgress)) error
+// NewPulls returns Pulls whose fetches take at most limit. calls counts fetches, which may outlast their waiters for a
+// moment.
+func NewPulls(calls *Calls, limit time.Duration) *Pulls {
+	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
+
+// Fetch gets the image of a plan. Its context ends with the limit, or when nobody waits any more. It may call report at any
+// time, which never waits: a slow waiter loses reports and delays nobody.
+type Fetch func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 
 // fetch is a pull under way.
 type fetch struct {
+	ref     string
 	done    chan struct{} // closed at the end, after err is set
 	err     error
 	cancel  context.CancelFunc
 	waiters map[chan backend.PullProgress]struct{}
 }
 
-// Wait fetches an image, or waits for a fetch of the same that is under way. c counts the fetch, which may outlast its
-// waiters for a moment.
-func (ps *Pulls) Wait(ctx context.Context, c *Calls, p Pull) (err error) {
-	ctx, span := c.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Name))
+// wait fetches the plan's image, or waits for a fetch of the same that is under way.
+func (ps *Pulls) wait(ctx context.Context, p *Plan, get Fetch) (err error) {
+	ctx, span := ps.calls.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Image))
 	defer func() { telemetry.End(span, err) }()
-	if p.Progress == nil {
-		p.Progress = func(backend.PullProgress) {}
+	report := p.Spec.OnPull
+	if report == nil {
+		report = func(backend.PullProgress) {}
 	}
-	f, progress := ps.join(ctx, c, p)
+	f, progress := ps.join(ctx, p, get)
 	defer ps.leave(f, progress)
 	for {
 		select {
 		case pr := <-progress:
-			p.Progress(pr)
+			report(pr)
 		case <-f.done:
 			for len(progress) > 0 {
-				p.Progress(<-progress)
+				report(<-progress)
 			}
 			return f.err
 		case <-ctx.Done():
-			return c.Fail(ctx, "pull "+p.Name, ctx.Err())
+			return ps.calls.Fail(ctx, "pull "+p.Image, ctx.Err())
 		}
 	}
 }
 
-func (ps *Pulls) join(ctx context.Context, c *Calls, p Pull) (*fetch, chan backend.PullProgress) {
+func (ps *Pulls) join(ctx context.Context, p *Plan, get Fetch) (*fetch, chan backend.PullProgress) {
 	progress := make(chan backend.PullProgress, 64)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -68,19 +72,17 @@ func (ps *Pulls) join(ctx context.Context, c *Calls, p Pull) (*fetch, chan backe
 		f.waiters[progress] = struct{}{}
 		return f, progress
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.Limit)
-	f := &fetch{done: make(chan struct{}), cancel: cancel, waiters: map[chan backend.PullProgress]struct{}{progress: {}}}
-	if ps.running == nil {
-		ps.running = map[string]*fetch{}
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ps.limit)
+	f := &fetch{ref: p.Ref, done: make(chan struct{}), cancel: cancel, waiters: map[chan backend.PullProgress]struct{}{progress: {}}}
 	ps.running[p.Ref] = f
-	c.pending.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
-		err := p.Fetch(ctx, func(pr backend.PullProgress) { ps.publish(f, pr) })
+	ps.calls.pending.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
+		err := get(ctx, p, func(pr backend.PullProgress) { ps.publish(f, pr) })
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = ps.calls.Error("pull "+p.Image, backend.ErrImage, fmt.Sprintf("not finished within %v", ps.limit))
+		}
 		cancel()
 		ps.mu.Lock()
-		if ps.running[p.Ref] == f {
-			delete(ps.running, p.Ref)
-		}
+		ps.forget(f)
 		ps.mu.Unlock()
 		f.err = err
 		close(f.done)
@@ -93,14 +95,16 @@ func (ps *Pulls) leave(f *fetch, progress chan backend.PullProgress) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(f.waiters, progress)
-	if len(f.waiters) > 0 {
-		return
+	if len(f.waiters) == 0 {
+		f.cancel()
+		ps.forget(f)
 	}
-	f.cancel()
-	for ref, r := range ps.running {
-		if r == f {
-			delete(ps.running, ref)
-		}
+}
+
+// forget lets the next caller begin another fetch. The caller holds the mutex.
+func (ps *Pulls) forget(f *fetch) {
+	if ps.running[f.ref] == f {
+		delete(ps.running, f.ref)
 	}
 }
 
