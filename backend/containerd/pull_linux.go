@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -31,26 +30,33 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 			ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch))
 		return err
 	})
-	if err != nil {
-		if errors.Is(context.Cause(cctx), kit.ErrSilent) {
-			err = kit.ErrSilent
-		}
-		return b.pullError(ctx, what, err)
+	silent := errors.Is(context.Cause(cctx), kit.ErrSilent) || cerrdefs.IsUnavailable(err)
+	failed := b.calls.Fail(ctx, what, err) // which logs all of it
+	switch {                               // the errors of a containerd or a caller that is gone stay; all others are about the image
+	case err == nil:
+		report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})
+		return nil
+	case ctx.Err() != nil:
+		return failed
+	case silent:
+		return b.calls.Error(what, backend.ErrUnavailable, "")
 	}
-	report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})
-	return nil
+	return b.calls.Error(what, backend.ErrImage, kit.Scrub(err.Error()))
 }
 
 // resolver finds registries and shows them Docker's credentials.
 func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {
-		user, secret, err := registryAuth(ctx, b.opts.ConfigDir, host)
-		if err != nil {
+		a, err := registryauth.Lookup(ctx, b.opts.ConfigDir, host)
+		switch {
+		case err != nil:
 			b.log.Warn("containerd: registry credentials", "registry", host, "error", err)
 			return "", "", errors.New("cannot read the registry credentials")
+		case a.IdentityToken != "":
+			return "", a.IdentityToken, nil // without a user
 		}
-		return user, secret, nil
+		return a.Username, a.Password, nil
 	}
 	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
 		docker.WithClient(client),
@@ -67,31 +73,4 @@ func isLoopback(host string) bool {
 	}
 	ip := net.ParseIP(strings.Trim(name, "[]"))
 	return name == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
-func (b *driver) pullError(ctx context.Context, what string, err error) error {
-	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
-		return b.calls.Error(what, backend.ErrUnavailable, "")
-	}
-	detail := kit.Scrub(err.Error())
-	if err := b.calls.Fail(ctx, what, err); ctx.Err() != nil {
-		return err
-	}
-	return b.calls.Error(what, backend.ErrImage, detail)
-}
-
-// registryAuth returns the credentials for a registry's host in the form that containerd's client takes: user and
-// password, or no user and a token.
-func registryAuth(ctx context.Context, dir, host string) (user, secret string, err error) {
-	a, err := registryauth.Lookup(ctx, dir, host)
-	switch {
-	case err != nil && errors.Is(err, ctx.Err()):
-		return "", "", err
-	case err != nil:
-		return "", "", fmt.Errorf("registry credentials: %w", err)
-	case a.IdentityToken != "":
-		return "", a.IdentityToken, nil
-	}
-	return a.Username, a.Password, nil
 }
