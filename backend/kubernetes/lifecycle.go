@@ -72,7 +72,7 @@ func (d *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	var infos []backend.Info
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if info, ok := describe(pod); ok && pod.DeletionTimestamp == nil && matches(&info, filter) {
+		if info, ok := describe(pod); ok && pod.DeletionTimestamp == nil {
 			infos = append(infos, info)
 		}
 	}

@@ -95,19 +95,13 @@ func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	return c, id != "" && m.Name == objectName(id) && m.Labels[labelNonce] != ""
 }
 
-// selector returns what selects the pods of a filter; those of another value with the same hash are for the caller to leave out.
+// selector returns what selects the pods of a filter, and those of another value with the same hash.
 func selector(f backend.Filter) string {
 	set := labels.Set{}
 	for k, v := range kit.FilterLabels(f) {
 		set[k] = labelValue(v)
 	}
 	return set.String()
-}
-
-// matches reports whether a sandbox is among those of a filter.
-func matches(i *backend.Info, f backend.Filter) bool {
-	return (f.Instance == "" || f.Instance == i.Instance) && (f.SessionID == "" || f.SessionID == i.SessionID) &&
-		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
 }
 
 // sandboxIDs matches the ids that the driver gives out: the name of the session's pod and the sandbox's nonce,

@@ -81,7 +81,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 			continue
 		}
 		x, err := b.readSandbox(e.Name())
-		if err != nil || !filterMatches(filter, &x.record) {
+		if err != nil {
 			continue // gone meanwhile, or unreadable, which is logged
 		}
 		state, ok := b.state(x)
@@ -92,15 +92,6 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		infos = append(infos, b.describe(x, state, false))
 	}
 	return infos, nil
-}
-
-func filterMatches(f backend.Filter, r *record) bool {
-	for label, want := range kit.FilterLabels(f) {
-		if r.Labels[label] != want {
-			return false
-		}
-	}
-	return true
 }
 
 // sweepOne removes a sandbox of the instance whose creator died. Others stay.

@@ -237,13 +237,11 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 	if err := b.begin(ctx, Call{Op: OpList}); err != nil {
 		return nil, err
 	}
-	match := func(want, is string) bool { return want == "" || want == is }
 	b.e.mu.Lock()
 	defer b.e.mu.Unlock()
 	var all []backend.Info
 	for _, s := range b.e.sandboxes {
-		i := &s.info
-		if match(filter.Instance, i.Instance) && match(filter.SessionID, i.SessionID) && match(filter.Key, i.Key) && match(filter.Run, i.Run) {
+		if kit.Matches(filter, &s.info) {
 			all = append(all, s.describe(false))
 		}
 	}

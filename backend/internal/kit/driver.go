@@ -18,7 +18,8 @@ import (
 )
 
 // Engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
-// admitted. Environments and List may return their results in any order, and ImageID gets a full reference.
+// admitted. Environments and List may return their results in any order, List also sandboxes that the filter does not select,
+// and ImageID gets a full reference.
 type Engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
@@ -108,6 +109,7 @@ func (d *Driver) Get(ctx context.Context, id string) (backend.Info, error) {
 func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
 		infos, err := d.engine.List(ctx, filter)
+		infos = slices.DeleteFunc(infos, func(i backend.Info) bool { return !Matches(filter, &i) })
 		slices.SortFunc(infos, func(a, b backend.Info) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 		})

@@ -82,6 +82,12 @@ func (r *Record) Info(labels, user map[string]string) backend.Info {
 	return info
 }
 
+// Matches reports whether a filter selects a sandbox.
+func Matches(f backend.Filter, i *backend.Info) bool {
+	return (f.Instance == "" || f.Instance == i.Instance) && (f.SessionID == "" || f.SessionID == i.SessionID) &&
+		(f.Key == "" || f.Key == i.Key) && (f.Run == "" || f.Run == i.Run)
+}
+
 // FilterLabels returns the labels that every sandbox of a filter has.
 func FilterLabels(f backend.Filter) map[string]string {
 	l := map[string]string{
