@@ -186,5 +186,6 @@ func (c *creation) rollback(ctx context.Context) error {
 	if !c.tried {
 		return nil
 	}
-	return ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
+	err := c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) })
+	return kit.Ignore(err, backend.ErrNotFound)
 }

@@ -49,7 +49,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 
 // lost is what it means when a sandbox that just ran is gone or in another state.
 func lost(err error) error {
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, errState) {
+	if kit.IsAny(err, backend.ErrNotFound, errState) {
 		return fmt.Errorf("containerd: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err

@@ -88,7 +88,7 @@ func (b *driver) CommitEnvironment(ctx context.Context, id string) error {
 		_, err := kit.Finish(ctx, b.calls, "keep environment", func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, b.api.SnapshotService(r.snapshotter).Commit(ctx, environments+r.config.Building, r.id, snapshots.WithLabels(labels))
 		})
-		return kit.IgnoreExists(err)
+		return kit.Ignore(err, backend.ErrExists)
 	})
 }
 
@@ -132,7 +132,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 			return fmt.Errorf("containerd: the environment is in use by a sandbox: %w", backend.ErrExists)
 		}
 	}
-	return ignoreNotFound(err)
+	return kit.Ignore(err, backend.ErrNotFound)
 }
 
 // inPrivateMount calls f with the root of mounts made in a mount namespace that only this call sees and that ends with

@@ -219,18 +219,17 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	b.removeCgroup(r.config.Cgroup)
-	if err := ignoreNotFound(b.calls.Do(ctx, "remove snapshot", func(ctx context.Context) error {
+	err := b.calls.Do(ctx, "remove snapshot", func(ctx context.Context) error {
 		return b.api.SnapshotService(r.snapshotter).Remove(ctx, r.id)
-	})); err != nil {
+	})
+	if err = kit.Ignore(err, backend.ErrNotFound); err != nil {
 		return err
 	}
 	if err := b.removeFiles(ctx, r, workspace); err != nil {
 		return b.settle(ctx, "remove files", err)
 	}
-	err := ignoreNotFound(b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
-		return b.api.ContainerService().Delete(ctx, r.id)
-	}))
-	if err != nil {
+	err = b.calls.Do(ctx, "remove container", func(ctx context.Context) error { return b.api.ContainerService().Delete(ctx, r.id) })
+	if err = kit.Ignore(err, backend.ErrNotFound); err != nil {
 		return err
 	}
 	b.known.Delete(r.name())
@@ -260,11 +259,4 @@ func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) err
 // removeWorkspace deletes the directory of a workspace.
 func removeWorkspace(ctx context.Context, dir string) error {
 	return snapshots.Alone(ctx, dir, func() error { return removeTree(ctx, dir) })
-}
-
-func ignoreNotFound(err error) error {
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
 }

@@ -158,10 +158,7 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 			return nil
 		})
 	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
+	return kit.Ignore(err, backend.ErrNotFound)
 }
 
 // pause waits for d, and reports whether ctx has not ended before.

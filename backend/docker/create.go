@@ -253,23 +253,17 @@ func (c *creation) rollback(ctx context.Context) error {
 // another Create made stays.
 func (c *creation) findContainer(ctx context.Context) error {
 	res, err := c.b.inspect(ctx, c.p.name)
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
 	if err == nil && res.Config.Labels[labelNonce] == c.nonce {
 		c.id = res.ID
 	}
-	return err
+	return kit.Ignore(err, backend.ErrNotFound)
 }
 
 // dropWorkspace removes the volume if the container's creation made it.
 func (c *creation) dropWorkspace(ctx context.Context) error {
 	made, _, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
-	switch {
-	case made:
+	if made {
 		return c.b.removeWorkspace(ctx, c.p.volume)
-	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrExists), errors.Is(err, errHalf):
-		return nil
 	}
-	return err
+	return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists, errHalf)
 }

@@ -84,7 +84,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 
 // lost returns backend.ErrLost for a sandbox that ran a moment ago and is gone or in conflict.
 func lost(err error) error {
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
+	if kit.IsAny(err, backend.ErrNotFound, backend.ErrExists) {
 		return fmt.Errorf("docker: the sandbox exited: %w", backend.ErrLost)
 	}
 	return err

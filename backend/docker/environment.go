@@ -157,10 +157,7 @@ func (b *driver) RemoveEnvironment(ctx context.Context, instance, name string) e
 			})
 		}
 	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
+	return kit.Ignore(err, backend.ErrNotFound)
 }
 
 // unused returns ErrExists for an image that a container has: a running one keeps the image, and would lose its name.

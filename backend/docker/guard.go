@@ -61,8 +61,7 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 // guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
 // never given instead.
 func guardError(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) {
+	if err == nil || kit.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, backend.ErrUnsupported)

@@ -92,10 +92,7 @@ func (b *driver) ensureGuest(ctx context.Context, v *guestVolume, container stri
 
 func (b *driver) guestWhole(ctx context.Context, container string) (bool, error) {
 	_, err := b.statPath(ctx, container, readyFile)
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+	return err == nil, kit.Ignore(err, backend.ErrNotFound)
 }
 
 // fillGuest puts the guest into its volume. The name of the container through which it does is the lock against other

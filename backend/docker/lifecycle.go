@@ -119,10 +119,7 @@ func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 // HasWorkspace reports whether a session has a workspace.
 func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), err
+	return err == nil && sameOwner(v.Labels, instance, sessionID) && !b.half(v), kit.Ignore(err, backend.ErrNotFound)
 }
 
 // RemoveWorkspace deletes the workspace of a session that has no container.

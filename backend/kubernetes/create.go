@@ -254,12 +254,8 @@ func (d *driver) rollback(ctx context.Context, p *plan) error {
 		return err
 	}
 	claim, _, wrong := d.getClaim(ctx, p.name)
-	switch {
-	case errors.Is(wrong, backend.ErrNotFound), errors.Is(wrong, backend.ErrExists):
-	case wrong != nil:
-		err = errors.Join(err, wrong)
-	case claim.Labels[labelNonce] == p.nonce:
-		err = errors.Join(err, d.removeClaim(ctx, claim))
+	if wrong == nil && claim.Labels[labelNonce] == p.nonce {
+		wrong = d.removeClaim(ctx, claim)
 	}
-	return err
+	return errors.Join(err, kit.Ignore(wrong, backend.ErrNotFound, backend.ErrExists))
 }

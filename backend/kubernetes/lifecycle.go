@@ -160,11 +160,8 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return nil
 	}
 	claim, _, err := d.getClaim(ctx, name)
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	}
 	return d.removeClaim(ctx, claim)
 }
@@ -250,19 +247,13 @@ func (d *driver) removeClaim(ctx context.Context, claim *corev1.PersistentVolume
 	err := d.calls.Do(ctx, "delete workspace", func(ctx context.Context) error {
 		return d.api.volumes.Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
 	})
-	gone := func(err error) bool { return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) }
-	if gone(err) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	}
 	return d.calls.Retry(ctx, func() (bool, error) {
 		now, _, err := d.getClaim(ctx, claim.Name)
-		if gone(err) || err == nil && now.UID != claim.UID {
-			return true, nil
-		}
-		return err != nil, err
+		done := err != nil || now.UID != claim.UID // else it is going
+		return done, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 	})
 }
 
@@ -272,10 +263,8 @@ func (d *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 		return false, nil
 	}
 	_, of, err := d.getClaim(ctx, objectName(sessionID))
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) {
-		return false, nil
-	}
-	return err == nil && of.Values[backend.LabelInstance] == instance && of.Values[backend.LabelID] == sessionID, err
+	own := err == nil && of.Values[backend.LabelInstance] == instance && of.Values[backend.LabelID] == sessionID
+	return own, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 }
 
 // RemoveWorkspace deletes the workspace of a session that has no pod.

@@ -218,8 +218,5 @@ func (t *trial) remove(ctx context.Context, name string) error {
 	err := t.d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
 		return t.d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	})
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	return err
+	return kit.Ignore(err, backend.ErrNotFound)
 }

@@ -149,13 +149,8 @@ func (d *Driver) ImageID(ctx context.Context, ref string) (string, error) {
 		return "", err
 	}
 	id, err := Admit(ctx, d.calls, "", func(ctx context.Context) (string, error) { return d.engine.ImageID(ctx, full) })
-	for _, none := range []error{backend.ErrNotFound, backend.ErrImage} {
-		if errors.Is(err, none) {
-			return "", nil
-		}
-	}
 	if err != nil {
-		return "", err
+		return "", Ignore(err, backend.ErrNotFound, backend.ErrImage)
 	}
 	return id, nil
 }

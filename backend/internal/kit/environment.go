@@ -3,7 +3,6 @@ package kit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -40,11 +39,3 @@ func (c *Calls) NoEnvironment(p *Plan) error {
 
 // ErrNotBuilding is the error of a sandbox that cannot become an environment.
 var ErrNotBuilding = fmt.Errorf("the sandbox was not created to install packages: %w", backend.ErrInvalid)
-
-// IgnoreExists returns nil for what another process was faster to make.
-func IgnoreExists(err error) error {
-	if errors.Is(err, backend.ErrExists) {
-		return nil
-	}
-	return err
-}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -76,6 +77,19 @@ func ended(ctx context.Context) error {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()
+}
+
+// IsAny reports whether an error is one of these kinds.
+func IsAny(err error, kinds ...error) bool {
+	return slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
+}
+
+// Ignore returns nil for an error of one of these kinds.
+func Ignore(err error, kinds ...error) error {
+	if IsAny(err, kinds...) {
+		return nil
+	}
+	return err
 }
 
 // Unexplained reports whether an engine failed and said no class of failure.

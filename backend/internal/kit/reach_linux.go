@@ -46,7 +46,7 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 			return nil, ctx.Err()
 		case errors.Is(err, ErrNoProcess):
 			return nil, ErrNoProcess
-		case !passing(err) || time.Since(began) > guestWait:
+		case !IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait: // these soon end by themselves
 			return nil, ErrElsewhere
 		}
 		if now, err := running(ctx); err != nil {
@@ -60,17 +60,6 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 		case <-time.After(wait):
 		}
 	}
-}
-
-// passing reports whether a failure to connect soon ends by itself: the guest was just started, or has just ended and the
-// engine does not know yet.
-func passing(err error) bool {
-	for _, e := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or

@@ -2,7 +2,6 @@ package kit
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"syscall"
 	"time"
@@ -56,13 +55,5 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 
 // transient reports whether an error comes from a shortage of now.
 func transient(err error) bool {
-	for _, e := range []error{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY,
-		syscall.EINTR,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR)
 }
