@@ -198,11 +198,8 @@ func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, ta
 	if err != nil {
 		return err
 	}
-	js, err := json.Marshal(tag)
-	if err != nil {
-		return fmt.Errorf("containerd: workspace: %w", err)
-	}
-	return stateError("create the workspace", host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0 || r.config.Fork != nil))
+	durable := r.sized() > 0 || r.config.Fork != nil
+	return stateError("create the workspace", host.WriteJSON(dir.workspaceTag(r.session), tag, durable))
 }
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.

@@ -63,7 +63,7 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 // write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits
 // for both, while the sandbox begins to run.
 func (x *sandbox) write(owner string) error {
-	if err := writeJSON(x.file(recordFile), x.record); err != nil {
+	if err := host.WriteJSON(x.file(recordFile), x.record, false); err != nil {
 		return err
 	}
 	for _, file := range []string{owner, x.file(recordFile)} {
@@ -249,7 +249,7 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 		return err
 	}
 	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
-	if err := writeJSON(x.file(runFile), p); err != nil {
+	if err := host.WriteJSON(x.file(runFile), p, false); err != nil {
 		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
 	if err := b.group(x).join(p.PID); err != nil && !errors.Is(err, unix.ESRCH) { // the launcher reports its own end

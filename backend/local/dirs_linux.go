@@ -2,7 +2,6 @@ package local
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -108,36 +107,3 @@ func (d dirs) installGuest(g *backend.Guest) (string, error) {
 
 // scrub takes the paths of this machine out of an error.
 func scrub(err error) error { return host.Public(err) }
-
-// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless host.Sync follows.
-func writeJSON(file string, v any) error { return replaceJSON(file, v, false) }
-
-// keepJSON is writeJSON for a file that replaces one which must not be lost.
-func keepJSON(file string, v any) error { return replaceJSON(file, v, true) }
-
-func replaceJSON(file string, v any, durable bool) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return scrub(host.WriteFile(file, b, durable))
-}
-
-// maxState is the largest state file that is read.
-const maxState = 1 << 20
-
-func readJSON(file string, v any) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if st.Size() > maxState {
-		return fmt.Errorf("state file too large (%d bytes)", st.Size())
-	}
-	return json.NewDecoder(f).Decode(v)
-}

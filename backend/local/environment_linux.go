@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
@@ -173,7 +174,7 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	}
 	size, err := b.shareTree(files)
 	if err == nil {
-		err = writeJSON(filepath.Join(tmp, environmentFile), environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size})
+		err = host.WriteJSON(filepath.Join(tmp, environmentFile), environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size}, false)
 	}
 	if err != nil {
 		return err
@@ -242,7 +243,7 @@ func (b *driver) Environments(_ context.Context, instance string) ([]backend.Env
 // readEnvironment describes an environment of an instance; false for anything else.
 func (b *driver) readEnvironment(name, instance string) (backend.Environment, bool) {
 	var kept environment
-	if !isEnvironment(name) || readJSON(filepath.Join(b.dirs.environment(name), environmentFile), &kept) != nil {
+	if !isEnvironment(name) || host.ReadJSON(filepath.Join(b.dirs.environment(name), environmentFile), &kept) != nil {
 		return backend.Environment{}, false
 	}
 	e, ok := kit.DescribeEnvironment(name, instance, kept.Labels)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gofrs/flock"
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -103,7 +104,7 @@ func (x *sandbox) letGo() {
 func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
 	for range 2 { // the record may be written just now
-		err := readJSON(x.file(recordFile), &x.record)
+		err := host.ReadJSON(x.file(recordFile), &x.record)
 		if err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
 			return x, nil
 		}
@@ -206,7 +207,7 @@ func (x *sandbox) running(boot string) (process, bool) {
 // started returns the process of the last start that was not followed by a stop.
 func (x *sandbox) started() (process, bool) {
 	var p process
-	if err := readJSON(x.file(runFile), &p); err != nil {
+	if err := host.ReadJSON(x.file(runFile), &p); err != nil {
 		return p, false
 	}
 	return p, true

@@ -35,7 +35,7 @@ func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspac
 // readOwner reads whose a workspace is: os.ErrNotExist when there is none, errDamaged when its owner is unknown.
 func (d dirs) readOwner(session string) (workspace, error) {
 	var w workspace
-	switch err := readJSON(d.ownerFile(session), &w); {
+	switch err := host.ReadJSON(d.ownerFile(session), &w); {
 	case err == nil && w.Maker != "":
 		return w, nil
 	case !exists(d.workspace(session)):
@@ -68,7 +68,7 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 		return err
 	}
 	old.Group = x.Group
-	return keepJSON(b.dirs.ownerFile(x.session()), old)
+	return host.WriteJSON(b.dirs.ownerFile(x.session()), old, true)
 }
 
 // endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The caller
@@ -122,7 +122,7 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
 		w := workspace{
 			Instance: x.instance(), Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Group: x.Group,
 		}
-		err = writeJSON(filepath.Join(tmp, ownerFile), w)
+		err = host.WriteJSON(filepath.Join(tmp, ownerFile), w, false)
 	}
 	if err == nil {
 		err = b.adoptFiles(x, files)
@@ -164,7 +164,7 @@ func (b *driver) settle(x *sandbox) error {
 	}
 	if w.Last != x.Nonce {
 		w.Last = x.Nonce
-		if err := keepJSON(b.dirs.ownerFile(x.session()), w); err != nil {
+		if err := host.WriteJSON(b.dirs.ownerFile(x.session()), w, true); err != nil {
 			return err
 		}
 	}

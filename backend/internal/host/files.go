@@ -2,6 +2,7 @@
 package host
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// WriteFile writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
-// machine crashes.
-func WriteFile(path string, data []byte, durable bool) error {
+// WriteJSON writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
+// machine crashes; another one may be empty then, unless Sync follows.
+func WriteJSON(path string, v any, durable bool) error {
 	tmp := path + ".new"
-	err := os.WriteFile(tmp, data, 0o600)
+	data, err := json.Marshal(v)
+	if err == nil {
+		err = os.WriteFile(tmp, data, 0o600)
+	}
 	if err == nil && durable {
 		err = Sync(tmp)
 	}
@@ -28,7 +32,16 @@ func WriteFile(path string, data []byte, durable bool) error {
 	if err == nil && durable {
 		err = Sync(filepath.Dir(path))
 	}
-	return err
+	return Public(err)
+}
+
+// ReadJSON reads a file that WriteJSON wrote.
+func ReadJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
 }
 
 // Sync brings a file or a directory to the disk.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +101,7 @@ func (w *Workspace) Take(ctx context.Context, name string) (_ backend.Snapshot, 
 			if rec, err = w.copyTo(ctx, dir, name); err != nil {
 				return err
 			}
-			return writeJSON(filepath.Join(dir, recordFile), rec)
+			return host.WriteJSON(filepath.Join(dir, recordFile), rec, false)
 		})
 	})
 	if err != nil {
@@ -173,7 +172,7 @@ func (w *Workspace) Copy(ctx context.Context, from *Workspace, name string) (err
 		}
 		if err == nil {
 			rec.Base, rec.Created = w.Base, time.Now().UTC()
-			err = writeJSON(filepath.Join(dir, recordFile), rec)
+			err = host.WriteJSON(filepath.Join(dir, recordFile), rec, false)
 		}
 		if err != nil {
 			return err
@@ -315,7 +314,7 @@ func openDir(path string) (int, error) {
 
 // freeze keeps the sandbox's commands from running until thaw. What is to be done if this process dies meanwhile is noted before.
 func (w *Workspace) freeze(ctx context.Context, b busy) (thaw func() error, err error) {
-	if err := writeJSON(w.path(busyFile), b); err != nil {
+	if err := host.WriteJSON(w.path(busyFile), b, false); err != nil {
 		return nil, classed(err)
 	}
 	if err := w.Processes.Freeze(ctx); err != nil {
@@ -378,7 +377,7 @@ func (w *Workspace) recover(ctx context.Context) error {
 		}
 	}
 	var b busy
-	if err := readJSON(w.path(busyFile), &b); errors.Is(err, os.ErrNotExist) {
+	if err := host.ReadJSON(w.path(busyFile), &b); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if b.Rollback != "" && backend.CheckSnapshotName(b.Rollback) == nil {
@@ -394,7 +393,7 @@ func (w *Workspace) read(name string) (rec record, err error) {
 	if err := backend.CheckSnapshotName(name); err != nil {
 		return rec, err
 	}
-	err = readJSON(w.path(name, recordFile), &rec)
+	err = host.ReadJSON(w.path(name, recordFile), &rec)
 	if errors.Is(err, os.ErrNotExist) {
 		return rec, fmt.Errorf("snapshot %s: %w", name, backend.ErrNotFound)
 	}
@@ -597,20 +596,4 @@ func classed(err error) error {
 		return fmt.Errorf("%w: %w", host.Public(err), backend.ErrLost)
 	}
 	return host.Public(err)
-}
-
-func writeJSON(file string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return host.WriteFile(file, b, false)
-}
-
-func readJSON(file string, v any) error {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, v)
 }
