@@ -264,15 +264,7 @@ func (g group) join(pid int) error {
 // kill ends every process of the group.
 func (g group) kill(ctx context.Context, boot string) error {
 	for _, d := range g.all() {
-		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
-		if err != nil {
-			continue // there is no group, or remove will say what is wrong
-		}
-		for _, f := range strings.Fields(string(b)) {
-			pid, err := strconv.Atoi(f)
-			if err != nil {
-				continue
-			}
+		for _, pid := range host.Members(d) { // what cannot be read, remove reports
 			if p, err := identify(pid, boot); err == nil {
 				if err := p.kill(ctx, boot); err != nil {
 					return err

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // process names a process for good: a pid alone passes from one process to another.
@@ -34,17 +34,12 @@ func identify(pid int, boot string) (process, error) {
 
 // procStat reads a process's start time and whether it still runs: a zombie does not.
 func procStat(pid int) (start uint64, alive bool, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	f, err := host.ProcStat(pid)
 	if err != nil {
 		return 0, false, err
 	}
-	// The name, in parentheses, may hold anything.
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) < 20 {
-		return 0, false, fmt.Errorf("/proc/%d/stat is truncated", pid)
-	}
-	start, err = strconv.ParseUint(string(f[19]), 10, 64)
-	return start, f[0][0] != 'Z' && f[0][0] != 'X', err
+	start, err = strconv.ParseUint(f[19], 10, 64)
+	return start, f[0] != "Z" && f[0] != "X", err
 }
 
 // nameSelf names this process among all that ever used the same state directory: by its pid namespace, pid and start.

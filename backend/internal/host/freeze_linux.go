@@ -142,8 +142,8 @@ func runs(pid int, program *unix.Stat_t) bool {
 
 // ended reports whether a process is gone or a zombie. One whose first thread alone ended runs on.
 func ended(pid int) bool {
-	f := statOf(pid)
-	if len(f) == 0 {
+	f, err := ProcStat(pid)
+	if err != nil {
 		return true
 	}
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -151,21 +151,22 @@ func ended(pid int) bool {
 }
 
 func parentOf(pid int) int {
-	f := statOf(pid)
-	if len(f) < 2 {
+	f, err := ProcStat(pid)
+	if err != nil {
 		return 0
 	}
 	n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
 	return n
 }
 
-// statOf returns the fields of a process's stat behind the name of its program: its state, its parent and so on; none when it is gone.
-func statOf(pid int) []string {
+// ProcStat returns the fields of a process's stat behind the name of its program, which may hold anything: its state, its
+// parent and so on.
+func ProcStat(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])), nil
 }
 
 // mapsBound is how many mappings are looked at.
@@ -225,19 +226,19 @@ func sharedFiles(maps string, inodes map[uint64]bool) (n int, err error) {
 }
 
 // members returns the processes of the sandbox's group.
-func (p Processes) members() []int {
-	b, err := os.ReadFile(filepath.Join(p.group, "cgroup.procs"))
+func (p Processes) members() []int { return Members(p.group) }
+
+// Members returns the processes of a control group by its directory; none when it is gone.
+func Members(group string) []int {
+	b, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	if err != nil {
 		return nil
 	}
-	return numbers(strings.Fields(string(b)))
-}
-
-func numbers(words []string) (out []int) {
-	for _, w := range words {
-		if n, err := strconv.Atoi(w); err == nil && n > 0 {
-			out = append(out, n)
+	var pids []int
+	for line := range strings.FieldsSeq(string(b)) {
+		if pid, err := strconv.Atoi(line); err == nil && pid > 0 { // 0 is one of another namespace
+			pids = append(pids, pid)
 		}
 	}
-	return out
+	return pids
 }
