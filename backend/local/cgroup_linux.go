@@ -101,12 +101,7 @@ func handsDown(dir string) bool {
 		return false
 	}
 	have := strings.Fields(string(b))
-	for _, name := range controllers() {
-		if !slices.Contains(have, name) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(controllers(), func(name string) bool { return !slices.Contains(have, name) })
 }
 
 func canMake(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
@@ -140,34 +135,31 @@ func (b *driver) groupPrefix() string {
 
 // sweepGroups removes control groups whose sandbox is gone. One in which something runs cannot be removed.
 func (b *driver) sweepGroups() error {
-	known := map[string]bool{}
-	g := group{c: b.machine.cgroups}
-	var names []string
+	var dirs []string
 	for _, d := range b.machine.cgroups.dirs {
 		found, err := filepath.Glob(filepath.Join(d, b.groupPrefix()+"*"))
 		if err != nil {
 			return err
 		}
-		names = append(names, found...)
+		dirs = append(dirs, found...)
 	}
-	if len(names) == 0 {
+	if len(dirs) == 0 {
 		return nil
 	}
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
 		return scrub(err)
 	}
+	known := map[string]bool{}
 	for _, e := range entries {
 		if x, err := b.readSandbox(e.Name()); err == nil {
-			known[b.group(x).name] = true
+			known[x.Group] = true
 		}
 	}
-	for _, dir := range names {
-		if g.name = filepath.Base(dir); known[g.name] {
-			continue
+	for _, dir := range dirs {
+		if !known[filepath.Base(dir)] { // what names a group is there before it, and the group is gone before that
+			_ = unix.Rmdir(dir) // another process may have been faster, or it is in use after all
 		}
-		// What names a group is there before it, and the group is gone before that.
-		_ = unix.Rmdir(dir) // somebody else may have been faster, or it is in use after all
 	}
 	return nil
 }

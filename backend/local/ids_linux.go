@@ -33,8 +33,6 @@ type ids struct {
 	User launch.ID `json:"user"` // as the sandbox sees it
 }
 
-func (i ids) user() launch.ID { return i.User }
-
 // owner is who owns what the sandbox's own file systems hold.
 func (i ids) owner() launch.ID {
 	if i.Base == 0 {

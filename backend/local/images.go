@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -72,12 +73,7 @@ func (p program) find() error {
 
 // visible reports whether a sandbox sees a path of the host, which has no links in it.
 func visible(p string) bool {
-	for _, dir := range systemDirs() {
-		if strings.HasPrefix(p, dir+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(systemDirs(), func(dir string) bool { return strings.HasPrefix(p, dir+"/") })
 }
 
 // systemDirs are the directories of the host that a sandbox sees, where there are such.

@@ -65,28 +65,16 @@ func cutLast(name string) (owner, text string, ok bool) {
 func (d dirs) sweep(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{d.tmp(), d.trash()} {
-		for _, e := range d.entries(dir) {
-			if owner, _, ok := cutLast(e); ok && (owner == anybody || isDead(owner, d.self)) {
-				errs = append(errs, d.discard(ctx, filepath.Join(dir, e)))
+		entries, _ := os.ReadDir(dir) // another call reports what cannot be read
+		for _, e := range entries {
+			if owner, _, ok := cutLast(e.Name()); ok && (owner == anybody || isDead(owner, d.self)) {
+				errs = append(errs, d.discard(ctx, filepath.Join(dir, e.Name())))
 			}
 		}
 	}
-	for _, e := range d.entries(d.ids()) {
-		d.dropStale(filepath.Join(d.ids(), e))
+	claims, _ := os.ReadDir(d.ids()) // as above
+	for _, e := range claims {
+		d.dropStale(filepath.Join(d.ids(), e.Name()))
 	}
 	return errors.Join(errs...)
-}
-
-// entries lists names in a directory of ours; none when it cannot be read, which others will report.
-func (d dirs) entries(dir string) []string {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	return names
 }

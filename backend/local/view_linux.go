@@ -41,7 +41,7 @@ func (b *driver) view(r *record, g group) *launch.Config {
 	c := &launch.Config{
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
-		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
+		Owner:    r.IDs.owner(), User: r.IDs.User, DropGroups: r.IDs.Base != 0,
 		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
 		// What a new namespace can do has been the way into the kernel more than once. Instances of inotify also count for
 		// the user who runs this process, who has 128 by default.
