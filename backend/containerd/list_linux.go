@@ -55,9 +55,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 			continue
 		}
 		b.known.Store(r.name(), r)
-		info := b.describe(r, procs[r.id])
-		info.ImageEnv = nil
-		infos = append(infos, info)
+		infos = append(infos, b.describe(r, procs[r.id]))
 	}
 	return infos, nil
 }

@@ -57,7 +57,7 @@ func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err e
 	if err := b.settle(x); err != nil {
 		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
-	return b.describe(x, backend.StateRunning, true), nil
+	return b.describe(x, backend.StateRunning), nil
 }
 
 // write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits

@@ -24,7 +24,7 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	if !ok {
 		return backend.Info{}, notFound(id)
 	}
-	return b.describe(x, state, true), nil
+	return b.describe(x, state), nil
 }
 
 // state returns a sandbox's state; false for one whose creation died.
@@ -48,14 +48,11 @@ func (b *driver) state(x *sandbox) (backend.State, bool) {
 	return backend.StateStopped, true
 }
 
-func (b *driver) describe(x *sandbox, state backend.State, whole bool) backend.Info {
+func (b *driver) describe(x *sandbox, state backend.State) backend.Info {
 	info := x.Info(x.Labels, x.UserLabels)
-	info.ID, info.ImageID, info.State = x.id(), hostImage, state
+	info.ID, info.ImageID, info.ImageEnv, info.State = x.id(), hostImage, []string{"PATH=" + searchPath}, state
 	if info.RootBytes > 0 {
 		info.RootEnforcement = backend.WorkspaceMemory
-	}
-	if whole {
-		info.ImageEnv = []string{"PATH=" + searchPath}
 	}
 	if state == backend.StateStopped {
 		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
@@ -89,7 +86,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 			b.sweepOne(ctx, x.session(), filter.Instance)
 			continue
 		}
-		infos = append(infos, b.describe(x, state, false))
+		infos = append(infos, b.describe(x, state))
 	}
 	return infos, nil
 }

@@ -110,6 +110,9 @@ func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
 		infos, err := d.engine.List(ctx, filter)
 		infos = slices.DeleteFunc(infos, func(i backend.Info) bool { return !Matches(filter, &i) })
+		for i := range infos {
+			infos[i].ImageEnv = nil
+		}
 		slices.SortFunc(infos, func(a, b backend.Info) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 		})
