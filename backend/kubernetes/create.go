@@ -113,7 +113,7 @@ func (d *driver) ensureClaim(ctx context.Context, p *plan) error {
 		}
 		_, there, err = d.getClaim(ctx, p.name)
 	}
-	if err == nil && (there.Values[backend.LabelInstance] != p.Spec.Instance || there.Values[backend.LabelID] != p.Spec.ID) {
+	if err == nil && !there.belongs(p.Spec.Instance, p.Spec.ID) {
 		err = fmt.Errorf("kubernetes: the workspace of sandbox %s belongs to another installation: %w", p.Spec.ID, backend.ErrExists)
 	}
 	return err
@@ -249,7 +249,7 @@ func firstLine(r io.Reader, most int) ([]byte, error) {
 
 // rollback removes what a failed creation made, and nothing else: a claim that was there has the session's files.
 func (d *driver) rollback(ctx context.Context, p *plan) error {
-	err := d.removeUnused(ctx, p.name, p.nonce)
+	err := d.removePod(ctx, p.name, true, hasNonce(p.nonce))
 	if d.opts.StorageClass == "" {
 		return err
 	}

@@ -138,8 +138,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if o.GuestVolume && o.GuestImage == "" {
 		return nil, fmt.Errorf("kubernetes: Options.GuestVolume requires Options.GuestImage: %w", backend.ErrInvalid)
 	}
-	if err := validNets(o.AllowNets); err != nil {
-		return nil, err
+	if slices.ContainsFunc(o.AllowNets, func(n netip.Prefix) bool { return !n.IsValid() }) {
+		return nil, fmt.Errorf("kubernetes: invalid address in Options.AllowNets: %w", backend.ErrInvalid)
 	}
 	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
 	d.log = o.Logger
@@ -147,7 +147,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	d.calls = kit.New(kit.Options{
-		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify, Ping: d.alive,
+		Name: name, Log: d.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
+		Ping: func(ctx context.Context) error { _, err := d.version(ctx); return err }, // which needs no permission
 	})
 	if _, err := d.Ping(ctx); err != nil {
 		return nil, errors.Join(err, d.calls.Close(d.Release))
@@ -230,12 +231,6 @@ func startInRoot(plugin *api.ExecConfig) error {
 	}
 	plugin.Command, plugin.Args = shell, append([]string{"-c", `cd / && exec "$0" "$@"`, command}, plugin.Args...)
 	return nil
-}
-
-// alive asks the server for a sign of life, which needs no permission.
-func (d *driver) alive(ctx context.Context) error {
-	_, err := d.version(ctx)
-	return err
 }
 
 // version is ServerVersion of the client's, which takes no context.

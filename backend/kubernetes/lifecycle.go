@@ -108,7 +108,8 @@ func (d *driver) Start(ctx context.Context, id string) error {
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
-	if err := d.removeThis(ctx, pod); err != nil {
+	// By now another process may have put the sandbox's next pod in its place.
+	if err := d.removePod(ctx, pod.Name, false, func(now *corev1.Pod) bool { return now.UID == pod.UID }); err != nil {
 		return err
 	}
 	return d.createPod(ctx, next)
@@ -153,7 +154,7 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	if !ok {
 		return nil
 	}
-	if err := d.removePod(ctx, name, nonce); err != nil {
+	if err := d.removePod(ctx, name, false, hasNonce(nonce)); err != nil {
 		return err
 	}
 	if !opts.Volumes {
@@ -166,27 +167,19 @@ func (d *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return d.removeClaim(ctx, claim)
 }
 
-// removePod deletes the pod of a sandbox and returns when it is gone. That of another sandbox of the name stays.
-func (d *driver) removePod(ctx context.Context, name, nonce string) error {
-	return d.removeIf(ctx, name, false, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
+// hasNonce selects the pod of a sandbox among those that its name had.
+func hasNonce(nonce string) func(*corev1.Pod) bool {
+	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
 
-// removeThis is removePod for one pod alone: by now another process may have put the sandbox's next one in its place.
-func (d *driver) removeThis(ctx context.Context, old *corev1.Pod) error {
-	return d.removeIf(ctx, old.Name, false, func(pod *corev1.Pod) bool { return pod.UID == old.UID })
-}
-
-// removeUnused is removePod for what nobody was given: no command ran there. While its image is pulled, which kubelets do not give up for a
-// pod that was deleted, it is not waited for. A container that its kubelet starts nevertheless, to end it, has nothing but the guest.
-func (d *driver) removeUnused(ctx context.Context, name, nonce string) error {
-	return d.removeIf(ctx, name, true, func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce })
-}
-
-func (d *driver) removeIf(ctx context.Context, name string, unused bool, is func(*corev1.Pod) bool) error {
+// removePod deletes a pod by its name if it is the one that is meant, and returns when it is gone. One is unused if no command ran
+// there: while its image is pulled, which kubelets do not give up for a pod that was deleted, it is not waited for. A container that
+// its kubelet starts nevertheless, to end it, has nothing but the guest.
+func (d *driver) removePod(ctx context.Context, name string, unused bool, meant func(*corev1.Pod) bool) error {
 	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {
 		pod, err := d.getPod(ctx, name)
-		if errors.Is(err, backend.ErrNotFound) || err == nil && !is(pod) {
+		if errors.Is(err, backend.ErrNotFound) || err == nil && !meant(pod) {
 			return true, nil
 		}
 		force := unused && time.Since(begin) > stuckFor && err == nil && imageOf(pod) == ""
@@ -263,7 +256,7 @@ func (d *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (
 		return false, nil
 	}
 	_, of, err := d.getClaim(ctx, objectName(sessionID))
-	own := err == nil && of.Values[backend.LabelInstance] == instance && of.Values[backend.LabelID] == sessionID
+	own := err == nil && of.belongs(instance, sessionID)
 	return own, kit.Ignore(err, backend.ErrNotFound, backend.ErrExists)
 }
 
@@ -276,7 +269,7 @@ func (d *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string
 		return nil
 	case err != nil:
 		return err
-	case of.Values[backend.LabelInstance] != instance || of.Values[backend.LabelID] != sessionID:
+	case !of.belongs(instance, sessionID):
 		return fmt.Errorf("kubernetes: claim %s belongs to another sandbox: %w", name, backend.ErrExists)
 	}
 	err = d.calls.Retry(ctx, func() (bool, error) {

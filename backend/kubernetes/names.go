@@ -43,6 +43,10 @@ type config struct {
 	Labels map[string]string `json:"labels,omitempty"` // the user's own
 }
 
+func (c *config) belongs(instance, session string) bool {
+	return c.Values[backend.LabelInstance] == instance && c.Values[backend.LabelID] == session
+}
+
 // objectName returns the name of a session's pod and volume.
 func objectName(session string) string {
 	if n := namePre + strings.ReplaceAll(session, "_", "-"); len(validation.IsDNS1123Label(n)) == 0 {
@@ -131,11 +135,8 @@ func describe(pod *corev1.Pod) (backend.Info, bool) {
 		info.State = backend.StateStopped
 	}
 	info.ImageID = imageOf(pod)
-	for _, s := range pod.Status.ContainerStatuses {
-		if t := s.State.Terminated; t != nil {
-			info.OOMKilled = t.Reason == "OOMKilled"
-		}
-	}
+	t := terminated(pod)
+	info.OOMKilled = t != nil && t.Reason == "OOMKilled"
 	return info, true
 }
 
@@ -149,10 +150,15 @@ func imageOf(pod *corev1.Pod) (id string) {
 
 // ended reports whether a pod's main process has, whatever the phase says yet.
 func ended(pod *corev1.Pod) bool {
+	return terminated(pod) != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// terminated returns how a pod's container ended, nil while it has not.
+func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Terminated != nil {
-			return true
+			return s.State.Terminated
 		}
 	}
-	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	return nil
 }

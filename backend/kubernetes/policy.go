@@ -130,13 +130,3 @@ func opens(policy *networkingv1.NetworkPolicySpec, pod map[string]string) bool {
 		(len(policy.Egress) > 0 && slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeEgress) ||
 			len(policy.Ingress) > 0 && slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeIngress))
 }
-
-// validNets refuses what a policy cannot say.
-func validNets(nets []netip.Prefix) error {
-	for _, n := range nets {
-		if !n.IsValid() {
-			return fmt.Errorf("kubernetes: invalid address in Options.AllowNets: %w", backend.ErrInvalid)
-		}
-	}
-	return nil
-}

@@ -135,17 +135,12 @@ func (t *trial) dial(ctx context.Context, network string, targets []target) (rea
 	if err != nil {
 		return 0, err
 	}
-	code := -1
-	_, err = t.until(ctx, name, func(pod *corev1.Pod) bool {
-		for _, s := range pod.Status.ContainerStatuses {
-			if s.State.Terminated != nil {
-				code = int(s.State.Terminated.ExitCode)
-				return true
-			}
-		}
-		return false
-	})
-	if err == nil && (code < trialCode || code >= 2*trialCode) {
+	pod, err := t.until(ctx, name, func(pod *corev1.Pod) bool { return terminated(pod) != nil })
+	if err != nil {
+		return 0, err
+	}
+	code := int(terminated(pod).ExitCode)
+	if code < trialCode || code >= 2*trialCode {
 		err = fmt.Errorf("kubernetes: a network test exited with code %d: %w", code, backend.ErrUnavailable)
 	}
 	return code - trialCode, err
