@@ -2,7 +2,6 @@ package docker
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,30 +53,23 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) error
 
 // prepareBuilding makes the directory to install in.
 func (b *driver) prepareBuilding(ctx context.Context, id string, o kit.User) error {
-	headers := []tar.Header{
-		{Name: strings.TrimPrefix(path.Dir(backend.EnvironmentDir), "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755},
-		{Name: strings.TrimPrefix(backend.EnvironmentDir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)},
-	}
+	headers := []tar.Header{directory(path.Dir(backend.EnvironmentDir), kit.User{}), directory(backend.EnvironmentDir, o)}
 	_, err := b.statPath(ctx, id, backend.NodeModulesLink)
-	if errors.Is(err, backend.ErrNotFound) {
-		err = nil
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
 		headers = append(headers, tar.Header{
 			Name: strings.TrimPrefix(backend.NodeModulesLink, "/"), Typeflag: tar.TypeSymlink, Mode: 0o777,
 			Linkname: backend.EnvironmentDir + backend.NodeModulesLink,
 		})
+	case err != nil:
+		return err
 	}
-	var buf bytes.Buffer
-	tw := tar.NewWriter(&buf)
-	for _, h := range headers {
-		if err == nil {
-			err = tw.WriteHeader(&h)
-		}
-	}
-	if err = errors.Join(err, tw.Close()); err != nil {
+	files, err := archive(headers...)
+	if err != nil {
 		return err
 	}
 	return b.calls.Do(ctx, "create the installation directory", func(ctx context.Context) error {
-		return b.api.CopyToContainer(ctx, id, "/", &buf, container.CopyToContainerOptions{})
+		return b.api.CopyToContainer(ctx, id, "/", files, container.CopyToContainerOptions{})
 	})
 }
 

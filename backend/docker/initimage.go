@@ -57,21 +57,12 @@ func quietHost(mounts ...mount.Mount) *container.HostConfig {
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.
 func (b *driver) importInit(ctx context.Context, o kit.User) error {
-	var layer bytes.Buffer
-	tw := tar.NewWriter(&layer)
-	for _, d := range []tar.Header{
-		{Name: strings.TrimPrefix(guestDir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755},
-		{Name: strings.TrimPrefix(backend.Workdir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)},
-	} {
-		if err := tw.WriteHeader(&d); err != nil {
-			return fmt.Errorf("docker: init image: %w", err)
-		}
-	}
-	if err := tw.Close(); err != nil {
-		return fmt.Errorf("docker: init image: %w", err)
+	layer, err := archive(directory(guestDir, kit.User{}), directory(backend.Workdir, o))
+	if err != nil {
+		return err
 	}
 	return b.calls.Do(ctx, "import "+initImage(o), func(ctx context.Context) error {
-		r, err := b.api.ImageImport(ctx, imagetypes.ImportSource{Source: &layer, SourceName: "-"}, initImage(o),
+		r, err := b.api.ImageImport(ctx, imagetypes.ImportSource{Source: layer, SourceName: "-"}, initImage(o),
 			imagetypes.ImportOptions{Message: "workcell", Changes: []string{"LABEL " + backend.LabelRole + "=" + backend.RoleInit}})
 		if err != nil {
 			return err
@@ -80,4 +71,21 @@ func (b *driver) importInit(ctx context.Context, o kit.User) error {
 		_, err = io.Copy(io.Discard, r)
 		return err
 	})
+}
+
+// archive returns an archive of directories and links.
+func archive(headers ...tar.Header) (*bytes.Buffer, error) {
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, h := range headers {
+		if err := tw.WriteHeader(&h); err != nil {
+			return nil, fmt.Errorf("docker: archive: %w", err)
+		}
+	}
+	return &buf, tw.Close()
+}
+
+// directory describes a directory with an owner.
+func directory(path string, o kit.User) tar.Header {
+	return tar.Header{Name: strings.TrimPrefix(path, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)}
 }
