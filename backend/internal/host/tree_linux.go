@@ -93,9 +93,9 @@ func (r *remover) empty(dirfd int) (left bool, err error) {
 	}
 }
 
-// chmodDir changes the mode of a directory, and of nothing that a link which took its place leads to.
-func chmodDir(dirfd int, name string, mode uint32) error {
-	fd, err := unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// Chmod changes the mode of an entry of a directory, and of nothing that a link which took its place leads to.
+func Chmod(dirfd int, name string, mode uint32) error {
+	fd, err := unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (r *remover) remove(dirfd int, name string) error {
 		return ErrMounted
 	}
 	// An ordinary user needs the right to change a directory, also to move it.
-	if err := chmodDir(dirfd, name, 0o700); err != nil {
+	if err := Chmod(dirfd, name, 0o700); err != nil {
 		return ignoreMissing(err)
 	}
 	if dirfd != r.top {

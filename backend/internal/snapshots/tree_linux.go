@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -121,7 +120,7 @@ func (m *mirror) dir(src int, l *level) error {
 		switch {
 		case err != nil:
 			return errors.Join(err, files.Wait())
-		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		case isDir(st):
 			dirs = append(dirs, name)
 		case ok:
 			links = append(links, func() error { return m.link(src, first, l, name) })
@@ -192,17 +191,16 @@ func (m *mirror) prune(src, dst int, keep []string) error {
 		if err != nil {
 			return err
 		}
-		dir := have.Mode&unix.S_IFMT == unix.S_IFDIR
 		if wanted[name] {
 			want, err := stat(src, name)
 			if err != nil {
 				return err
 			}
-			if dir == (want.Mode&unix.S_IFMT == unix.S_IFDIR) { // what else differs is looked at later
+			if isDir(have) == isDir(want) { // what else differs is looked at later
 				continue
 			}
 		}
-		if err := m.remove(dst, name, dir); err != nil {
+		if err := m.remove(dst, name); err != nil {
 			return err
 		}
 	}
@@ -227,11 +225,18 @@ func (m *mirror) back(src, dst int) error {
 	}
 }
 
-func (m *mirror) remove(dst int, name string, dir bool) error {
-	if !dir {
-		return unix.Unlinkat(dst, name, 0)
+// remove removes an entry, whatever it is. One that is not there is no error.
+func (m *mirror) remove(dst int, name string) error {
+	st, err := stat(dst, name)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return err
+	case isDir(st):
+		return removeTree(m.ctx, dst, name)
 	}
-	return removeTree(m.ctx, dst, name)
+	return unix.Unlinkat(dst, name, 0)
 }
 
 // regular copies a file that has one name, unless it is there.
@@ -274,7 +279,7 @@ func (m *mirror) keeps(src file, dst int, name string) (bool, error) {
 	if m.same != nil && have.Mode&unix.S_IFMT == unix.S_IFREG && m.same(src, have) {
 		return true, nil
 	}
-	return false, m.remove(dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR)
+	return false, m.remove(dst, name)
 }
 
 func (m *mirror) create(src file, dst int, name string) error {
@@ -366,42 +371,32 @@ func copyData(ctx context.Context, src, dst int, size int64) error {
 }
 
 func copyRange(ctx context.Context, src, dst int, from, to int64) error {
-	for in, out := from, from; in < to; {
+	_, err := unix.Seek(dst, from, unix.SEEK_SET)
+	for slowly := false; err == nil && from < to; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n, err := unix.CopyFileRange(src, &in, dst, &out, int(min(to-in, copyStep)), 0)
+		n, step := 0, int(min(to-from, copyStep))
+		if slowly {
+			n, err = unix.Sendfile(dst, src, &from, step)
+		} else {
+			n, err = unix.CopyFileRange(src, &from, dst, nil, step, 0)
+		}
 		switch {
 		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
-			return copySlowly(ctx, src, dst, in, to)
-		case err != nil:
-			return err
-		case n == 0: // it is shorter by now
+			err = nil
+		case !slowly && cannotCopy(err):
+			slowly, err = true, nil
+		case err == nil && n == 0: // it is shorter by now
 			return nil
 		}
 	}
-	return nil
+	return err
 }
 
-// copySlowly is copyRange between file systems.
-func copySlowly(ctx context.Context, src, dst int, from, to int64) error {
-	if _, err := unix.Seek(dst, from, unix.SEEK_SET); err != nil {
-		return err
-	}
-	for from < to {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		n, err := unix.Sendfile(dst, src, &from, int(min(to-from, copyStep)))
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if err == nil && n == 0 { // it is shorter by now
-			return nil
-		}
-	}
-	return nil
+// cannotCopy reports whether two file systems do not copy from each other.
+func cannotCopy(err error) bool {
+	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL)
 }
 
 // entry does what is neither a directory nor a file.
@@ -409,10 +404,8 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 	dst := l.dst
 	kind := st.Mode & unix.S_IFMT
 	if !l.fresh { // it costs little to make it again
-		if have, err := stat(dst, name); err == nil {
-			if err := m.remove(dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
-				return err
-			}
+		if err := m.remove(dst, name); err != nil {
+			return err
 		}
 	}
 	switch kind {
@@ -438,11 +431,11 @@ func (m *mirror) entry(src int, l *level, name string, st *unix.Stat_t) error {
 		return err
 	}
 	if kind != unix.S_IFLNK {
-		if err := chmod(dst, name, st.Mode&0o7777); err != nil {
+		if err := host.Chmod(dst, name, st.Mode&0o7777); err != nil {
 			return err
 		}
 	}
-	return times(dst, name, st)
+	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // first returns the name, in the target, of a file of several names that was met before under another one, and remembers it otherwise.
@@ -451,36 +444,29 @@ func (m *mirror) first(l *level, name string, st *unix.Stat_t) (path string, ok 
 		return "", false, nil
 	}
 	id := inodeOf(st)
-	if path, ok = m.links[id]; !ok && len(l.path)+len(name) < unix.PathMax {
-		err = m.remember(id, l.path+name)
+	if path, ok = m.links[id]; ok || len(l.path)+len(name) >= unix.PathMax {
+		return path, ok, nil
 	}
-	return path, ok, err
+	if m.linked += 64 + len(l.path) + len(name); m.linked > maxLinked { // an entry of the map, and its text
+		return "", false, fmt.Errorf("the paths of the workspace's hard links need more than %d MiB; remove some: %w",
+			maxLinked>>20, backend.ErrTooLarge)
+	}
+	m.links[id] = l.path + name
+	return "", false, nil
 }
 
 // maxLinked bounds the memory for files with several names. Commands choose their number and the length of their paths.
 const maxLinked = 256 << 20
 
-// remember notes the first path of a file with several names.
-func (m *mirror) remember(id inode, path string) error {
-	if m.linked += 64 + len(path); m.linked > maxLinked { // an entry of the map, and its text
-		return fmt.Errorf("the paths of the workspace's hard links need more than %d MiB; remove some: %w",
-			maxLinked>>20, backend.ErrTooLarge)
-	}
-	m.links[id] = path
-	return nil
-}
-
 // link makes a name of a file that the target has under the first.
 func (m *mirror) link(src int, first string, l *level, name string) error {
 	if !l.fresh {
 		have, err := stat(l.dst, name)
-		if err == nil {
-			if of, err := statBelow(l.top, first); err == nil && of.Ino == have.Ino && of.Dev == have.Dev {
-				return nil
-			}
-			err = m.remove(l.dst, name, have.Mode&unix.S_IFMT == unix.S_IFDIR)
+		of, missing := statBelow(l.top, first)
+		if err == nil && missing == nil && inodeOf(of) == inodeOf(have) {
+			return nil
 		}
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := m.remove(l.dst, name); err != nil {
 			return err
 		}
 	}
@@ -588,15 +574,6 @@ func usable(dir int, name string, flags int) (fd int, mode *uint32, err error) {
 	return again, &had, errors.Join(err, unix.Close(fd))
 }
 
-// chmod changes the mode of an entry, and of nothing that a link which took its place leads to.
-func chmod(dir int, name string, mode uint32) error {
-	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode), unix.Close(fd))
-}
-
 // describe gives a file the owner, mode, extended attributes and times of another one.
 func (m *mirror) describe(src file, dst int) error {
 	uid, gid := m.owner(src.st)
@@ -640,7 +617,7 @@ func (m *mirror) mode(of file, dst int) uint32 {
 
 // needed returns the rights that the owner of a file needs to read it and to note something with it, and of a directory, to change it.
 func needed(st *unix.Stat_t) uint32 {
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	if isDir(st) {
 		return 0o700
 	}
 	return 0o600
@@ -671,10 +648,6 @@ func (m *mirror) own(dst int, name string, st *unix.Stat_t) error {
 	return unix.Fchownat(dst, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func times(dst int, name string, st *unix.Stat_t) error {
-	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
-}
-
 func stat(dir int, name string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -682,6 +655,8 @@ func stat(dir int, name string) (*unix.Stat_t, error) {
 	}
 	return &st, nil
 }
+
+func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 func readlink(dir int, name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
@@ -700,11 +675,7 @@ func list(dir int) ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), "dir")
 	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return names, err
+	return f.Readdirnames(-1)
 }
 
 // markName is the extended attribute in which a copy has what its original was.
@@ -816,7 +787,7 @@ func ignoreUnsupported(err error) error {
 // removeTree removes a directory of a tree, by its own path, for no path is too long for it.
 func removeTree(ctx context.Context, dir int, name string) error {
 	if os.Geteuid() != 0 {
-		if err := chmod(dir, name, 0o700); err != nil {
+		if err := host.Chmod(dir, name, 0o700); err != nil {
 			return err
 		}
 	}
