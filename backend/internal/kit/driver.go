@@ -254,14 +254,9 @@ func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logge
 
 // Times completes the options that bound calls of an engine.
 func Times(call, patience, pull *time.Duration) {
-	for _, t := range []struct {
-		bound  *time.Duration
-		normal time.Duration
-	}{{call, 2 * time.Minute}, {patience, 5 * time.Second}, {pull, 30 * time.Minute}} {
-		if *t.bound <= 0 {
-			*t.bound = t.normal
-		}
-	}
+	*call = cmp.Or(max(*call, 0), 2*time.Minute)
+	*patience = cmp.Or(max(*patience, 0), 5*time.Second)
+	*pull = cmp.Or(max(*pull, 0), 30*time.Minute)
 }
 
 // Undo takes back what a failed creation made, and returns its error. Where the engine does not answer, that is done beside

@@ -57,7 +57,8 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, firstLine(strings.ReplaceAll(string(out), path, "the file")))
+		said, _, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(string(out), path, "the file")), "\n")
+		return fmt.Errorf("%s: %w: %.200s", filepath.Base(program), err, said)
 	}
 	return empty(path)
 }
@@ -70,14 +71,6 @@ func formatter() (string, error) {
 		}
 	}
 	return "", errors.New("mkfs.ext4 not found")
-}
-
-func firstLine(out string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	if len(line) > 200 {
-		line = line[:200]
-	}
-	return line
 }
 
 // empty removes the directory lost+found of a new file system.

@@ -24,13 +24,9 @@ func Room(fd int, taken int64) error {
 	size := func(blocks uint64) int64 { return int64(min(blocks, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize }
 	free, kept := size(disk.Bavail), min(keptFree, size(disk.Blocks)/keptPart)
 	if taken > free-kept {
-		return noRoom(taken, free, kept)
+		return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 	}
 	return nil
-}
-
-func noRoom(taken, free, kept int64) error {
-	return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
 }
 
 // reserve sets aside the space of the file system in f. It does not use the library's posix_fallocate, which writes
