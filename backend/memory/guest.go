@@ -258,9 +258,8 @@ func (g *guest) get(r *request, req *wire.FileGetRequest) error {
 	for part := range slices.Chunk(data, wire.MaxData) {
 		r.send(wire.AppendData(nil, wire.ChanFile, part))
 	}
-	eof, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile})
-	r.send(eof)
-	return err
+	r.send(wire.AppendEOF(nil, wire.ChanFile))
+	return nil
 }
 
 func (g *guest) replace(r *request, req *wire.FilePutRequest) error {

@@ -85,8 +85,7 @@ func (d *Dialed) Close() error {
 		defer d.writing.Unlock()
 		if d.writeErr == nil {
 			_ = d.st.SetWriteDeadline(time.Now().Add(endPatience))
-			eof, _ := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanConn}) // cannot fail
-			_, _ = d.st.Write(eof)                                                                  // what cannot be ended is reset
+			_, _ = d.st.Write(wire.AppendEOF(nil, wire.ChanConn)) // if it fails, the connection is reset
 			d.writeErr = net.ErrClosed
 		}
 		d.abort()

@@ -194,8 +194,7 @@ func (f *feeder) feed(r io.Reader) {
 			}
 		}
 		if err != nil {
-			eof, _ := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanStdin})
-			_ = f.k.write(eof) // the answer says
+			_ = f.k.write(wire.AppendEOF(nil, wire.ChanStdin)) // the answer says
 			return
 		}
 	}

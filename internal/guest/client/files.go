@@ -110,7 +110,7 @@ func (p *putter) next(dst []byte) ([]byte, error) {
 	}
 	if short || p.sized && p.left == 0 {
 		p.ended = true
-		return wire.AppendFrame(dst, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile})
+		return wire.AppendEOF(dst, wire.ChanFile), nil
 	}
 	return dst, nil
 }

@@ -146,11 +146,7 @@ func (c *peerConn) CloseWrite() error {
 	if c.writeErr != nil {
 		return c.writeErr
 	}
-	eof, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanConn})
-	if err != nil {
-		return err
-	}
-	err = c.send(eof)
+	err := c.send(wire.AppendEOF(nil, wire.ChanConn))
 	c.buf = nil
 	if c.writeErr == nil {
 		c.writeErr = net.ErrClosed

@@ -101,9 +101,7 @@ func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, l
 			ended = err != nil || left == 0
 		}
 		if ended {
-			if out, err = wire.AppendFrame(out, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile}); err != nil {
-				return err
-			}
+			out = wire.AppendEOF(out, wire.ChanFile)
 		}
 		if _, err := r.Send(out); err != nil || ended {
 			return nil

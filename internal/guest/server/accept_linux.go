@@ -206,8 +206,7 @@ func (h *carrier) toHost(c net.Conn) bool {
 		switch {
 		case errors.Is(err, io.EOF):
 			h.ended.Store(true)
-			eof, _ := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanConn}) // cannot fail
-			_, err = h.r.Send(eof)
+			_, err = h.r.Send(wire.AppendEOF(nil, wire.ChanConn))
 			return err == nil
 		case err != nil:
 			return false

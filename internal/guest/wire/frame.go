@@ -96,6 +96,9 @@ func AppendData(dst []byte, ch Channel, p []byte) []byte {
 	return append(appendPrefix(dst, KindData, ch, 0, len(p)), p...)
 }
 
+// AppendEOF appends the frame that ends a channel.
+func AppendEOF(dst []byte, ch Channel) []byte { return appendPrefix(dst, KindEOF, ch, 0, 0) }
+
 // PutDataPrefix writes the prefix of a data frame of n bytes into the first FramePrefixSize bytes of dst.
 func PutDataPrefix(dst []byte, ch Channel, n int) {
 	appendPrefix(dst[:0], KindData, ch, 0, n)
