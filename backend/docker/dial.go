@@ -41,7 +41,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, lost(err)
 	}
-	s, err = b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{}, wire.AppendMarker(nil, wire.FromGuest, 0)[:8])
+	s, err = b.hijack(ctx, "dial", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{}, []byte(wire.FromGuest))
 	return s, lost(err)
 }
 

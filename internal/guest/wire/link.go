@@ -15,36 +15,20 @@ const SocketName = "@workcell-guest"
 // MarkerSize is the size of a preamble and of its acknowledgement.
 const MarkerSize = 32
 
-var (
-	preambleMagic = [8]byte{0xF5, 'W', 'C', 'p', 'r', 'e', '\r', '\n'}
-	ackMagic      = [8]byte{0xF5, 'W', 'C', 'a', 'c', 'k', '\r', '\n'}
+// Magics of the markers.
+const (
+	FromHost  = "\xF5WCpre\r\n" // preamble
+	FromGuest = "\xF5WCack\r\n" // acknowledgement
 )
 
 // ErrMarker: a stream does not begin with a marker.
 var ErrMarker = errors.New("the stream does not begin as it must")
 
-// Direction is who sends a marker.
-type Direction int
-
-// Directions. The zero value is the host's.
-const (
-	FromHost  Direction = iota // preamble
-	FromGuest                  // acknowledgement
-)
-
-func (d Direction) magic() [8]byte {
-	if d == FromGuest {
-		return ackMagic
-	}
-	return preambleMagic
-}
-
 // AppendMarker appends the 32 bytes that each side sends first: magic (8), zero (16), version (2), zero (2), CRC-32C of
 // all that (4); integers are big-endian. Version 1 had the same ones, so that its guests answer with their version.
-func AppendMarker(dst []byte, d Direction, version uint16) []byte {
+func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	start := len(dst)
-	magic := d.magic()
-	dst = append(append(dst, magic[:]...), make([]byte, 16)...)
+	dst = append(append(dst, magic...), make([]byte, 16)...)
 	dst = binary.BigEndian.AppendUint16(dst, version)
 	dst = append(dst, 0, 0)
 	// The table is made here, because the launcher of a sandbox, for example, never needs it.
@@ -52,13 +36,13 @@ func AppendMarker(dst []byte, d Direction, version uint16) []byte {
 }
 
 // ReadMarker reads the marker of the other side, and returns its version.
-func ReadMarker(r io.Reader, d Direction) (version uint16, err error) {
+func ReadMarker(r io.Reader, magic string) (version uint16, err error) {
 	var b [MarkerSize]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return 0, err
 	}
 	version = binary.BigEndian.Uint16(b[24:])
-	if !bytes.Equal(b[:], AppendMarker(nil, d, version)) {
+	if !bytes.Equal(b[:], AppendMarker(nil, magic, version)) {
 		return 0, ErrMarker
 	}
 	return version, nil
