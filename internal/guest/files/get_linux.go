@@ -103,7 +103,7 @@ func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, l
 		if ended {
 			out = wire.AppendEOF(out, wire.ChanFile)
 		}
-		if _, err := r.Send(out); err != nil || ended {
+		if _, err := r.Write(out); err != nil || ended {
 			return nil
 		}
 		moved()

@@ -13,9 +13,8 @@ import (
 
 // Request is a host's request about files.
 type Request interface {
-	io.Reader // of the frames behind the request
+	io.ReadWriter // of the frames behind the request, and behind the answer
 	Answer(msg any) error
-	Send(frames []byte) (int, error)
 }
 
 // Service serves requests about the files of the work directory and of a second root. Its methods may be called

@@ -3,6 +3,7 @@ package output
 import (
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,12 +24,11 @@ const hurryTime = 2 * time.Second
 
 // Host takes the output of an attached exec.
 type Host interface {
-	// Send returns how many bytes are on their way.
-	Send(b []byte) (int, error)
+	io.Writer
 	SetWriteDeadline(t time.Time) error
 	// Release ends the request, whether or not the host knows.
 	Release()
-	// Close ends the request's stream, and with it a Send that waits.
+	// Close ends the request's stream, and with it a Write that waits.
 	Close() error
 }
 
@@ -101,7 +101,7 @@ func (l *LiveSink) send() {
 		if l.hurried.Load() {
 			_ = l.host.SetWriteDeadline(time.Now().Add(hurryTime)) // cannot fail
 		}
-		n, err := l.host.Send(l.pending)
+		n, err := l.host.Write(l.pending)
 		l.pending = append(l.pending[:0], l.pending[n:]...)
 		switch {
 		case errors.Is(err, yamux.ErrTimeout):
@@ -121,7 +121,7 @@ func (l *LiveSink) Finish(res *wire.RunResult) error {
 	}
 	if !gone {
 		_ = l.host.SetWriteDeadline(time.Time{}) // cannot fail
-		_, _ = l.host.Send(b)                    // it may be gone
+		_, _ = l.host.Write(b)                   // it may be gone
 	}
 	return nil
 }

@@ -70,8 +70,6 @@ const window = 256 << 10
 // streamHost is a host at the other end of a stream.
 type streamHost struct{ *yamux.Stream }
 
-func (h streamHost) Send(b []byte) (int, error) { return h.Write(b) }
-
 func (h streamHost) Release() {}
 
 // streamPair returns the two ends of a stream.

@@ -99,7 +99,7 @@ func (h *carrier) probe() {
 	}
 	gone := h.r.mux.IsClosed()
 	if !gone && !h.ended.Load() {
-		_, err := h.r.Send(wire.AppendData(nil, wire.ChanConn, nil))
+		_, err := h.r.Write(wire.AppendData(nil, wire.ChanConn, nil))
 		gone = err != nil
 	}
 	if conn := h.conn.Load(); gone && conn != nil {
@@ -196,7 +196,7 @@ func (h *carrier) toHost(c net.Conn) bool {
 		n, err := c.Read(buf[wire.FramePrefixSize:])
 		if n > 0 {
 			wire.PutDataPrefix(buf, wire.ChanConn, n)
-			if _, err := h.r.Send(buf[:wire.FramePrefixSize+n]); err != nil {
+			if _, err := h.r.Write(buf[:wire.FramePrefixSize+n]); err != nil {
 				return false
 			}
 			if wire.FramePrefixSize+n == len(buf) && n < wire.MaxData { // there is more at a time
@@ -206,7 +206,7 @@ func (h *carrier) toHost(c net.Conn) bool {
 		switch {
 		case errors.Is(err, io.EOF):
 			h.ended.Store(true)
-			_, err = h.r.Send(wire.AppendEOF(nil, wire.ChanConn))
+			_, err = h.r.Write(wire.AppendEOF(nil, wire.ChanConn))
 			return err == nil
 		case err != nil:
 			return false

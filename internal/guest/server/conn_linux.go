@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,13 +12,6 @@ import (
 	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
-
-// Stream connects a guest to a host. Deadlines keep a host that stopped reading from holding the guest.
-type Stream interface {
-	io.ReadWriteCloser
-	SetReadDeadline(time.Time) error
-	SetWriteDeadline(time.Time) error
-}
 
 // Bounds of a connection.
 const (
@@ -35,7 +29,7 @@ var errVersion = errors.New("the host speaks another version of the link")
 // sessionConn is one host's connection: the stream below its multiplexer.
 type sessionConn struct {
 	s       *Server
-	rw      Stream
+	rw      net.Conn
 	in      *bufio.Reader
 	out     *wire.MuxWriter
 	frames  wire.MuxFrames
@@ -45,9 +39,9 @@ type sessionConn struct {
 
 // ServeConn serves a host and closes the connection at its end, or when the host is silent: an engine can hold a
 // bridge's input open after the host died, and the bridge waits for this end.
-func (s *Server) ServeConn(rw Stream) error { return s.newConn(rw).serve() }
+func (s *Server) ServeConn(rw net.Conn) error { return s.newConn(rw).serve() }
 
-func (s *Server) newConn(rw Stream) *sessionConn {
+func (s *Server) newConn(rw net.Conn) *sessionConn {
 	out := wire.NewMuxWriter(&deadlineWriter{rw})
 	return &sessionConn{s: s, rw: rw, in: bufio.NewReaderSize(rw, readSize), out: out, silence: hostSilence}
 }
@@ -103,8 +97,8 @@ func muxConfig() *yamux.Config {
 	return cfg
 }
 
-// deadlineWriter bounds every write.
-type deadlineWriter struct{ rw Stream }
+// deadlineWriter bounds every write: a host that stopped reading must not hold the guest.
+type deadlineWriter struct{ rw net.Conn }
 
 func (d *deadlineWriter) Write(p []byte) (n int, err error) {
 	for part := range slices.Chunk(p, writeSize) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -76,32 +75,29 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) error {
 		}
 		if mux.NumStreams() > maxStreams {
 			s.requests.Go(func() {
-				(&request{st: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d concurrent requests", maxStreams))
+				(&request{Stream: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d concurrent requests", maxStreams))
 				_ = st.Close() // the host reads on until the answer
 			})
 			continue
 		}
-		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st}) })
+		s.requests.Go(func() { s.serveStream(&request{Stream: st, mux: mux, conn: conn}) })
 	}
 }
 
 // request is one request and its stream.
 type request struct {
-	mux  *yamux.Session
-	conn *sessionConn
-	st   *yamux.Stream
-	op   wire.Op
-	arg  json.RawMessage
-	body []byte
-	more []byte // of the stream, which present has read
-
-	hangup hangup // how the host left; set before watch closes its channel
-
-	mu sync.Mutex // guards writes to st
+	*yamux.Stream // which takes the frames of one Write together
+	mux           *yamux.Session
+	conn          *sessionConn
+	op            wire.Op
+	arg           json.RawMessage
+	body          []byte
+	more          []byte // of the stream, which present has read
+	hangup        hangup // how the host left; set before watch closes its channel
 }
 
 func (s *Server) serveStream(r *request) {
-	defer r.st.Close()
+	defer r.Close()
 	defer s.guard("a request")
 	err := r.read()
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
@@ -128,7 +124,7 @@ func unknown(_ *Server, r *request) error {
 }
 
 func (r *request) read() error {
-	f, err := wire.ReadFrame(r.st, nil)
+	f, err := wire.ReadFrame(r, nil)
 	if err != nil {
 		return err
 	}
@@ -166,14 +162,7 @@ func (r *request) fail(err error) {
 }
 
 // write sends frames. A failure means that the host is not interested any more, which watch notices as well.
-func (r *request) write(b []byte) { _, _ = r.Send(b) }
-
-// Send returns how much of the frames is on its way.
-func (r *request) Send(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.st.Write(b)
-}
+func (r *request) write(b []byte) { _, _ = r.Write(b) }
 
 // hangup is how a host left a request.
 type hangup int
@@ -188,7 +177,7 @@ const (
 func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
-		in := io.MultiReader(bytes.NewReader(r.more), r.st)
+		in := io.MultiReader(bytes.NewReader(r.more), r)
 		var buf []byte
 		for {
 			f, err := wire.ReadFrame(in, buf)
@@ -207,9 +196,9 @@ func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
 
 // present reports whether the host still waits for the answer, without waiting itself. It must be called before watch.
 func (r *request) present() bool {
-	_ = r.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
-	b, err := io.ReadAll(io.LimitReader(r.st, wire.StdinCredit))
-	_ = r.st.SetReadDeadline(time.Time{})
+	_ = r.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
+	b, err := io.ReadAll(io.LimitReader(r, wire.StdinCredit))
+	_ = r.SetReadDeadline(time.Time{})
 	r.more = append(r.more, b...)
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
@@ -223,14 +212,5 @@ func (r *request) whyLeft() hangup {
 	return hostCancelled
 }
 
-// Read reads the frames behind the request.
-func (r *request) Read(p []byte) (int, error) { return r.st.Read(p) }
-
-// SetWriteDeadline bounds what is being sent and what will be.
-func (r *request) SetWriteDeadline(t time.Time) error { return r.st.SetWriteDeadline(t) }
-
-// Close ends the stream: what is being sent fails, and the host has no answer to wait for.
-func (r *request) Close() error { return r.st.Close() }
-
 // Release ends the goroutine of watch.
-func (r *request) Release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
+func (r *request) Release() { _ = r.SetReadDeadline(time.Unix(1, 0)) }
