@@ -233,19 +233,18 @@ func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	for _, w := range o.ways {
 		w.after.Store(0)
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+	late := time.After(d)
 	for {
 		select {
 		case <-o.done:
 			o.sink.flush()
 			return false
-		case <-t.C:
+		case <-late:
 			if o.settled() {
 				o.sink.flush()
 				return true
 			}
-			t.Reset(10 * time.Millisecond)
+			late = time.After(10 * time.Millisecond)
 		}
 	}
 }

@@ -113,8 +113,7 @@ func (r *Recorder) Forget() {
 
 // Read returns chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
 func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
-	limit := time.NewTimer(time.Duration(req.WaitMillis) * time.Millisecond)
-	defer limit.Stop()
+	limit := time.After(time.Duration(req.WaitMillis) * time.Millisecond)
 	maxChunks := req.MaxChunks
 	if maxChunks <= 0 || maxChunks > maxReadChunks {
 		maxChunks = maxReadChunks
@@ -135,7 +134,7 @@ func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadRe
 		select {
 		case <-news:
 		case <-r.done:
-		case <-limit.C:
+		case <-limit:
 			req.WaitMillis = 0
 		case <-left:
 			req.WaitMillis = 0

@@ -126,8 +126,6 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 // quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow
 // must be called.
 func (e *execution) quickly() bool {
-	t := time.NewTimer(quickTime)
-	defer t.Stop()
 	select {
 	case end := <-e.proc.Exited:
 		if !e.leaves(0) && e.out.Sweep() {
@@ -137,7 +135,7 @@ func (e *execution) quickly() bool {
 		exited := make(chan proc.Exit, 1)
 		exited <- end
 		e.proc.Exited = exited
-	case <-t.C:
+	case <-time.After(quickTime):
 	}
 	return false
 }
@@ -172,12 +170,9 @@ func (e *execution) leaves(d time.Duration) bool {
 
 // await waits for the command's end, and brings it about at its deadline and when it is asked to.
 func (e *execution) await() (proc.Exit, wire.ExecState) {
-	var t *time.Timer
 	var deadline <-chan time.Time
 	if e.timeout > 0 {
-		t = time.NewTimer(e.left())
-		defer t.Stop()
-		deadline = t.C
+		deadline = time.After(e.left())
 	}
 	for {
 		select {
@@ -185,7 +180,7 @@ func (e *execution) await() (proc.Exit, wire.ExecState) {
 			return end, wire.ExecCompleted
 		case <-deadline:
 			if left := e.left(); left > 0 { // it was extended
-				t.Reset(left)
+				deadline = time.After(left)
 				continue
 			}
 			return e.endTree(e.grace), wire.ExecTimedOut
@@ -335,6 +330,14 @@ func (e *execution) snapshot() wire.ExecStatus {
 
 // final reports whether the exec has ended.
 func (e *execution) final() bool { return closed(e.ended) }
+
+// after returns a channel that gets a value in so many milliseconds; nil if they are negative.
+func after(ms int64) <-chan time.Time {
+	if ms < 0 {
+		return nil
+	}
+	return time.After(time.Duration(ms) * time.Millisecond)
+}
 
 // millis returns a duration of the protocol, or otherwise where it has none.
 func millis(ms int64, otherwise time.Duration) time.Duration {

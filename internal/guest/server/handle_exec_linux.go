@@ -64,15 +64,9 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	e.follow()
 	left := r.watchInput(in)
 	defer r.Release()
-	var yield <-chan time.Time
-	if req.YieldMillis >= 0 {
-		t := time.NewTimer(time.Duration(req.YieldMillis) * time.Millisecond)
-		defer t.Stop()
-		yield = t.C
-	}
 	select {
 	case <-e.ended:
-	case <-yield:
+	case <-after(req.YieldMillis):
 	case <-left:
 		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
 		if r.hangup == hostCancelled && req.KillOnCancel {
@@ -158,12 +152,7 @@ func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	if err != nil {
 		return err
 	}
-	var limit <-chan time.Time
-	if req.WaitMillis >= 0 {
-		t := time.NewTimer(time.Duration(req.WaitMillis) * time.Millisecond)
-		defer t.Stop()
-		limit = t.C
-	}
+	limit := after(req.WaitMillis)
 	left := r.watch(nil)
 	defer r.Release()
 	select {
@@ -267,11 +256,9 @@ func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 		}
 	default:
 		e.signal(sig)
-		t := time.NewTimer(nudge)
-		defer t.Stop()
 		select {
 		case <-e.ended:
-		case <-t.C:
+		case <-time.After(nudge):
 		}
 	}
 	return r.Answer(e.snapshot())

@@ -198,9 +198,8 @@ func (sv *service) enter(exec string) bool {
 // offer keeps a connection that waits until a host accepts it, at most for as long as hosts want it to wait.
 func (sv *service) offer(c *serviceConn) {
 	sv.mu.Lock()
-	t := time.NewTimer(sv.wait)
+	late := time.After(sv.wait)
 	sv.mu.Unlock()
-	defer t.Stop()
 	defer sv.stopWaiting()
 	var hungUp <-chan struct{}
 	hungUp, c.unwatch = watchHangup(c.Conn)
@@ -208,7 +207,7 @@ func (sv *service) offer(c *serviceConn) {
 	case sv.handoff <- c:
 		return
 	case <-hungUp:
-	case <-t.C:
+	case <-late:
 	case <-sv.closed:
 	}
 	c.unwatch()
