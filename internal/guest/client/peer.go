@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -92,8 +93,7 @@ func (c *peerConn) nextFrame() error {
 func (c *peerConn) awaitEnd() {
 	for {
 		_, err := c.st.Read(make([]byte, 1)) // a byte behind the end is a fault of the guest, and ends the connection too
-		var timeout net.Error
-		if c.closed.Load() || !errors.As(err, &timeout) || !timeout.Timeout() {
+		if c.closed.Load() || !errors.Is(err, yamux.ErrTimeout) {
 			break
 		}
 		_ = c.st.SetReadDeadline(time.Time{}) // it was set while the end came
@@ -105,11 +105,10 @@ func (c *peerConn) awaitEnd() {
 // readFailed returns what a failed read of the stream means. A time that has run out is not the end. The caller holds
 // reading.
 func (c *peerConn) readFailed(err error) error {
-	var timeout net.Error
 	switch {
 	case c.closed.Load():
 		err = net.ErrClosed
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, yamux.ErrTimeout):
 		return err
 	case errors.Is(err, io.EOF) && !c.conn.session.IsClosed():
 		err = io.ErrUnexpectedEOF // without an end before it
@@ -160,13 +159,12 @@ func (c *peerConn) send(frame []byte) error {
 	if err == nil {
 		return nil
 	}
-	var timeout net.Error
 	switch {
 	case c.closed.Load():
 		c.writeErr = net.ErrClosed
 	case c.gone.Load():
 		c.writeErr = io.ErrClosedPipe
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, yamux.ErrTimeout):
 		c.writeErr = err
 	default:
 		c.writeErr = c.conn.explain(err)

@@ -84,11 +84,10 @@ func (h *carrier) dial(targets []netip.AddrPort) (*net.TCPConn, error) {
 }
 
 func dialError(target netip.AddrPort, err error) error {
-	var timeout net.Error
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return wire.Errorf(wire.CodeNotFound, "nothing listens on %s", target)
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, context.DeadlineExceeded):
 		return wire.Errorf(wire.CodeTimeout, "connection to %s not accepted", target)
 	}
 	return wire.Errorf(wire.CodeInternal, "connecting to %s: %v", target, err)
