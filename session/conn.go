@@ -231,7 +231,7 @@ func (m *Manager) attach(ctx context.Context, engineID string) (*client.Conn, er
 	if err != nil {
 		return nil, engineError(err)
 	}
-	return client.New(ctx, stream, nil)
+	return client.New(ctx, stream)
 }
 
 // broken reports whether a call failed because its connection ended.

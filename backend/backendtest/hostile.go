@@ -139,7 +139,7 @@ func (s *suite) linkedImages(t *testing.T) {
 				return
 			}
 			must(t, err)
-			conn, err := client.New(t.Context(), stream, nil)
+			conn, err := client.New(t.Context(), stream)
 			if errors.Is(err, client.ErrConnLost) { // just now
 				eventually(t, "the sandbox is lost", func() bool {
 					_, err := s.b.Dial(t.Context(), info.ID)

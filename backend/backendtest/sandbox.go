@@ -89,7 +89,7 @@ func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backen
 		if rw, shared.err = s.b.Dial(ctx, shared.info.ID); shared.err != nil {
 			return
 		}
-		if shared.conn, shared.err = client.New(ctx, rw, nil); shared.err == nil {
+		if shared.conn, shared.err = client.New(ctx, rw); shared.err == nil {
 			s.root.Cleanup(func() { _ = shared.conn.Close() })
 		}
 	})
@@ -169,7 +169,7 @@ func Dial(t testing.TB, b backend.SandboxBackend, id string) *client.Conn {
 func Connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
 	t.Helper()
 	must(t, err)
-	conn, err := client.New(t.Context(), rw, nil)
+	conn, err := client.New(t.Context(), rw)
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn

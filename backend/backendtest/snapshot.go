@@ -433,7 +433,7 @@ func (s *suite) run(t *testing.T, id, script string) string {
 	t.Helper()
 	rw, err := s.b.Dial(t.Context(), id)
 	must(t, err)
-	conn, err := client.New(t.Context(), rw, nil)
+	conn, err := client.New(t.Context(), rw)
 	must(t, err)
 	defer conn.Close() //nolint:errcheck // the test has what it wants
 	return Sh(t, conn, script)

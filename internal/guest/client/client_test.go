@@ -53,7 +53,7 @@ func start(t testing.TB) (*guesttest.Guest, *client.Conn) {
 // dial connects to a guest.
 func dial(t testing.TB, g *guesttest.Guest) *client.Conn {
 	t.Helper()
-	c, err := client.New(context.Background(), g.Dial(), nil)
+	c, err := client.New(context.Background(), g.Dial())
 	if err != nil {
 		t.Fatalf("New: %v\n%s", err, g.Log())
 	}

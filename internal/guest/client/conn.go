@@ -18,7 +18,7 @@ import (
 
 // Times of a connection. A guest that does not answer a heartbeat within heartbeatTimeout is lost.
 const (
-	defaultHandshake  = 10 * time.Second
+	handshakeTimeout  = 10 * time.Second
 	heartbeatInterval = 10 * time.Second
 	heartbeatTimeout  = 15 * time.Second
 	closeTimeout      = 3 * time.Second
@@ -26,12 +26,6 @@ const (
 	receiveWindow     = 1 << 20
 	streamOpenTime    = 30 * time.Second
 )
-
-// Options refine New. The zero value is good.
-type Options struct {
-	// HandshakeTimeout bounds New; zero means 10 s.
-	HandshakeTimeout time.Duration
-}
 
 // Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
 // with the context's error, or, from a guest that has left 256 requests unanswered, within half a minute.
@@ -44,18 +38,10 @@ type Conn struct {
 	closed  chan struct{} // closed when Close has ended the session
 }
 
-// New takes over rw and reads the guest's hello. It closes rw when it fails. The Conn's goroutines end with Close or when
+// New takes over rw and reads the guest's hello, for at most 10 s. It closes rw when it fails. The Conn's goroutines end with Close or when
 // the stream ends.
-func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
-	if o.HandshakeTimeout <= 0 {
-		o.HandshakeTimeout = defaultHandshake
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
-		fmt.Errorf("%w within %v", ErrNoAnswer, o.HandshakeTimeout))
+func New(ctx context.Context, rw io.ReadWriteCloser) (*Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout, fmt.Errorf("%w within %v", ErrNoAnswer, handshakeTimeout))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
 	c, err := handshake(rw)

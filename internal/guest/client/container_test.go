@@ -20,7 +20,7 @@ func startSandbox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Contai
 		o.Docker = []string{"--pids-limit", "96", "--memory", "256m", "--memory-swap", "256m"}
 	}
 	sandbox := guesttest.StartContainer(t, o)
-	c, err := client.New(context.Background(), sandbox.Dial(), nil)
+	c, err := client.New(context.Background(), sandbox.Dial())
 	if err != nil {
 		t.Fatal(err)
 	}

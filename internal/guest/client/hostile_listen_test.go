@@ -47,7 +47,7 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 				}
 			}()
 		}
-	}), nil)
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -52,7 +53,7 @@ func TestHostileHello(t *testing.T) {
 		"another type":  json.RawMessage(`[1,2,3]`),
 		"wrong types":   json.RawMessage(`{"protocol":"one"}`),
 	} {
-		if _, err := client.New(testContext(t), fakeGuest(hello, nil), nil); !errors.Is(err, client.ErrProtocol) {
+		if _, err := client.New(testContext(t), fakeGuest(hello, nil)); !errors.Is(err, client.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -60,6 +61,10 @@ func TestHostileHello(t *testing.T) {
 
 func TestHostileHandshake(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, hostileHandshake)
+}
+
+func hostileHandshake(t *testing.T) {
 	marker := wire.AppendMarker(nil, wire.FromGuest, wire.ProtocolVersion)
 	say := func(b []byte) func(net.Conn) { return func(c net.Conn) { _, _ = c.Write(b) } }
 	for name, tc := range map[string]struct {
@@ -83,7 +88,7 @@ func TestHostileHandshake(t *testing.T) {
 		var peer sync.WaitGroup
 		peer.Go(func() { _, _ = io.Copy(io.Discard, guest) })
 		peer.Go(func() { tc.say(guest) })
-		_, err := client.New(testContext(t), host, &client.Options{HandshakeTimeout: 500 * time.Millisecond})
+		_, err := client.New(testContext(t), host)
 		if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -110,7 +115,7 @@ func FuzzHostileStream(f *testing.F) {
 			_, _ = guest.Write(b)
 			_ = guest.Close()
 			read.Wait()
-		}), nil)
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +146,7 @@ func TestHostileMultiplexer(t *testing.T) {
 			read.Go(func() { _, _ = io.Copy(io.Discard, rw) })
 			_, _ = rw.Write(frame)
 			read.Wait()
-		}), nil)
+		}))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -41,7 +41,7 @@ func TestBrokenConnection(t *testing.T) {
 	t.Parallel()
 	g, second := start(t)
 	stream := g.Dial()
-	first, err := client.New(context.Background(), stream, nil)
+	first, err := client.New(context.Background(), stream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestHostsCutOff(t *testing.T) {
 	data := noise(4 << 20)
 	for i := range 25 {
 		ctx, cancel := contextFor(t, 2*time.Minute)
-		dying, err := client.New(ctx, &cut{ReadWriteCloser: g.Dial(), left: wire.MarkerSize + 1000 + i*i*997}, nil)
+		dying, err := client.New(ctx, &cut{ReadWriteCloser: g.Dial(), left: wire.MarkerSize + 1000 + i*i*997})
 		if err != nil {
 			t.Fatalf("host %d: %v", i, err)
 		}
@@ -183,7 +183,9 @@ func TestSuspendedGuest(t *testing.T) {
 		resumed = true
 	}
 	defer resume()
-	if _, err := client.New(context.Background(), g.Dial(), &client.Options{HandshakeTimeout: 300 * time.Millisecond}); !errors.Is(err, client.ErrConnLost) {
+	ctx, cancel := contextFor(t, 300*time.Millisecond)
+	defer cancel()
+	if _, err := client.New(ctx, g.Dial()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("New: %v", err)
 	}
 	if _, err := c.Run(context.Background(), sh("true")); !errors.Is(err, client.ErrConnLost) {

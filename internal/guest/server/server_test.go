@@ -54,7 +54,7 @@ func pipe(t testing.TB, s *server.Server) net.Conn {
 
 func connect(t testing.TB, s *server.Server) *client.Conn {
 	t.Helper()
-	c, err := client.New(context.Background(), pipe(t, s), nil)
+	c, err := client.New(context.Background(), pipe(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}
