@@ -64,7 +64,7 @@ func (s *Spawner) forkLimited(path string, argv []string, attr *syscall.ProcAttr
 	if err != nil {
 		return pid, err
 	}
-	err = setLimits(pid, limits, s.protection.limitKey())
+	err = setLimits(pid, limits, s.protection.key)
 	if traced {
 		err = errors.Join(err, letGo(pid))
 	}

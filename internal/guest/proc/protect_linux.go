@@ -23,13 +23,20 @@ const (
 type Protection struct {
 	score *os.File // /proc/self/oom_score_adj; nil when the score cannot be changed
 
-	done   chan struct{} // closed when all is done
-	settle sync.Once     // guards again, by the first command
+	making sync.WaitGroup // what runs in the background
+	settle sync.Once      // guards again, by the first command
 	key    limitKey
 	tag    int    // limit that the filter keeps commands from changing, see tagLimit
 	last   uint32 // thread that is guarded, with all before it
 	writes bool   // commands must not allocate space without writing
 	err    error
+}
+
+// Unprotected is for a guest inside another program.
+func Unprotected() *Protection {
+	p := new(Protection)
+	p.tag, p.err = tagLimit()
+	return p
 }
 
 // Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first
@@ -41,9 +48,10 @@ func Protect() *Protection {
 	// A process that is not dumpable, as this one from its first instruction, has no access to its own /proc. No command
 	// runs yet.
 	setDumpable(1)
-	score, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
-	if err != nil {
-		score = nil
+	p := Unprotected()
+	p.key = newLimitKey()
+	if score, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0); err == nil {
+		p.score = score
 	}
 	HideProcess()
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})     // lowering a limit cannot fail
@@ -51,22 +59,17 @@ func Protect() *Protection {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
 	debug.SetMemoryLimit(memoryGoal)                         // what commands leave of the sandbox's memory is not ours
-	p := &Protection{score: score, done: make(chan struct{}), key: newLimitKey(), tag: tagLimit()}
-	go func() {
-		defer close(p.done)
+	p.making.Go(func() {
 		catchSignals()
 		makeThreads(spareThreads)
 		p.guard()
-	}()
+	})
 	return p
 }
 
-// Await waits until the process is fit, or returns why it is not. A nil Protection is that of a process which needs none.
+// Await waits until the process is fit, or returns why it is not.
 func (p *Protection) Await() error {
-	if p == nil {
-		return nil
-	}
-	<-p.done
+	p.making.Wait()
 	p.settle.Do(func() {
 		p.guard() // a thread may have been on its way
 		if p.writes && os.Getpid() == 1 && p.err == nil {
@@ -77,32 +80,12 @@ func (p *Protection) Await() error {
 }
 
 // RefuseAllocation makes commands write the space that they take. It must be called before the first Await.
-func (p *Protection) RefuseAllocation() {
-	if p != nil {
-		p.writes = true
-	}
-}
+func (p *Protection) RefuseAllocation() { p.writes = true }
 
 func (p *Protection) guard() {
 	if os.Getpid() == 1 && p.err == nil {
 		p.last, p.err = guardThreads(p.key, p.tag, p.last)
 	}
-}
-
-// limitKey returns the key to the filter of all commands.
-func (p *Protection) limitKey() limitKey {
-	if p == nil {
-		return limitKey{}
-	}
-	return p.key
-}
-
-// scoreFile returns the file with the process's own OOM score; nil when it cannot be changed.
-func (p *Protection) scoreFile() *os.File {
-	if p == nil {
-		return nil
-	}
-	return p.score
 }
 
 // HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where an

@@ -55,7 +55,7 @@ func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 		return nil, err
 	}
 	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: t, null: null,
-		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
+		tracing: make(chan struct{}, tracers), protection: p, oom: p.score, score: oomScores(p.score)}, nil
 }
 
 // oomScores returns the score that the guest was started with, below which it could not get back, and its children's.
@@ -97,6 +97,9 @@ type Process struct {
 	Exited <-chan Exit // gets one value
 	tag    uint64
 }
+
+// Has reports whether the tag is that of the command's processes.
+func (p *Process) Has(tag uint64) bool { return p.tag == tag }
 
 // Start starts a command; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
 func (s *Spawner) Start(req *wire.RunRequest, frozen bool) (*Process, error) {
@@ -166,7 +169,10 @@ func (s *Spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *
 func (s *Spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	*tag = s.nextTag()
+	var err error
+	if *tag, err = s.nextTag(); err != nil {
+		return 0, err
+	}
 	s.writeScore(s.score[1])
 	pid, err := syscall.ForkExec(path, argv, attr)
 	s.writeScore(s.score[0])

@@ -33,103 +33,56 @@ const holdTries = 100
 
 // Tree finds and signals all processes of one exec.
 type Tree struct {
-	t      *tracker
-	tag    uint64
-	marker []byte // NAME=value of the environment marker
-	leader int    // session, group and pid of the main process; 0 once that pid may belong to somebody else
-	every  bool   // all that has a tag, not one exec
+	t     *tracker
+	tag   uint64
+	every bool // all that has a tag, not one exec
 }
 
 // proc is a process as /proc shows it.
 type proc struct {
-	pid, ppid, group, session int
-	state                     byte
-	start                     string // start time: with the pid, what names a process for good
+	pid, ppid int
+	state     byte
+	start     string // start time: with the pid, what names a process for good
 }
 
-// members lists the living processes of the tree, zombies left out. The quick way finds those with the tag. The
-// thorough way reads every process's environment and parent as well, for a process that gave itself another tag.
-func (k *Tree) members(thorough bool) []proc {
-	pids := AllPIDs()
-	if k.tag == noTag || thorough {
-		return k.search(pids)
-	}
-	return k.tagged(pids)
-}
-
-// tagged lists those of the processes that have the tree's tag.
-func (k *Tree) tagged(pids []int) []proc {
-	var found []proc
-	for _, pid := range pids {
-		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
-			if p, ok := readProc(pid); ok {
-				found = append(found, p)
-			}
+// members lists the living processes of the tree, zombies left out.
+func (k *Tree) members() (found []proc) {
+	for _, pid := range k.pids() {
+		if p, ok := readProc(pid); ok {
+			found = append(found, p)
 		}
 	}
 	return found
 }
 
-// mine reports whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
-// never given is a process that tampered with its own, and every tree's end takes it along.
-//
-// Elsewhere only the tags that this guest gave are its own: lower ones are another guest's, or that guest itself.
-func (k *Tree) mine(tag uint64) bool {
-	if k.t.alone {
-		return k.every || tag == k.tag || tag < k.t.last.Load()
+// pids lists the processes of the tree, zombies included. In a pid namespace that it shares, only the tags that this guest gave
+// are its own: lower ones are another guest's, or that guest itself.
+func (k *Tree) pids() (found []int) {
+	for _, pid := range AllPIDs() {
+		tag, ok := k.t.TagOf(pid)
+		if ok && pid != k.t.own && (tag == k.tag || k.every && tag >= k.t.last.Load()) {
+			found = append(found, pid)
+		}
 	}
-	return tag == k.tag || k.every && tag >= k.t.last.Load()
+	return found
 }
 
 // KillTagged ends whatever any exec left behind.
 func (t *tracker) KillTagged(grace time.Duration) {
-	if t.works {
-		k := &Tree{t: t, every: true}
-		k.Terminate(grace)
-	}
-}
-
-func (k *Tree) search(pids []int) []proc {
-	in := map[int]bool{}
-	var others, found []proc
-	for _, pid := range pids {
-		if pid == k.t.own {
-			continue
-		}
-		p, ok := readProc(pid)
-		if !ok {
-			continue
-		}
-		tag, tagged := k.t.tagOf(pid)
-		if k.leader != 0 && (p.session == k.leader || p.group == k.leader || p.pid == k.leader) ||
-			tagged && k.mine(tag) || hasMarker(pid, k.marker) {
-			in[pid], found = true, append(found, p)
-		} else {
-			others = append(others, p)
-		}
-	}
-	for grown := true; grown; {
-		grown = false
-		for i, p := range others {
-			if p.pid != 0 && in[p.ppid] {
-				in[p.pid], found, grown = true, append(found, p), true
-				others[i].pid = 0
-			}
-		}
-	}
-	return found
+	k := &Tree{t: t, every: true}
+	k.Terminate(grace)
 }
 
 // Signal sends signals to the tree's processes and returns how many there are.
-func (k *Tree) Signal(thorough bool, signals ...unix.Signal) int {
+func (k *Tree) Signal(signals ...unix.Signal) int {
 	if len(AllPIDs()) >= crowd {
 		defer k.t.hold()()
 	}
-	return k.signal(thorough, signals...)
+	return k.signal(signals...)
 }
 
-func (k *Tree) signal(thorough bool, signals ...unix.Signal) int {
-	members := k.members(thorough)
+func (k *Tree) signal(signals ...unix.Signal) int {
+	members := k.members()
 	for _, p := range members {
 		for _, sig := range signals {
 			signalProc(p, sig)
@@ -139,9 +92,9 @@ func (k *Tree) signal(thorough bool, signals ...unix.Signal) int {
 }
 
 // Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
-// a row find nothing, the second a thorough one. It reports whether the tree is empty.
+// a row find nothing: the first may miss a child that was made meanwhile. It reports whether the tree is empty.
 func (k *Tree) Terminate(grace time.Duration) bool {
-	if grace > 0 && k.Signal(true, unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process acts on TERM only when it is continued
+	if grace > 0 && k.Signal(unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process acts on TERM only when it is continued
 		k.await(grace)
 	}
 	deadline := time.Now().Add(killBound)
@@ -165,7 +118,7 @@ func (k *Tree) kill(hold bool) bool {
 		defer k.t.hold()()
 		until = until.Add(holdBound)
 	}
-	for k.signal(false, unix.SIGKILL) > 0 || k.signal(true, unix.SIGKILL) > 0 {
+	for k.signal(unix.SIGKILL) > 0 || k.signal(unix.SIGKILL) > 0 {
 		if !time.Now().Before(until) {
 			return false
 		}
@@ -201,7 +154,7 @@ func (t *tracker) hold() (release func()) {
 func (k *Tree) await(d time.Duration) {
 	deadline := time.Now().Add(d)
 	for pause := time.Millisecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
-		if len(k.members(false)) == 0 {
+		if !k.Alive() {
 			return
 		}
 		time.Sleep(min(pause, time.Until(deadline)))
@@ -209,42 +162,26 @@ func (k *Tree) await(d time.Duration) {
 }
 
 // awaitReaped waits until /proc shows nothing of a killed tree. Zombies stay where a living parent outside the tree does not wait
-// for them, and where there are no tags.
+// for them.
 func (k *Tree) awaitReaped() {
-	if !k.t.alone || k.tag == noTag && !k.every {
-		return
-	}
 	deadline := time.Now().Add(reapBound)
-	for pause := time.Millisecond; k.shows() && time.Now().Before(deadline); pause = min(2*pause, 20*time.Millisecond) {
+	for pause := time.Millisecond; k.t.alone && len(k.pids()) > 0 && time.Now().Before(deadline); pause = min(2*pause, 20*time.Millisecond) {
 		time.Sleep(pause)
 	}
-}
-
-// shows reports whether /proc has a process of the tree, be it a zombie.
-func (k *Tree) shows() bool {
-	for _, pid := range AllPIDs() {
-		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
-			return true
-		}
-	}
-	return false
 }
 
 // signalProc signals a process unless its pid has passed to another one meanwhile.
 func signalProc(p proc, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
-	if err != nil {
-		if err == unix.ENOSYS || err == unix.EPERM {
-			_ = unix.Kill(p.pid, sig) // an old kernel: the moment since the look is all there is
+	if err == nil {
+		defer unix.Close(fd)
+		if now, ok := readProc(p.pid); !ok || now.start != p.start {
+			return
 		}
-		return
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
-	defer unix.Close(fd)
-	if now, ok := readProc(p.pid); !ok || now.start != p.start {
-		return
-	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err == unix.ENOSYS || err == unix.EPERM {
-		_ = unix.Kill(p.pid, sig)
+	if err == unix.ENOSYS || err == unix.EPERM {
+		_ = unix.Kill(p.pid, sig) // an old kernel: the moment since the look is all there is
 	}
 }
 
@@ -292,8 +229,6 @@ func readStat(pid int) (proc, bool) {
 	}
 	p := proc{pid: pid, state: f[0][0], start: string(f[19])}
 	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
-	p.group, _ = strconv.Atoi(string(f[2]))
-	p.session, _ = strconv.Atoi(string(f[3]))
 	return p, true
 }
 
@@ -306,69 +241,11 @@ func readProcFile(pid int, name string, buf []byte) (int, error) {
 	return unix.Read(fd, buf)
 }
 
-// hasMarker looks for the marker in a process's environment, as it was when its program began.
-func hasMarker(pid int, marker []byte) bool {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	if len(marker) == 0 {
-		return false
-	}
-	want := append(append([]byte{0}, marker...), 0)
-	window := make([]byte, 1, 16<<10) // a NUL stands before the first variable
-	for {
-		n, err := f.Read(window[len(window):cap(window)])
-		window = window[:len(window)+n]
-		if bytes.Contains(window, want) {
-			return true
-		}
-		if err != nil {
-			return false
-		}
-		keep := min(len(window), len(want)-1)
-		window = window[:copy(window, window[len(window)-keep:])]
-	}
-}
-
-// Tree returns the processes of an exec. When it has ended, the pid of its main process may belong to somebody else.
-func (t *tracker) Tree(p *Process, id string, ended bool) *Tree {
-	k := &Tree{t: t, tag: p.tag, marker: []byte(markerName + "=" + id)}
-	if !ended {
-		k.leader = p.PID
-	}
-	return k
-}
-
-// maxAncestors bounds the search for an environment marker.
-const maxAncestors = 64
-
-// Member returns what reports whether a process belongs to an exec, by the tag of the process. Where there are no tags the
-// markers in its environment and in those of its ancestors count.
-func (t *tracker) Member(pid int) func(p *Process, id string) bool {
-	if t.works {
-		tag, ok := t.tagOf(pid)
-		return func(p *Process, _ string) bool { return ok && p.tag == tag }
-	}
-	return func(_ *Process, id string) bool {
-		marker := []byte(markerName + "=" + id)
-		var ok bool
-		at := pid
-		for range maxAncestors {
-			if hasMarker(at, marker) {
-				return true
-			}
-			if at, ok = Parent(at); !ok || at <= 1 || at == t.own {
-				return false
-			}
-		}
-		return false
-	}
-}
+// Tree returns the processes of an exec.
+func (t *tracker) Tree(p *Process) *Tree { return &Tree{t: t, tag: p.tag} }
 
 // Alive reports whether the tree has a process left.
-func (k *Tree) Alive() bool { return len(k.members(false)) > 0 }
+func (k *Tree) Alive() bool { return len(k.members()) > 0 }
 
 // Program returns the name of a process, with what is not printable ASCII replaced: a process chooses its name.
 func Program(pid int) string {
@@ -386,16 +263,14 @@ func Program(pid int) string {
 	return string(name)
 }
 
-// Busy reports whether a process of any exec lives, also where that cannot be known.
-func (t *tracker) Busy() bool {
-	return !t.works || t.Alive() > 0
-}
+// Busy reports whether a process of any exec lives.
+func (t *tracker) Busy() bool { return t.Alive() > 0 }
 
-// Alive returns how many execs have a living process, those that ended included; 0 where there are no tags.
+// Alive returns how many execs have a living process, those that ended included.
 func (t *tracker) Alive() int {
 	tags := map[uint64]bool{}
-	for _, p := range (&Tree{t: t, every: true}).tagged(AllPIDs()) {
-		if tag, ok := t.tagOf(p.pid); ok {
+	for _, p := range (&Tree{t: t, every: true}).members() {
+		if tag, ok := t.TagOf(p.pid); ok {
 			tags[tag] = true
 		}
 	}

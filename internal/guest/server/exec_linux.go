@@ -159,7 +159,7 @@ func (e *execution) supervise() {
 
 // leaves reports whether processes of the command run on after its end for longer than d.
 func (e *execution) leaves(d time.Duration) bool {
-	left := e.s.spawner.Tree(e.proc, e.id, true)
+	left := e.tree()
 	for until := time.Now().Add(d); left.Alive(); time.Sleep(leftPause) {
 		if !time.Now().Before(until) {
 			return true
@@ -238,7 +238,7 @@ func (e *execution) forget() {
 func (e *execution) endTree(grace time.Duration) proc.Exit {
 	k := e.tree()
 	if e.term != nil && grace > 0 {
-		k.Signal(true, unix.SIGHUP) // an interactive shell does not act on TERM
+		k.Signal(unix.SIGHUP) // an interactive shell does not act on TERM
 	}
 	if !k.Terminate(grace) {
 		e.s.logf("exec %s: processes do not die", e.id)
@@ -252,9 +252,7 @@ func (e *execution) endTree(grace time.Duration) proc.Exit {
 	}
 }
 
-func (e *execution) tree() *proc.Tree {
-	return e.s.spawner.Tree(e.proc, e.id, e.final())
-}
+func (e *execution) tree() *proc.Tree { return e.s.spawner.Tree(e.proc) }
 
 // kill asks for the end of the tree. It does not wait; a second call changes nothing.
 func (e *execution) kill(grace time.Duration, state wire.ExecState) {
@@ -272,7 +270,7 @@ func (e *execution) signal(sig unix.Signal) {
 	e.mu.Lock()
 	e.named = true
 	e.mu.Unlock()
-	e.tree().Signal(true, sig)
+	e.tree().Signal(sig)
 }
 
 // finish records the end.

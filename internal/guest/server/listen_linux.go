@@ -151,8 +151,8 @@ func (c *serviceConn) identify(wait bool) (final bool) {
 		return true
 	}
 	c.who.PID = int(cred.Pid)
-	member := c.sv.s.spawner.Member(c.who.PID)
-	e, final := c.sv.s.execs.find(func(e *execution) bool { return member(e.proc, e.id) }, wait)
+	tag, ok := c.sv.s.spawner.TagOf(c.who.PID)
+	e, final := c.sv.s.execs.find(func(e *execution) bool { return ok && e.proc.Has(tag) }, wait)
 	if e != nil && slices.Contains(e.granted, c.sv.name) && !peerGone(conn) {
 		c.who.ExecID = e.id
 	}

@@ -47,7 +47,7 @@ type Config struct {
 	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
 	// program must not, or it would steal that program's children.
 	ReapAll bool
-	// Protection is the process's own; nil leaves the children's OOM score alone.
+	// Protection is the process's own; nil is proc.Unprotected.
 	Protection *proc.Protection
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
@@ -92,6 +92,9 @@ func New(cfg Config) (*Server, error) {
 	f, err := files.Open(cfg.Workdir, fs, cfg.Protection != nil)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Protection == nil {
+		cfg.Protection = proc.Unprotected()
 	}
 	var id [16]byte
 	if _, err := rand.Read(id[:]); err != nil {
