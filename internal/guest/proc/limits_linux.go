@@ -46,33 +46,33 @@ func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 // forkLimited makes a child that has limits of its own before its first instruction: it is traced, so that it stops when
 // its program is there, and let go with the limits set. Where tracing is forbidden the limits follow right behind the
 // fork, and a command can have run for a moment without them.
-func (s *Spawner) forkLimited(path string, argv []string, attr *syscall.ProcAttr, tag *uint64, limits []rlimit) (int, error) {
+func (s *Spawner) forkLimited(p *Process, path string, argv []string, attr *syscall.ProcAttr, limits []rlimit) error {
 	if len(limits) == 0 {
-		return s.fork(path, argv, attr, tag)
+		return s.fork(p, path, argv, attr)
 	}
 	s.tracing <- struct{}{} // the guest's threads are bounded, see makeThreads
 	defer func() { <-s.tracing }()
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
 	attr.Sys.Ptrace = true
-	pid, err := s.fork(path, argv, attr, tag)
+	err := s.fork(p, path, argv, attr)
 	traced := err == nil
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) { // or the program itself is refused, again then
 		attr.Sys.Ptrace = false
-		pid, err = s.fork(path, argv, attr, tag)
+		err = s.fork(p, path, argv, attr)
 	}
 	if err != nil {
-		return pid, err
+		return err
 	}
-	err = setLimits(pid, limits, s.protection.key)
+	err = setLimits(p.PID, limits, s.protection.key)
 	if traced {
-		err = errors.Join(err, letGo(pid))
+		err = errors.Join(err, letGo(p.PID))
 	}
 	if err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL) // it is ours and not reaped yet, or has ended
-		return 0, fmt.Errorf("setting limits: %w", err)
+		_ = unix.Kill(p.PID, unix.SIGKILL) // it is ours and not reaped yet, or has ended
+		return fmt.Errorf("setting limits: %w", err)
 	}
-	return pid, nil
+	return nil
 }
 
 // setLimits limits a process. One that has ended needs none.

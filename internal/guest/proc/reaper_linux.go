@@ -1,8 +1,6 @@
 package proc
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -21,28 +19,14 @@ type Exit struct {
 type reaper struct {
 	all bool
 
-	mu       sync.Mutex        // guards the fields below
+	mu       sync.Mutex        // held around a fork and guards the fields below: no child is reaped before it is in waiting
 	waiting  map[int]chan Exit // by pid
-	early    map[int]earlyExit // ended before start knew them, and orphans; kept while a start is under way
-	reaped   uint64            // how many processes were reaped
-	began    map[uint64]int    // starts under way, by the value of reaped at their beginning
 	children chan struct{}     // has a value when there may be children again
 	stopped  bool
 }
 
-// earlyExit is an exit that nobody has asked for yet. The kernel gives a pid to many processes in turn, so at says
-// which one this was.
-type earlyExit struct {
-	Exit
-	at uint64 // reaper.reaped at that moment
-}
-
-// manyEarly is how many exits are kept before those are forgotten that nobody can ask for any more.
-const manyEarly = 1024
-
 func newReaper(all bool) *reaper {
-	r := &reaper{all: all, waiting: map[int]chan Exit{},
-		early: map[int]earlyExit{}, began: map[uint64]int{}, children: make(chan struct{}, 1)}
+	r := &reaper{all: all, waiting: map[int]chan Exit{}, children: make(chan struct{}, 1)}
 	if all {
 		go r.loop()
 	}
@@ -52,32 +36,19 @@ func newReaper(all bool) *reaper {
 // start runs fork, which makes a child, and returns a channel that gets the child's exit.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	r.mu.Lock()
-	before := r.reaped
-	r.began[before]++
-	r.mu.Unlock()
-	pid, err := fork()
-	exited := make(chan Exit, 1)
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.began[before]--; r.began[before] == 0 {
-		delete(r.began, before)
+	pid, err := fork()
+	if err != nil {
+		return 0, nil, err
 	}
-	if err == nil {
-		e, ok := r.early[pid]
-		delete(r.early, pid)
-		if ok && e.at > before {
-			exited <- e.Exit
-		} else if r.all {
-			r.waiting[pid] = exited
-		} else {
-			go r.waitOne(pid, exited)
-		}
-	}
-	if len(r.began) == 0 {
-		clear(r.early)
+	exited := make(chan Exit, 1)
+	if r.all {
+		r.waiting[pid] = exited
+	} else {
+		go r.waitOne(pid, exited)
 	}
 	r.wake()
-	return pid, exited, err
+	return pid, exited, nil
 }
 
 // wake ends a wait of the loop for children.
@@ -88,21 +59,37 @@ func (r *reaper) wake() {
 	}
 }
 
-// loop reaps every child, ours and the orphans that became ours.
+// loop reaps every child, ours and the orphans that became ours. It waits without reaping, because a pid that was reaped may be
+// given to the child of a fork that is under way.
 func (r *reaper) loop() {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case err == nil:
+			r.reap()
+		case err != unix.EINTR && !r.awaitChild(): // no children
+			return
+		}
+	}
+}
+
+// reap reaps all children that have ended.
+func (r *reaper) reap() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for {
 		var ws syscall.WaitStatus
 		var ru syscall.Rusage
-		pid, err := syscall.Wait4(-1, &ws, unix.WALL, &ru)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil: // no children
-			if !r.awaitChild() {
-				return
-			}
-		case ws.Stopped(): // a traced child that begins, see forkLimited
-		default:
-			r.deliver(pid, exitOf(ws, &ru))
+		pid, err := syscall.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, &ru)
+		if err == syscall.EINTR {
+			continue
+		}
+		if pid <= 0 {
+			return
+		}
+		if exited := r.waiting[pid]; exited != nil && !ws.Stopped() { // as a traced child does that begins, see forkLimited
+			delete(r.waiting, pid)
+			exited <- exitOf(ws, &ru)
 		}
 	}
 }
@@ -117,28 +104,6 @@ func (r *reaper) awaitChild() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.stopped
-}
-
-func (r *reaper) deliver(pid int, e Exit) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reaped++
-	if ch, ok := r.waiting[pid]; ok {
-		delete(r.waiting, pid)
-		ch <- e
-	} else if len(r.began) > 0 {
-		r.early[pid] = earlyExit{e, r.reaped}
-		r.prune()
-	}
-}
-
-// prune forgets exits that no start under way can be the one of. The caller holds mu.
-func (r *reaper) prune() {
-	if len(r.early)%manyEarly != 0 {
-		return
-	}
-	oldest := slices.Min(slices.Collect(maps.Keys(r.began)))
-	maps.DeleteFunc(r.early, func(_ int, e earlyExit) bool { return e.at <= oldest })
 }
 
 // stop ends the loop once no children are left.

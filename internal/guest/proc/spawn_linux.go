@@ -149,34 +149,32 @@ func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) 
 	if err != nil {
 		return wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
 	}
-	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, argv, attr, &p.tag, limits) })
-	return launchError(err, path)
+	return launchError(s.forkLimited(p, path, argv, attr, limits), path)
 }
 
 // fork makes the child. It retries when a file that was just written is still held open by another child that is
 // between fork and exec, and when there is no room for a process: those that were just killed take theirs until they are
 // reaped.
-func (s *Spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+func (s *Spawner) fork(p *Process, path string, argv []string, attr *syscall.ProcAttr) error {
 	for pause := time.Millisecond; ; pause *= 2 {
-		pid, err := s.forkOnce(path, argv, attr, tag)
+		err := s.forkOnce(p, path, argv, attr)
 		if !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EAGAIN) || pause > 256*time.Millisecond {
-			return pid, err
+			return err
 		}
 		time.Sleep(pause)
 	}
 }
 
-func (s *Spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall.ProcAttr) (err error) {
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	var err error
-	if *tag, err = s.nextTag(); err != nil {
-		return 0, err
+	if p.tag, err = s.nextTag(); err != nil {
+		return err
 	}
 	s.writeScore(s.score[1])
-	pid, err := syscall.ForkExec(path, argv, attr)
+	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])
-	return pid, err
+	return err
 }
 
 // RestoreScore undoes what a command that is root did to the guest's score.
