@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -95,28 +96,28 @@ type Process struct {
 	Stdin  *InputPipe  // nil when it has none
 	Out    [2]int      // descriptors to read standard output and standard error from; negative when there is none
 	Exited <-chan Exit // gets one value
-	tag    uint64
+	tag    atomic.Uint64
 }
 
-// Has reports whether the tag is that of the command's processes.
-func (p *Process) Has(tag uint64) bool { return p.tag == tag }
+// Has reports whether the tag is that of the command's processes, also of one that is just being started.
+func (p *Process) Has(tag uint64) bool { return p.tag.Load() == tag }
 
-// Start starts a command; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
-func (s *Spawner) Start(req *wire.RunRequest, frozen bool) (*Process, error) {
+// Start starts a command as p; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
+func (s *Spawner) Start(p *Process, req *wire.RunRequest, frozen bool) error {
 	e, err := connect(req, s.null)
 	defer func() { closeAll(e.made) }()
-	p := &Process{Out: e.out}
 	if err == nil {
 		err = s.start(p, req, e, frozen)
 	}
 	if err != nil {
 		closeAll(e.own)
-		return nil, err
+		return err
 	}
+	p.Out = e.out
 	if e.in >= 0 {
 		p.Stdin = newInputPipe(e.in, e.terminal)
 	}
-	return p, nil
+	return nil
 }
 
 func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) error {
@@ -165,12 +166,14 @@ func (s *Spawner) fork(p *Process, path string, argv []string, attr *syscall.Pro
 	}
 }
 
-func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall.ProcAttr) (err error) {
+func (s *Spawner) forkOnce(p *Process, path string, argv []string, attr *syscall.ProcAttr) error {
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	if p.tag, err = s.nextTag(); err != nil {
+	tag, err := s.nextTag()
+	if err != nil {
 		return err
 	}
+	p.tag.Store(tag) // before the child can do anything
 	s.writeScore(s.score[1])
 	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	s.writeScore(s.score[0])

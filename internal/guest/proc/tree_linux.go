@@ -242,7 +242,7 @@ func readProcFile(pid int, name string, buf []byte) (int, error) {
 }
 
 // Tree returns the processes of an exec.
-func (t *tracker) Tree(p *Process) *Tree { return &Tree{t: t, tag: p.tag} }
+func (t *tracker) Tree(p *Process) *Tree { return &Tree{t: t, tag: p.tag.Load()} }
 
 // Alive reports whether the tree has a process left.
 func (k *Tree) Alive() bool { return len(k.members()) > 0 }

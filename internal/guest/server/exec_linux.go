@@ -37,6 +37,7 @@ type execution struct {
 	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
 	limits  disk.Marks // at the start
 
+	settled chan struct{} // closed when it has started, or failed to
 	killing chan killing  // asks supervise to end the tree
 	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
 
@@ -69,15 +70,15 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	if err == nil && r.givenUp(req, sink != nil) {
 		err = wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started") // nobody reads it
 	}
+	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
+		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace), settled: make(chan struct{}),
+		killing: make(chan killing, 1), ended: make(chan struct{}), granted: req.Services, oomAt: s.memory.OOMKills()}
 	if err == nil {
-		err = s.execs.reserve(req.ExecID)
+		err = s.execs.reserve(e)
 	}
 	if err != nil {
 		return nil, err
 	}
-	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
-		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
-		killing: make(chan killing, 1), ended: make(chan struct{}), granted: req.Services, oomAt: s.memory.OOMKills()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil, Origin: req.Origin}
 	if sink == nil {
 		e.rec = output.NewRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
@@ -88,10 +89,10 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 		sink, e.timeout = e.term, 0
 	}
 	if err = s.memory.Room(); err == nil {
-		e.proc, err = s.spawner.Start(req, limits.Frozen())
+		err = s.spawner.Start(e.proc, req, limits.Frozen())
 	}
 	if err != nil {
-		s.execs.release(e.id)
+		s.execs.release(e)
 		return nil, s.shortage(err)
 	}
 	e.status.PID = e.proc.PID

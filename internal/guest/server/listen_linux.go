@@ -20,7 +20,6 @@ import (
 const (
 	maxExecConns    = 16 // open ones of an exec
 	maxWaitingConns = 64 // those that no host has accepted
-	maxUnsettled    = 16 // those of processes that no exec is known of, while some are about to start
 )
 
 // service takes the connections of commands to one name, and hands each to a host that waits for it in accept-v1.
@@ -108,10 +107,8 @@ func (sv *service) listen() (net.Listener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: name + "-" + sv.s.bootID, Net: "unix"})
 }
 
-// serve admits connections until the listener is closed. It identifies them one after the other, so that a command that does
-// nothing but connect fills its own places and no other one's.
+// serve admits connections until the listener is closed.
 func (sv *service) serve(ln net.Listener) {
-	unsettled := make(chan struct{}, maxUnsettled)
 	for {
 		conn, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -122,41 +119,31 @@ func (sv *service) serve(ln net.Listener) {
 			continue
 		}
 		c := &serviceConn{Conn: conn, sv: sv}
-		if c.identify(false) {
-			sv.admit(c)
-			continue
-		}
-		select { // of a command that is just being started, if of any
-		case unsettled <- struct{}{}:
-			go func() {
-				c.identify(true)
-				sv.admit(c)
-				<-unsettled
-			}()
-		default:
-			_ = conn.Close() // too many
-		}
+		c.identify()
+		sv.admit(c)
 	}
 }
 
-// identify finds the exec that the connecting process belongs to, by what the kernel says of it. It reports whether the answer
-// is final; with wait it is. A process outside of the sandbox has no pid in it. Over TCP nobody is known.
-func (c *serviceConn) identify(wait bool) (final bool) {
+// identify finds the exec that the connecting process belongs to, by what the kernel says of it. A process outside of the
+// sandbox has no pid in it. Over TCP nobody is known.
+func (c *serviceConn) identify() {
 	conn, ok := c.Conn.(*net.UnixConn)
 	if !ok {
-		return true
+		return
 	}
 	cred, err := peerOf(conn)
 	if err != nil || cred.Pid <= 0 {
-		return true
+		return
 	}
 	c.who.PID = int(cred.Pid)
 	tag, ok := c.sv.s.spawner.TagOf(c.who.PID)
-	e, final := c.sv.s.execs.find(func(e *execution) bool { return ok && e.proc.Has(tag) }, wait)
+	if !ok {
+		return
+	}
+	e := c.sv.s.execs.find(tag)
 	if e != nil && slices.Contains(e.granted, c.sv.name) && !peerGone(conn) {
 		c.who.ExecID = e.id
 	}
-	return final
 }
 
 // admit offers a connection to the hosts if it may be one.

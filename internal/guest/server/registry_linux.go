@@ -14,71 +14,57 @@ type registry struct {
 	budget output.Budget
 
 	mu       sync.Mutex            // guards the fields below
-	byID     map[string]*execution // nil for one that is about to start
-	order    []*execution          // oldest first
-	starting int                   // reserved ids without an exec
-	settled  *sync.Cond            // for mu: starting fell
+	byID     map[string]*execution // those that are about to start included
+	order    []*execution          // those that were started, oldest first
 	running  int
 	finished int
 	lastEnd  time.Time // when an exec last ended
 }
 
-func newRegistry() *registry {
-	r := &registry{byID: map[string]*execution{}}
-	r.settled = sync.NewCond(&r.mu)
-	return r
-}
+func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
 
-// reserve takes an id for an exec that is about to start.
-func (r *registry) reserve(id string) error {
+// reserve takes in an exec that is about to start.
+func (r *registry) reserve(e *execution) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.byID[id]; ok {
+	if r.byID[e.id] != nil {
 		return wire.Errorf(wire.CodeExists, "an exec with this id already exists")
 	}
 	if r.running >= maxRunning {
 		return wire.Errorf(wire.CodeCapacity, "limit of running commands reached (%d)", maxRunning)
 	}
-	r.byID[id] = nil
+	r.byID[e.id] = e
 	r.running++
-	r.starting++
 	return nil
 }
 
-// release frees the id of an exec that did not start.
-func (r *registry) release(id string) {
+// release drops an exec that did not start.
+func (r *registry) release(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.byID, id)
+	delete(r.byID, e.id)
 	r.running--
-	r.starting--
-	r.settled.Broadcast()
+	close(e.settled)
 }
 
-// add takes in a started exec under its reserved id.
+// add notes that an exec has started.
 func (r *registry) add(e *execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.byID[e.id] = e
 	r.order = append(r.order, e)
-	r.starting--
-	r.settled.Broadcast()
+	close(e.settled)
 }
 
-// find returns the exec that match accepts; nil for none. A command may run before its exec is added: with some about to
-// start, none is the final answer only when these were looked at, too, for which wait waits.
-func (r *registry) find(match func(*execution) bool, wait bool) (e *execution, final bool) {
+// find returns the exec whose processes have a tag; nil for none. One that is about to start is found as soon as it has a process.
+func (r *registry) find(tag uint64) *execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for {
-		if at := slices.IndexFunc(r.order, match); at >= 0 {
-			return r.order[at], true
+	for _, e := range r.byID {
+		if e.proc.Has(tag) {
+			return e
 		}
-		if r.starting == 0 || !wait {
-			return nil, r.starting == 0
-		}
-		r.settled.Wait()
 	}
+	return nil
 }
 
 // ended counts e as ended, and forgets the oldest of the ended ones and the output that the budget has no room for.
@@ -119,17 +105,18 @@ func (r *registry) forgetEnded() {
 
 // get returns an exec, once it has started if it is about to.
 func (r *registry) get(id string) (*execution, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e, known := r.byID[id]
-	for known && e == nil {
-		r.settled.Wait()
-		e, known = r.byID[id]
+	for {
+		r.mu.Lock()
+		e := r.byID[id]
+		r.mu.Unlock()
+		switch {
+		case e == nil:
+			return nil, wire.Errorf(wire.CodeNotFound, "exec id not found")
+		case closed(e.settled):
+			return e, nil
+		}
+		<-e.settled // it may not have started
 	}
-	if known {
-		return e, nil
-	}
-	return nil, wire.Errorf(wire.CodeNotFound, "exec id not found")
 }
 
 // all lists the execs, oldest first.

@@ -10,17 +10,18 @@ import (
 func TestGetAwaitsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry()
-		for _, id := range []string{"starts", "fails"} {
-			if err := r.reserve(id); err != nil {
+		starts, fails := &execution{id: "starts", settled: make(chan struct{})}, &execution{id: "fails", settled: make(chan struct{})}
+		for _, e := range []*execution{starts, fails} {
+			if err := r.reserve(e); err != nil {
 				t.Fatal(err)
 			}
 		}
 		go func() {
 			time.Sleep(time.Second)
-			r.release("fails")
-			r.add(&execution{id: "starts"})
+			r.release(fails)
+			r.add(starts)
 		}()
-		if e, err := r.get("starts"); err != nil || e.id != "starts" {
+		if e, err := r.get("starts"); err != nil || e != starts {
 			t.Errorf("got %v, %v", e, err)
 		}
 		if e, err := r.get("fails"); err == nil {
