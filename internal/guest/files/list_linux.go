@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -26,10 +25,11 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 			return err
 		}
 		defer f.Close()
+		dir := ""
 		if shown := root.shown(rel); shown != "." {
-			l.path = []byte(shown + "/")
+			dir = shown + "/"
 		}
-		return l.list(int(f.Fd()))
+		return l.list(int(f.Fd()), dir, 0)
 	})
 	if err != nil {
 		return pathError(err, req.Path)
@@ -41,18 +41,15 @@ func (s *Service) List(r Request, req *wire.ListRequest) error {
 // names it.
 const privateDir = ".workcell"
 
-// listHeld is how many directories below each other a list holds open; those above are opened again on the way back.
-const listHeld = 64
+// listDepth is how deep a list looks. The directories on the way are open.
+const listDepth = 128
 
 // lister lists a tree, depth first, the names of each directory sorted. Of a directory it holds only as many names as can
 // be listed.
 type lister struct {
 	limit     int
 	recursive bool
-
-	dirs []listDir // the directory that is being listed behind those that it lies in
-	path []byte    // its path with a slash at the end; empty for the work directory
-	buf  []byte    // for reading directories
+	buf       []byte // for reading directories
 
 	entries   []wire.FileInfo
 	bytes     int  // of the entries' paths
@@ -61,122 +58,56 @@ type lister struct {
 	truncated bool
 }
 
-type listDir struct {
-	fd    int // -1 while it is closed because too many are open
-	id    disk.FileID
-	path  int      // length of its path
-	names []string // still to be listed
-}
-
-// list lists the directory top, which stays the caller's.
-func (l *lister) list(top int) error {
-	if err := l.enter(top); err != nil {
-		return err
-	}
-	for len(l.dirs) > 0 && l.total < wire.MaxListTotal {
-		d := &l.dirs[len(l.dirs)-1]
-		if len(d.names) == 0 {
-			l.leave()
-			continue
-		}
-		name := d.names[0]
-		d.names = d.names[1:]
-		if d.path == 0 && name == privateDir {
-			continue
-		}
-		l.path = append(l.path[:d.path], name...)
-		var st unix.Stat_t
-		if unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // removed meanwhile
-		}
-		l.total++
-		l.add(&st)
-		if l.recursive && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			l.below(d.fd, name)
-		}
-	}
-	l.truncated = l.truncated || len(l.dirs) > 0
-	for len(l.dirs) > 0 {
-		l.pop()
-	}
-	return nil
-}
-
-// below enters a subdirectory. One that may not be read stays an entry without contents.
-func (l *lister) below(fd int, name string) {
-	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return
-	}
-	l.path = append(l.path, '/')
-	if l.enter(sub) != nil {
-		_ = unix.Close(sub) // only read
-		return
-	}
-	if up := len(l.dirs) - listHeld; up > 0 {
-		_ = unix.Close(l.dirs[up].fd) // only read
-		l.dirs[up].fd = -1
-	}
-}
-
-// enter lists the directory fd next.
-func (l *lister) enter(fd int) error {
-	id, err := identify(fd)
-	if err != nil {
-		return err
-	}
+// list lists the directory fd. Its path has a slash at the end, and is empty for the work directory.
+func (l *lister) list(fd int, path string, depth int) error {
 	names, err := l.names(fd)
 	if err != nil {
 		return err
 	}
-	l.dirs = append(l.dirs, listDir{fd: fd, id: id, path: len(l.path), names: names})
+	for _, name := range names {
+		if l.total >= wire.MaxListTotal {
+			l.truncated = true
+			break
+		}
+		var st unix.Stat_t
+		if path == "" && name == privateDir || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue // not to be shown, or removed meanwhile
+		}
+		l.total++
+		l.add(path+name, &st)
+		if l.recursive && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			l.below(fd, name, path+name+"/", depth+1)
+		}
+	}
 	return nil
 }
 
-// leave resumes with the directory above. When that is closed and not above any more, because a command moved something,
-// its rest is left out.
-func (l *lister) leave() {
-	if up := len(l.dirs) - 2; up >= 0 && l.dirs[up].fd < 0 && !l.dirs[up].reopen(l.dirs[up+1].fd) {
-		l.truncated, l.dirs[up].names = true, nil
+// below lists a subdirectory. One that may not be read stays an entry without contents.
+func (l *lister) below(fd int, name, path string, depth int) {
+	if depth > listDepth {
+		l.truncated = true
+		return
 	}
-	l.pop()
-}
-
-// reopen opens a directory from one in it, and reports whether that was still there.
-func (d *listDir) reopen(sub int) bool {
-	var err error
-	if d.fd, err = unix.Openat(sub, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
-		return false
+	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		l.truncated = l.truncated || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+		return
 	}
-	id, err := identify(d.fd)
-	return err == nil && id == d.id
+	defer unix.Close(sub) // only read
+	_ = l.list(sub, path, depth)
 }
 
-func (l *lister) pop() {
-	last := len(l.dirs) - 1
-	if fd := l.dirs[last].fd; fd >= 0 && last > 0 {
-		_ = unix.Close(fd) // only read
-	}
-	l.dirs = l.dirs[:last]
-}
-
-func identify(fd int) (disk.FileID, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(fd, &st)
-	return disk.IDOf(&st), err
-}
-
-// add lists the entry at path, unless that or one before it does not fit.
-func (l *lister) add(st *unix.Stat_t) {
+// add lists an entry, unless that or one before it does not fit.
+func (l *lister) add(path string, st *unix.Stat_t) {
 	if !l.full {
-		l.bytes += wire.EncodedPathSize(string(l.path))
+		l.bytes += wire.EncodedPathSize(path)
 		l.full = len(l.entries) >= l.limit || l.bytes > wire.MaxListBytes
 	}
 	if l.full {
 		l.truncated = true
 		return
 	}
-	l.entries = append(l.entries, fileInfo(string(l.path), st))
+	l.entries = append(l.entries, fileInfo(path, st))
 }
 
 // names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted, up to

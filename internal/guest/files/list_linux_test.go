@@ -24,7 +24,7 @@ func TestListStopsCounting(t *testing.T) {
 	}
 	defer f.Close()
 	l := &lister{limit: 1, buf: make([]byte, 1<<13), total: wire.MaxListTotal - 100}
-	if err := l.list(int(f.Fd())); err != nil {
+	if err := l.list(int(f.Fd()), "", 0); err != nil {
 		t.Fatal(err)
 	}
 	if l.total > wire.MaxListTotal+4000 || !l.truncated {
