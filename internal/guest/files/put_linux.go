@@ -10,9 +10,9 @@ import (
 	"io"
 	"os"
 	"path"
-	"strconv"
 
 	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -333,7 +333,7 @@ func (d *draft) moved(err error) error {
 
 // linkFile names an open file that has none. The way over /proc needs no privilege.
 func linkFile(fd, dir int, name string) error {
-	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
+	return unix.Linkat(unix.AT_FDCWD, proc.FDPath(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
 }
 
 // rename is renameat2, or renameat where no flag asks for more.

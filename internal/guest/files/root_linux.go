@@ -270,23 +270,12 @@ func (r *root) parent(rel string) (*os.File, string, error) {
 
 // lstat describes an entry without following it.
 func (r *root) lstat(rel string) (wire.FileInfo, error) {
-	var st unix.Stat_t
-	if rel == "." {
-		d, err := r.open(".", unix.O_PATH|unix.O_DIRECTORY)
-		if err != nil {
-			return wire.FileInfo{}, err
-		}
-		defer d.Close()
-		if err := unix.Fstat(int(d.Fd()), &st); err != nil {
-			return wire.FileInfo{}, err
-		}
-		return fileInfo(r.shown(rel), &st), nil
-	}
 	d, base, err := r.parent(rel)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
 	defer d.Close()
+	var st unix.Stat_t
 	if err := unix.Fstatat(int(d.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return wire.FileInfo{}, err
 	}
