@@ -9,15 +9,16 @@ import (
 
 // connect bridges the standard streams to the guest. With --report it reports first, so that a host gets both from one
 // start of a program.
-func connect(args []string) int {
+func connect(args []string) error {
 	proc.HideProcess()
 	if len(args) > 0 && args[0] == "--report" {
 		if err := report(os.Stdout); err != nil {
-			return fail(os.Stderr, err)
+			return err
 		}
 	}
-	if err := server.Connect(os.Stdin, os.Stdout); err != nil {
-		return fail(os.Stderr, err)
+	conn, err := server.Dial()
+	if err != nil {
+		return err
 	}
-	return 0
+	return bridge(conn, os.Stdin, os.Stdout)
 }

@@ -36,14 +36,11 @@ func run(args []string) int {
 			fmt.Println(version)
 			return 0
 		case "connect":
-			return connect(args[1:])
+			return exit(connect(args[1:]))
 		case "report":
-			if err := report(os.Stdout); err != nil {
-				return fail(os.Stderr, err)
-			}
-			return 0
+			return exit(report(os.Stdout))
 		case "install":
-			return install(args[1:])
+			return exit(install(args[1:]))
 		case "network-trial":
 			return networkTrial(args[1:])
 		case "mcp":
@@ -122,6 +119,14 @@ func lower(resource int, to uint64) error {
 func tools(args []string) int {
 	c := &toolsCommand{in: os.Stdin, out: os.Stdout, err: os.Stderr, address: os.Getenv(toolsVariable), trace: os.Getenv("TRACEPARENT")}
 	return c.run(args)
+}
+
+// exit returns the exit code of a command that ended with err.
+func exit(err error) int {
+	if err == nil {
+		return 0
+	}
+	return fail(os.Stderr, err)
 }
 
 func fail(w io.Writer, err error) int {

@@ -42,7 +42,7 @@ func mcp(in io.Reader, out io.Writer) int {
 // errRefused: a connection that nobody may have, or that no host takes, ends before anything came over it.
 var errRefused = errors.New("the connection ended without an answer")
 
-// bridge copies both ways, each to its end.
+// bridge copies both ways, each to its end, unless the connection is closed or out takes nothing more.
 func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 	defer conn.Close()
 	idle := make(chan struct{}) // closed when in ended without a message
@@ -58,9 +58,11 @@ func bridge(conn *net.UnixConn, in io.Reader, out io.Writer) error {
 	n, err := io.Copy(out, conn)
 	gone := make(chan struct{}) // closed when the host has closed the connection, and not its direction alone
 	go func() { server.AwaitHangup(conn); close(gone) }()
-	select {
-	case <-sent:
-	case <-gone:
+	if err == nil {
+		select {
+		case <-sent:
+		case <-gone:
+		}
 	}
 	select {
 	case <-idle:

@@ -26,9 +26,9 @@ func report(w io.Writer) error {
 
 // install copies the directory of this program, and what belongs to it, to another one. The program comes last: a directory
 // that has it is whole. A second argument is a workspace to make: the root of a volume is not its user's, a directory in it is.
-func install(args []string) int {
+func install(args []string) error {
 	if len(args) != 1 && len(args) != 2 {
-		return fail(os.Stderr, errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]"))
+		return errors.New("usage: workcell-guest install DIRECTORY [WORKSPACE]")
 	}
 	self, err := os.Executable()
 	if err == nil {
@@ -40,10 +40,7 @@ func install(args []string) int {
 	if err == nil && len(args) == 2 {
 		err = makeWorkspace(args[1])
 	}
-	if err != nil {
-		return fail(os.Stderr, err)
-	}
-	return 0
+	return err
 }
 
 // makeWorkspace makes a directory of this user; one that is there is kept as it is.
@@ -118,7 +115,7 @@ func networkTrial(args []string) int {
 		patience, err = time.ParseDuration(args[1])
 	}
 	if len(args) < 3 || args[0] != "dial" || err != nil {
-		return fail(os.Stderr, errors.New("usage: workcell-guest network-trial listen PORT | dial DURATION TARGET..."))
+		return fail(os.Stderr, errors.New("usage: workcell-guest network-trial listen PORT | dial DURATION TARGETS"))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -160,25 +160,3 @@ func Dial() (*net.UnixConn, error) {
 	}
 	return conn, nil
 }
-
-// Connect bridges in and out to the guest of this sandbox until one of them ends.
-func Connect(in io.Reader, out io.Writer) error {
-	conn, err := Dial()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ended := make(chan error, 2)
-	go func() {
-		_, err := io.Copy(conn, in)
-		_ = conn.CloseWrite() // the guest then ends the connection
-		if err != nil {
-			ended <- err
-		}
-	}()
-	go func() {
-		_, err := io.Copy(out, conn)
-		ended <- err
-	}()
-	return <-ended
-}
