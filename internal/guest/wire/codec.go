@@ -12,7 +12,7 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// bulkFields is implemented by messages with byte fields that travel raw in the body and not in the head.
+// bulkFields is implemented by messages with byte fields that travel raw in the body and not in the head, as their tags say.
 type bulkFields interface {
 	// bulk returns the fields in the order in which they stand in the body, each behind its length (4 bytes).
 	bulk() []*[]byte
@@ -70,32 +70,14 @@ func encode(msg any) (head, body []byte, err error) {
 			defer f.unpack()
 		}
 	}
-	b, ok := msg.(bulkFields)
-	if !ok {
-		head, err = json.Marshal(msg)
-		return head, nil, err
-	}
-	fields := b.bulk()
-	total := 0
-	kept := make([][]byte, len(fields))
-	for i, f := range fields {
-		kept[i], *f = *f, nil
-		total += 4 + len(kept[i])
-	}
-	head, err = json.Marshal(msg)
-	for i, f := range fields {
-		*f = kept[i]
-	}
-	if err != nil {
+	if head, err = json.Marshal(msg); err != nil {
 		return nil, nil, err
 	}
-	if total > MaxBody {
-		return nil, nil, ErrFrameSize
-	}
-	body = make([]byte, 0, total)
-	for _, k := range kept {
-		body = binary.BigEndian.AppendUint32(body, uint32(len(k)))
-		body = append(body, k...)
+	if b, ok := msg.(bulkFields); ok {
+		for _, f := range b.bulk() {
+			body = binary.BigEndian.AppendUint32(body, uint32(len(*f)))
+			body = append(body, *f...)
+		}
 	}
 	return head, body, nil
 }
@@ -125,7 +107,6 @@ func Decode(head, body []byte, msg any) error {
 		if uint64(n) > uint64(len(body)) {
 			return fmt.Errorf("%w: body too short", ErrFrame)
 		}
-		*f = nil
 		if n > 0 {
 			*f = body[:n:n]
 		}

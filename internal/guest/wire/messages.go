@@ -76,7 +76,7 @@ type RunRequest struct {
 	ExecID string `json:"exec_id"` // chosen by the host, 128 bits random; a second use is ErrExists
 	// Stdin is sent with the request when it is small and known; StdinOpen keeps it open for OpStdin (run) or for
 	// the stream (attach). Neither means end of file at once.
-	Stdin     []byte `json:"stdin,omitempty"`
+	Stdin     []byte `json:"-"`
 	StdinOpen bool   `json:"stdin_open,omitempty"`
 	// StdinStream: more standard input follows on the stream, in data frames within the credit, up to an EOF frame.
 	StdinStream bool `json:"stdin_stream,omitempty"`
@@ -112,8 +112,8 @@ type TerminalRequest struct {
 
 // Output is one stream's part of an answer: Head, then Omitted bytes that are not here, then Tail.
 type Output struct {
-	Head    []byte `json:"head,omitempty"`
-	Tail    []byte `json:"tail,omitempty"`
+	Head    []byte `json:"-"`
+	Tail    []byte `json:"-"`
 	Omitted int64  `json:"omitted,omitempty"`
 	Total   int64  `json:"total,omitempty"`
 	Path    string `json:"path,omitempty"`     // file with the whole output, inside the sandbox
@@ -167,7 +167,7 @@ const (
 type Chunk struct {
 	Seq    int64      `json:"seq"`
 	Stream StreamName `json:"stream"`
-	Data   []byte     `json:"data"`
+	Data   []byte     `json:"-"`
 }
 
 // ReadRequest reads recorded output after SinceSeq. It consumes nothing.
@@ -205,7 +205,7 @@ type DeadlineRequest struct {
 // StdinRequest writes to the standard input of an exec that was started with StdinOpen.
 type StdinRequest struct {
 	ExecID string `json:"exec_id"`
-	Data   []byte `json:"data,omitempty"`
+	Data   []byte `json:"-"`
 	EOF    bool   `json:"eof,omitempty"`
 }
 
