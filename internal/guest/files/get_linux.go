@@ -26,14 +26,11 @@ func (s *Service) Get(r Request, req *wire.FileGetRequest) error {
 		return pathError(err, req.Path)
 	}
 	defer f.Close()
-	there := max(0, info.Size-req.Offset)
 	left := req.Length
 	if left < 0 {
-		left = there
+		left = max(0, info.Size-req.Offset)
 	}
-	moved, end := s.bulk.begin(min(left, there))
-	defer end()
-	return pathError(s.sendFile(r, f, &info, req.Offset, left, moved), req.Path)
+	return pathError(s.sendFile(r, f, &info, req.Offset, left), req.Path)
 }
 
 // openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
@@ -73,9 +70,8 @@ func notRegular(p string, dir bool) error {
 	return wire.Errorf(wire.CodeInvalid, "%s: not a regular file", show(p))
 }
 
-// sendFile sends the description and at most left bytes from offset on, and calls moved now and then. What fits one frame
-// goes out in one write.
-func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, left int64, moved func()) error {
+// sendFile sends the description and at most left bytes from offset on. What fits one frame goes out in one write.
+func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, left int64) error {
 	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
 	if err != nil {
 		return err
@@ -106,7 +102,6 @@ func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, l
 		if _, err := r.Write(out); err != nil || ended {
 			return nil
 		}
-		moved()
 		out = out[:0]
 	}
 }

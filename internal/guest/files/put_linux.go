@@ -48,9 +48,7 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 		return pathError(err, req.Path)
 	}
 	defer d.close()
-	moved, end := s.bulk.begin(req.Size)
-	defer end()
-	if err := s.receive(r, d, root, req.Size, moved); err != nil {
+	if err := s.receive(r, d, root, req.Size); err != nil {
 		return pathError(err, req.Path)
 	}
 	var info wire.FileInfo
@@ -85,8 +83,8 @@ func (s *Service) Replace(r Request, req *wire.FilePutRequest) error {
 	return s.Put(r, req)
 }
 
-// receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
-func (s *Service) receive(r Request, d *draft, root *root, size int64, moved func()) error {
+// receive writes what the host sends to the draft, up to the end that the host declares.
+func (s *Service) receive(r Request, d *draft, root *root, size int64) error {
 	most := int64(intakeFrames * wire.MaxData)
 	if size >= 0 {
 		most = min(most, size)
@@ -117,7 +115,6 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64, moved fun
 		if f.Kind != wire.KindData || f.Channel != wire.ChanFile {
 			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
 		}
-		moved()
 		got += int64(len(f.Body))
 		if size >= 0 && got > size {
 			return wire.Errorf(wire.CodeInvalid, "more than the %d bytes that were announced", size)

@@ -23,21 +23,16 @@ type Service struct {
 	root    *root
 	scratch *root // nil for none
 	fs      disk.Gate
-	bulk    *bulk // nil when the process is not the guest's alone
 	names   sync.RWMutex
 }
 
-// Open opens the work directory. With alone the process is the guest's own.
-func Open(workdir string, fs disk.Gate, alone bool) (*Service, error) {
+// Open opens the work directory.
+func Open(workdir string, fs disk.Gate) (*Service, error) {
 	r, err := openRoot(workdir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{root: r, fs: fs}
-	if alone {
-		s.bulk = new(bulk)
-	}
-	return s, nil
+	return &Service{root: r, fs: fs}, nil
 }
 
 // Root returns the work directory.

@@ -89,7 +89,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Log = io.Discard
 	}
 	fs := make(disk.Gate, fsParallel)
-	f, err := files.Open(cfg.Workdir, fs, cfg.Protection != nil)
+	f, err := files.Open(cfg.Workdir, fs)
 	if err != nil {
 		return nil, err
 	}
