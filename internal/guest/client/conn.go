@@ -35,7 +35,6 @@ type Conn struct {
 	hello   wire.Hello
 
 	closing sync.Once
-	closed  chan struct{} // closed when Close has ended the session
 }
 
 // New takes over rw and reads the guest's hello, for at most 10 s. It closes rw when it fails. The Conn's goroutines end with Close or when
@@ -75,8 +74,7 @@ func handshake(rw io.ReadWriteCloser) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{link: link, session: session, hello: hello, closed: make(chan struct{})}
-	return c, nil
+	return &Conn{link: link, session: session, hello: hello}, nil
 }
 
 func readHello(link *hostLink) (wire.Hello, error) {
@@ -126,7 +124,6 @@ func (c *Conn) Err() error {
 // Close ends the connection and every call on it. Attached commands end with it, recorded ones run on. Idempotent.
 func (c *Conn) Close() error {
 	c.closing.Do(func() {
-		defer close(c.closed)
 		c.link.fail(errClosed)
 		bye := make(chan struct{})
 		go func() { _ = c.session.GoAway(); close(bye) }() // fails when the connection has ended
@@ -137,7 +134,6 @@ func (c *Conn) Close() error {
 		_ = c.session.Close() // closes the stream; there is nothing left to lose
 		<-bye
 	})
-	<-c.closed
 	return nil
 }
 

@@ -16,7 +16,6 @@ const readSize = 256 << 10
 
 // hostLink is the host's end of the stream that the multiplexer runs on.
 type hostLink struct {
-	rw  io.ReadWriteCloser
 	in  *bufio.Reader
 	out *wire.MuxWriter
 
@@ -26,12 +25,11 @@ type hostLink struct {
 	mu    sync.Mutex // guards cause
 	cause error      // why the link ended, the first reason counts
 
-	closing sync.Once
-	err     error // of closing
+	shut func() error // closes rw once
 }
 
 func newHostLink(rw io.ReadWriteCloser) *hostLink {
-	return &hostLink{rw: rw, in: bufio.NewReaderSize(rw, readSize), out: wire.NewMuxWriter(rw)}
+	return &hostLink{in: bufio.NewReaderSize(rw, readSize), out: wire.NewMuxWriter(rw), shut: sync.OnceValue(rw.Close)}
 }
 
 // awaitAck reads which version the guest speaks.
@@ -79,10 +77,7 @@ func (l *hostLink) Write(p []byte) (int, error) {
 }
 
 // Close ends the stream.
-func (l *hostLink) Close() error {
-	l.closing.Do(func() { l.err = l.rw.Close() })
-	return l.err
-}
+func (l *hostLink) Close() error { return l.shut() }
 
 // fail records why the link ended.
 func (l *hostLink) fail(err error) {

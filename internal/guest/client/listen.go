@@ -20,15 +20,11 @@ type Listener struct {
 	name    string
 	network string
 	conn    *Conn
-	call    *call // listen-v1, which ends when another host listens
-	stop    context.CancelFunc
+	call    *call                   // listen-v1, which ends when another host listens
+	ctx     context.Context         // ends with the listener, and has the reason as its cause
+	fail    context.CancelCauseFunc // ends it
 	tasks   sync.WaitGroup
 	peers   chan *Peer
-	closing sync.Once
-	over    chan struct{} // closed when it has ended
-
-	mu  sync.Mutex // guards err
-	err error      // why it ended; the first reason counts
 }
 
 // Listen takes a service over from whichever host had it. Its goroutines end with Close, or when the connection does.
@@ -37,11 +33,11 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 	if network == "" {
 		return nil, wire.Errorf(wire.CodeUnsupported, "unknown service %.40q", req.Name)
 	}
-	own, stop := context.WithCancel(context.WithoutCancel(ctx)) // the listener outlives the call that made it
-	release := context.AfterFunc(ctx, stop)
+	own, fail := context.WithCancelCause(context.WithoutCancel(ctx)) // the listener outlives the call that made it
+	release := context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
 	k, err := c.open(own, wire.OpListen, &req)
 	if err != nil {
-		stop()
+		fail(err)
 		return nil, err
 	}
 	var res wire.ListenResult
@@ -52,15 +48,13 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		stop()
-		k.end()
+		fail(err) // ends the call, too
 		return nil, err
 	}
-	l := &Listener{address: res.Address, name: req.Name, network: network, conn: c, call: k, stop: stop,
-		peers: make(chan *Peer), over: make(chan struct{})}
+	l := &Listener{address: res.Address, name: req.Name, network: network, conn: c, call: k, ctx: own, fail: fail, peers: make(chan *Peer)}
 	l.tasks.Go(l.watch)
 	for range parkedAccepts {
-		l.tasks.Go(func() { l.park(own) })
+		l.tasks.Go(l.park)
 	}
 	return l, nil
 }
@@ -74,10 +68,8 @@ func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 	select {
 	case p := <-l.peers:
 		return p, nil
-	case <-l.over:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return nil, l.err
+	case <-l.ctx.Done():
+		return nil, context.Cause(l.ctx)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -88,18 +80,6 @@ func (l *Listener) Close() error {
 	l.fail(net.ErrClosed)
 	l.tasks.Wait()
 	return nil
-}
-
-// fail ends the listener.
-func (l *Listener) fail(err error) {
-	l.closing.Do(func() {
-		l.mu.Lock()
-		l.err = err
-		l.mu.Unlock()
-		close(l.over)
-		l.stop()
-		l.call.end()
-	})
 }
 
 // watch waits for the end of the request that made the listener.
@@ -115,24 +95,24 @@ func (l *Listener) watch() {
 }
 
 // park keeps one request waiting for a connection.
-func (l *Listener) park(ctx context.Context) {
+func (l *Listener) park() {
 	for {
-		p, err := l.accept(ctx)
+		p, err := l.accept()
 		if err != nil {
 			l.fail(err)
 			return
 		}
 		select {
 		case l.peers <- p:
-		case <-l.over:
+		case <-l.ctx.Done():
 			_ = p.Close() // nobody takes it any more
 			return
 		}
 	}
 }
 
-func (l *Listener) accept(ctx context.Context) (*Peer, error) {
-	k, err := l.conn.open(ctx, wire.OpAccept, wire.AcceptRequest{Name: l.name})
+func (l *Listener) accept() (*Peer, error) {
+	k, err := l.conn.open(l.ctx, wire.OpAccept, wire.AcceptRequest{Name: l.name})
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +121,7 @@ func (l *Listener) accept(ctx context.Context) (*Peer, error) {
 		err = checkAccepted(l.network, &p.Accepted)
 	}
 	if err == nil && !k.stop() { // from now on it is not the listener's
-		err = ctx.Err()
+		err = l.ctx.Err()
 	}
 	if err != nil {
 		k.end()
