@@ -34,21 +34,6 @@ func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamI
 	return nil
 }
 
-// watchInput watches the stream of a request that may carry standard input.
-func (r *request) watchInput(in *proc.StreamInput) <-chan struct{} {
-	if in == nil {
-		return r.watch(nil)
-	}
-	left := make(chan struct{})
-	inner := r.watch(in.Frame)
-	go func() {
-		defer close(left)
-		<-inner
-		in.End()
-	}()
-	return left
-}
-
 func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	if req.Terminal != nil {
 		return errTerminal()
@@ -62,7 +47,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 		return r.Answer(e.result())
 	}
 	e.follow()
-	left := r.watchInput(in)
+	left := r.watch(in)
 	defer r.Release()
 	select {
 	case <-e.ended:
@@ -118,7 +103,7 @@ func (s *Server) handleAttach(r *request, req *wire.RunRequest) error {
 
 // show keeps a host at the live output of a command until it ends, or until the host leaves and leave was called.
 func (e *execution) show(r *request, v *output.LiveSink, in *proc.StreamInput, leave func()) error {
-	left := r.watchInput(in)
+	left := r.watch(in)
 	defer r.Release()
 	select {
 	case <-e.ended:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/files"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -172,23 +173,25 @@ const (
 	hostGone                    // its whole session ended
 )
 
-// watch reads the host's frames behind the request and passes them to frame, nil for none. Its channel is closed when the
-// host leaves, which hangup then explains. It ends with the request.
-func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
+// watch reads the host's frames behind the request, which are for in, nil for none. Its channel is closed when the host
+// leaves, which hangup then explains. It ends with the request.
+func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
-		in := io.MultiReader(bytes.NewReader(r.more), r)
-		var buf []byte
+		defer close(left)
+		frames := io.MultiReader(bytes.NewReader(r.more), r)
 		for {
-			f, err := wire.ReadFrame(in, buf)
+			f, err := wire.ReadFrame(frames, nil)
 			if err != nil {
-				r.hangup = r.whyLeft()
-				close(left)
-				return
+				break
 			}
-			if frame != nil {
-				frame(f)
+			if in != nil {
+				in.Frame(f)
 			}
+		}
+		r.hangup = r.whyLeft()
+		if in != nil {
+			in.End()
 		}
 	}()
 	return left
