@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // serveGuest is a guest until its input ends.
 func serveGuest(workdir string) error {
-	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Path: os.Getenv("PATH"), Log: os.Stderr})
+	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Log: os.Stderr})
 	if err != nil {
 		return err
 	}

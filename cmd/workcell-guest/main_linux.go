@@ -84,7 +84,7 @@ func serve(args []string) int {
 	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version,
 		OrphanTimeout: *orphan, Ephemeral: *ephemeral,
 		Orphaned: func() { os.Exit(0) }, ReapAll: true, Protection: protection,
-		Path: os.Getenv("PATH"), Log: log, Workspace: limit, Layer: layer})
+		Log: log, Workspace: limit, Layer: layer})
 	if err != nil {
 		return fail(log, err)
 	}

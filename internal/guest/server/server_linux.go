@@ -49,8 +49,6 @@ type Config struct {
 	ReapAll bool
 	// Protection is the process's own; nil is proc.Unprotected.
 	Protection *proc.Protection
-	// Path is the PATH on which programs for the hello are looked up.
-	Path string
 	// Workspace is the limit of what lies below Workdir.
 	Workspace disk.Limit
 	// Layer is the limit of what commands write to the root file system outside of Workdir, without what is mounted
@@ -198,7 +196,7 @@ func (s *Server) hello() wire.Hello {
 		UID:      os.Getuid(),
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
-		Programs: proc.Programs(s.cfg.Path),
+		Programs: proc.Programs(os.Getenv("PATH")),
 	}
 	for _, o := range operations {
 		h.Ops = append(h.Ops, o.op)
