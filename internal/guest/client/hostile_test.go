@@ -81,7 +81,7 @@ func hostileHandshake(t *testing.T) {
 		// An old guest says its version and waits for another host.
 		"old guest": {
 			say(wire.AppendMarker(nil, wire.FromGuest, 1)), client.ErrProtocol,
-			"version 1 of the protocol, this host version 2; remove the sandbox",
+			"version 1 of the protocol, this host version 3; remove the sandbox",
 		},
 	} {
 		host, guest := net.Pipe()
@@ -238,7 +238,7 @@ func TestHostileAnswers(t *testing.T) {
 		"wrong kind":       {callRun, []wire.Frame{{Kind: wire.KindEOF, Channel: wire.ChanFile}}},
 		"not JSON":         {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{")}}},
 		"bad error":        {callRun, []wire.Frame{{Kind: wire.KindError, Head: []byte("[]")}}},
-		"bulk too short":   {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{}"), Body: []byte{0, 0}}}},
+		"body too short":   {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{}"), Body: []byte{0, 0}}}},
 		"another exec":     {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExecID = "other" }))}},
 		"unknown state":    {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.State = "happy" }))}},
 		"exit code":        {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExitCode = 4711 }))}},

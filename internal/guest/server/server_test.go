@@ -128,7 +128,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 		"not an object":     {request(`[]`), wire.CodeInvalid},
 		"wrong types":       {request(`{"op":"run-v1","arg":{"exec_id":7}}`), wire.CodeInvalid},
 		"argument missing":  {request(`{"op":"run-v1"}`), wire.CodeInvalid},
-		"bulk missing":      {request(`{"op":"stdin-v1","arg":{"exec_id":"x"}}`), wire.CodeInvalid},
+		"body missing":      {request(`{"op":"stdin-v1","arg":{"exec_id":"x"}}`), wire.CodeInvalid},
 		"not a request":     {frame(wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile}), wire.CodeInvalid},
 		"an answer":         {frame(wire.Frame{Kind: wire.KindAnswer, Head: []byte("{}")}), wire.CodeInvalid},
 		"malformed frame":   {make([]byte, wire.FramePrefixSize), wire.CodeInvalid},

@@ -12,24 +12,31 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// bulkFields is implemented by messages with byte fields that travel raw in the body and not in the head, as their tags say.
-type bulkFields interface {
-	// bulk returns the fields in the order in which they stand in the body, each behind its length (4 bytes).
-	bulk() []*[]byte
+// bodyFields is implemented by messages with fields that travel in the body and not in the head, as their tags say: bytes, and
+// strings that may be other than UTF-8, which is all that JSON carries.
+type bodyFields interface {
+	// fields returns pointers to []byte, string or []string, in the order in which they stand in the body.
+	fields() []any
 }
 
-func (r *RunRequest) bulk() []*[]byte   { return []*[]byte{&r.Stdin} }
-func (r *StdinRequest) bulk() []*[]byte { return []*[]byte{&r.Data} }
-func (r *RunResult) bulk() []*[]byte {
-	return []*[]byte{&r.Stdout.Head, &r.Stdout.Tail, &r.Stderr.Head, &r.Stderr.Tail}
+func (s *Spawn) fields() []any        { return []any{&s.Argv, &s.Env, &s.Dir} }
+func (r *RunRequest) fields() []any   { return append(r.Spawn.fields(), &r.Stdin) }
+func (r *StdinRequest) fields() []any { return []any{&r.Data} }
+func (r *RunResult) fields() []any {
+	return []any{&r.Stdout.Head, &r.Stdout.Tail, &r.Stderr.Head, &r.Stderr.Tail}
 }
-func (r *ReadResult) bulk() []*[]byte {
-	all := make([]*[]byte, len(r.Chunks))
+func (r *ReadResult) fields() (all []any) {
 	for i := range r.Chunks {
-		all[i] = &r.Chunks[i].Data
+		all = append(all, &r.Chunks[i].Data)
 	}
 	return all
 }
+func (r *FileGetRequest) fields() []any { return []any{&r.Path} }
+func (r *FilePutRequest) fields() []any { return []any{&r.Path} }
+func (r *PathRequest) fields() []any    { return []any{&r.Path} }
+func (r *ListRequest) fields() []any    { return []any{&r.Path} }
+func (r *RenameRequest) fields() []any  { return []any{&r.From, &r.To} }
+func (r *DigestRequest) fields() []any  { return []any{&r.Paths} }
 
 // AppendRequest appends the frame of a request.
 func AppendRequest(dst []byte, op Op, msg any) ([]byte, error) {
@@ -62,58 +69,87 @@ func AppendError(dst []byte, e *Error) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: KindError, Head: head})
 }
 
-// encode returns head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
+// encode returns head and body of msg, which must be a pointer when it has fields in the body.
 func encode(msg any) (head, body []byte, err error) {
-	if r, ok := msg.(rawText); ok {
-		for _, f := range r.rawFields() {
-			f.pack()
-			defer f.unpack()
-		}
-	}
 	if head, err = json.Marshal(msg); err != nil {
 		return nil, nil, err
 	}
-	if b, ok := msg.(bulkFields); ok {
-		for _, f := range b.bulk() {
-			body = binary.BigEndian.AppendUint32(body, uint32(len(*f)))
-			body = append(body, *f...)
+	if m, ok := msg.(bodyFields); ok {
+		for _, f := range m.fields() {
+			body = appendField(body, f)
 		}
 	}
 	return head, body, nil
 }
 
-// Decode reads a message's head and, for one with bulk fields, its body into msg. Those fields then share body.
+// appendField appends a field: bytes or a string behind its length (4), a list of strings behind their number (4).
+func appendField(dst []byte, field any) []byte {
+	switch f := field.(type) {
+	case *[]byte:
+		return append(binary.BigEndian.AppendUint32(dst, uint32(len(*f))), *f...)
+	case *string:
+		return append(binary.BigEndian.AppendUint32(dst, uint32(len(*f))), *f...)
+	case *[]string:
+		dst = binary.BigEndian.AppendUint32(dst, uint32(len(*f)))
+		for i := range *f {
+			dst = appendField(dst, &(*f)[i])
+		}
+	}
+	return dst
+}
+
+// Decode reads a message's head and, for one with fields there, its body into msg. Its bytes then share body.
 func Decode(head, body []byte, msg any) error {
 	if len(head) > 0 {
 		if err := json.Unmarshal(head, msg); err != nil {
 			return fmt.Errorf("%w: %v", ErrFrame, err)
 		}
 	}
-	if r, ok := msg.(rawText); ok {
-		for _, f := range r.rawFields() {
-			f.unpack()
-		}
-	}
-	b, ok := msg.(bulkFields)
+	m, ok := msg.(bodyFields)
 	if !ok {
 		return nil
 	}
-	for _, f := range b.bulk() {
-		if len(body) < 4 {
-			return fmt.Errorf("%w: body too short", ErrFrame)
+	r := bodyReader{rest: body}
+	for _, f := range m.fields() {
+		switch f := f.(type) {
+		case *[]byte:
+			if b := r.next(); len(b) > 0 {
+				*f = b
+			}
+		case *string:
+			*f = string(r.next())
+		case *[]string:
+			for n := r.number(); n > 0 && r.err == nil; n-- {
+				*f = append(*f, string(r.next()))
+			}
 		}
-		n := binary.BigEndian.Uint32(body)
-		body = body[4:]
-		if uint64(n) > uint64(len(body)) {
-			return fmt.Errorf("%w: body too short", ErrFrame)
-		}
-		if n > 0 {
-			*f = body[:n:n]
-		}
-		body = body[n:]
 	}
-	if len(body) > 0 {
+	if r.err == nil && len(r.rest) > 0 {
 		return fmt.Errorf("%w: body too long", ErrFrame)
 	}
-	return nil
+	return r.err
+}
+
+// bodyReader reads the fields of a body. After an error all of them are empty.
+type bodyReader struct {
+	rest []byte
+	err  error
+}
+
+// number reads a length, or a number of fields. Neither is larger than what is left.
+func (r *bodyReader) number() int {
+	if len(r.rest) < 4 || int64(binary.BigEndian.Uint32(r.rest)) > int64(len(r.rest)-4) {
+		r.rest, r.err = nil, fmt.Errorf("%w: body too short", ErrFrame)
+		return 0
+	}
+	n := binary.BigEndian.Uint32(r.rest)
+	r.rest = r.rest[4:]
+	return int(n)
+}
+
+func (r *bodyReader) next() []byte {
+	n := r.number()
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
 }

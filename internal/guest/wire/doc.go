@@ -5,4 +5,4 @@
 package wire
 
 // ProtocolVersion is the version of the link that this package speaks.
-const ProtocolVersion = 2
+const ProtocolVersion = 3

@@ -12,8 +12,8 @@ type FrameKind uint8
 
 // Frame kinds. Either side ignores nothing: an unknown kind ends the stream, not the connection.
 const (
-	KindRequest FrameKind = 1 // host: head is an Envelope, body the request's bulk bytes
-	KindAnswer  FrameKind = 2 // guest: head is the answer, body its bulk bytes
+	KindRequest FrameKind = 1 // host: head is an Envelope, body the request's fields there
+	KindAnswer  FrameKind = 2 // guest: head is the answer, body its fields there
 	KindError   FrameKind = 3 // guest: head is an Error
 	KindData    FrameKind = 4 // raw bytes of the channel
 	KindEOF     FrameKind = 5 // the channel ends; no head, no body
@@ -37,10 +37,9 @@ const (
 const (
 	// FramePrefixSize is the size of what stands before head and body.
 	FramePrefixSize = 12
-	// MaxHead bounds a head. A request with 2 MiB of arguments, the kernel's own limit, fits unless most of it must
-	// be escaped.
+	// MaxHead bounds a head.
 	MaxHead = 4 << 20
-	// MaxBody bounds the bulk bytes of a request or an answer.
+	// MaxBody bounds the body of a request or an answer. Two MiB of arguments, the kernel's own limit, fit.
 	MaxBody = 4 << 20
 	// MaxData bounds the body of a data frame.
 	MaxData = 60 << 10

@@ -54,20 +54,14 @@ const (
 
 // Spawn is what to start. Argv is delivered verbatim.
 type Spawn struct {
-	Argv []string `json:"argv"`
-	Dir  string   `json:"dir,omitempty"` // absolute; empty is the work directory
+	Argv []string `json:"-"`
+	Dir  string   `json:"-"` // absolute; empty is the work directory
 	// Env is the whole environment, "NAME=value". The guest adds only its own marker.
-	Env           []string `json:"env,omitempty"`
+	Env           []string `json:"-"`
 	TimeoutMillis int64    `json:"timeout_ms,omitempty"` // 0 means none
 	GraceMillis   int64    `json:"grace_ms,omitempty"`   // TERM to KILL; 0 means the guest's default (2 s)
 	OpenFiles     int64    `json:"open_files,omitempty"` // RLIMIT_NOFILE; 0 leaves it
 	FileBytes     int64    `json:"file_bytes,omitempty"` // RLIMIT_FSIZE; 0 leaves it
-
-	// The raw fields stand in for the ones above on the wire when those are not UTF-8. Encoding and decoding fill and
-	// empty them.
-	ArgvRaw [][]byte `json:"argv_raw,omitempty"`
-	EnvRaw  [][]byte `json:"env_raw,omitempty"`
-	DirRaw  []byte   `json:"dir_raw,omitempty"`
 }
 
 // RunRequest starts a recorded exec and waits for it.
@@ -245,44 +239,35 @@ type FileInfo struct {
 
 // FileGetRequest reads Length bytes (negative: all) from Offset of a regular file.
 type FileGetRequest struct {
-	Path   string `json:"path"`
+	Path   string `json:"-"`
 	Offset int64  `json:"offset,omitempty"`
 	Length int64  `json:"length"`
-
-	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // FilePutRequest writes a whole file, atomically. Parents are made. Size is the exact number of bytes that follow,
 // negative when unknown.
 type FilePutRequest struct {
-	Path      string `json:"path"`
+	Path      string `json:"-"`
 	Mode      uint32 `json:"mode,omitempty"` // 0 means that of the file that is there, else 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
 	// Was is for OpReplace alone: the SHA-256 sum of what the file must still hold. A link at the end of Path is then
 	// followed.
 	Was []byte `json:"was,omitempty"`
-
-	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // PathRequest is for OpStat, OpMkdir (parents are made, an existing directory is no error) and OpRemove.
 type PathRequest struct {
-	Path      string `json:"path"`
+	Path      string `json:"-"`
 	Recursive bool   `json:"recursive,omitempty"` // OpRemove of a directory needs it
 	Mode      uint32 `json:"mode,omitempty"`      // OpMkdir; 0 means 0755
-
-	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // RenameRequest moves an entry.
 type RenameRequest struct {
-	From      string `json:"from"`
-	To        string `json:"to"`
+	From      string `json:"-"`
+	To        string `json:"-"`
 	Overwrite bool   `json:"overwrite,omitempty"`
-
-	FromRaw []byte `json:"from_raw,omitempty"` // see Spawn.ArgvRaw
-	ToRaw   []byte `json:"to_raw,omitempty"`
 }
 
 // RemoveResult answers OpRemove.
@@ -292,11 +277,9 @@ type RemoveResult struct {
 
 // ListRequest lists a directory; symlinks are listed, never followed. Entries come sorted by path.
 type ListRequest struct {
-	Path      string `json:"path"`
+	Path      string `json:"-"`
 	Recursive bool   `json:"recursive,omitempty"`
 	Limit     int    `json:"limit,omitempty"` // 0 means 1000
-
-	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // ListResult answers ListRequest. Total may stop counting at a documented bound.
@@ -308,7 +291,7 @@ type ListResult struct {
 
 // DigestRequest asks what files hold and where links lead, at most MaxDigests of them.
 type DigestRequest struct {
-	Paths []string `json:"paths"`
+	Paths []string `json:"-"`
 }
 
 // DigestResult answers DigestRequest, in the order of its paths.
