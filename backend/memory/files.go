@@ -131,7 +131,7 @@ func (f *files) put(req *wire.FilePutRequest, data []byte) (wire.FileInfo, error
 		return none, wire.Errorf(wire.CodeChanged, "%s: the file was changed by another process", p)
 	case old != nil && old.dir:
 		return none, wire.Errorf(wire.CodeInvalid, "%s: is a directory", p)
-	case old != nil && !req.Overwrite:
+	case old != nil && !req.Overwrite && len(req.Was) == 0:
 		return none, wire.Errorf(wire.CodeExists, "%s: file exists", p)
 	case old != nil:
 		size, mode = int64(len(old.data)), cmp.Or(req.Mode, old.mode)

@@ -141,7 +141,6 @@ func operations() []operation {
 		{wire.OpExecs, func(g *guest, r *request) error { return r.answer(list(g.all())) }},
 		{wire.OpFileGet, decoded((*guest).get)},
 		{wire.OpFilePut, decoded((*guest).put)},
-		{wire.OpReplace, decoded((*guest).replace)},
 		{wire.OpList, onFiles((*files).list)},
 		{wire.OpStat, onFiles((*files).stat)},
 		{wire.OpRemove, onFiles((*files).remove)},
@@ -260,11 +259,6 @@ func (g *guest) get(r *request, req *wire.FileGetRequest) error {
 	}
 	r.send(wire.AppendEOF(nil, wire.ChanFile))
 	return nil
-}
-
-func (g *guest) replace(r *request, req *wire.FilePutRequest) error {
-	req.Overwrite = true
-	return g.put(r, req)
 }
 
 func (g *guest) put(r *request, req *wire.FilePutRequest) error {

@@ -55,11 +55,7 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 // req.Was the file must be there and still have that sum, else the error has wire.CodeChanged.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
-	op := wire.OpFilePut
-	if len(req.Was) > 0 {
-		op = wire.OpReplace // an older guest would take no notice of the sum
-	}
-	k, err := c.open(ctx, op, &req, p.next)
+	k, err := c.open(ctx, wire.OpFilePut, &req, p.next)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}

@@ -29,6 +29,9 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	if req.Mode > 0o777 {
 		return wire.Errorf(wire.CodeInvalid, "mode %#o must contain only permission bits", req.Mode)
 	}
+	if n := len(req.Was); n > 0 && n != sha256.Size {
+		return wire.Errorf(wire.CodeInvalid, "a sum of %d bytes, it must have %d", n, sha256.Size)
+	}
 	release, err := root.reserve(max(req.Size, 0), 1)
 	if err != nil {
 		return err
@@ -72,15 +75,6 @@ func (s *Service) naming(swaps bool) func() {
 	}
 	s.names.RLock()
 	return s.names.RUnlock
-}
-
-// Replace serves wire.OpReplace.
-func (s *Service) Replace(r Request, req *wire.FilePutRequest) error {
-	if len(req.Was) != sha256.Size {
-		return wire.Errorf(wire.CodeInvalid, "a sum of %d bytes, it must have %d", len(req.Was), sha256.Size)
-	}
-	req.Overwrite = true
-	return s.Put(r, req)
 }
 
 // receive writes what the host sends to the draft, up to the end that the host declares.
@@ -166,7 +160,7 @@ func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, was: req.Was, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite || len(req.Was) > 0, was: req.Was, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
 	if err := d.open(); err != nil {
 		_ = dir.Close() // only opened
 		return nil, err

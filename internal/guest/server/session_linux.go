@@ -33,7 +33,6 @@ var operations = []struct {
 	{wire.OpExecs, (*Server).handleExecs},
 	{wire.OpFileGet, onFiles((*files.Service).Get)},
 	{wire.OpFilePut, onFiles((*files.Service).Put)},
-	{wire.OpReplace, onFiles((*files.Service).Replace)},
 	{wire.OpList, onFiles((*files.Service).List)},
 	{wire.OpStat, onFiles((*files.Service).Stat)},
 	{wire.OpRemove, onFiles((*files.Service).Remove)},

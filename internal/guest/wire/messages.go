@@ -7,18 +7,17 @@ type Op string
 
 // Requests of protocol version 1.
 const (
-	OpHealth  Op = "health-v1"       // Health
-	OpRun     Op = "run-v1"          // RunRequest; RunResult
-	OpAttach  Op = "attach-v1"       // RunRequest with live, lossless output; RunResult at the end
-	OpRead    Op = "read-v1"         // ReadRequest; ReadResult
-	OpWait    Op = "wait-v2"         // WaitRequest; RunResult
-	OpStdin   Op = "stdin-v1"        // StdinRequest; Empty
-	OpKill    Op = "kill-v1"         // KillRequest; ExecStatus
-	OpKillAll Op = "kill-all-v1"     // Empty; ExecList
-	OpExecs   Op = "execs-v1"        // Empty; ExecList
-	OpFileGet Op = "file-get-v1"     // FileGetRequest; FileInfo, then the bytes
-	OpFilePut Op = "file-put-v1"     // FilePutRequest and the bytes; FileInfo
-	OpReplace Op = "file-replace-v1" // FilePutRequest with Was, and the bytes; FileInfo
+	OpHealth  Op = "health-v1"   // Health
+	OpRun     Op = "run-v1"      // RunRequest; RunResult
+	OpAttach  Op = "attach-v1"   // RunRequest with live, lossless output; RunResult at the end
+	OpRead    Op = "read-v1"     // ReadRequest; ReadResult
+	OpWait    Op = "wait-v2"     // WaitRequest; RunResult
+	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
+	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
+	OpKillAll Op = "kill-all-v1" // Empty; ExecList
+	OpExecs   Op = "execs-v1"    // Empty; ExecList
+	OpFileGet Op = "file-get-v1" // FileGetRequest; FileInfo, then the bytes
+	OpFilePut Op = "file-put-v1" // FilePutRequest and the bytes; FileInfo
 	OpList    Op = "file-list-v1"
 	OpStat    Op = "file-stat-v1"
 	OpRemove  Op = "file-remove-v1"
@@ -251,8 +250,8 @@ type FilePutRequest struct {
 	Mode      uint32 `json:"mode,omitempty"` // 0 means that of the file that is there, else 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
-	// Was is for OpReplace alone: the SHA-256 sum of what the file must still hold. A link at the end of Path is then
-	// followed.
+	// Was is the SHA-256 sum of what the file must still hold; empty is anything, or no file. With a sum the file is
+	// overwritten, and a link at the end of Path is followed.
 	Was []byte `json:"was,omitempty"`
 }
 
@@ -350,7 +349,7 @@ type Code string
 const (
 	CodeNotFound    Code = "not_found"
 	CodeExists      Code = "exists"
-	CodeChanged     Code = "changed" // OpReplace: the file holds something else by now, or is gone
+	CodeChanged     Code = "changed" // the file does not have the sum FilePutRequest.Was any more, or is gone
 	CodeInvalid     Code = "invalid_argument"
 	CodePermission  Code = "permission_denied"
 	CodeTooLarge    Code = "too_large"
