@@ -103,7 +103,7 @@ func (g *guest) host(conn net.Conn) {
 
 func (g *guest) hello() wire.Hello {
 	h := wire.Hello{
-		Protocol: wire.ProtocolVersion, Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
+		Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
 		Programs: slices.Clone(g.e.o.Programs),
 	}
 	for _, o := range operations() {

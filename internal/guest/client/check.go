@@ -8,9 +8,6 @@ import (
 )
 
 func checkHello(h wire.Hello) error {
-	if h.Protocol != wire.ProtocolVersion {
-		return protocolErrorf("it uses version %d, this host uses %d", h.Protocol, wire.ProtocolVersion)
-	}
 	if h.PID <= 0 || h.BootID == "" || len(h.BootID) > 64 || h.Workdir == "" {
 		return protocolErrorf("hello without identity")
 	}

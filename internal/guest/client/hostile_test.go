@@ -18,7 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-var goodHello = wire.Hello{Protocol: wire.ProtocolVersion, PID: 1, BootID: "boot", Workdir: "/workspace"}
+var goodHello = wire.Hello{PID: 1, BootID: "boot", Workdir: "/workspace"}
 
 // fakeGuest answers a handshake with hello and then hands the rest to serve.
 func fakeGuest(hello any, serve func(rw net.Conn)) io.ReadWriteCloser {
@@ -46,12 +46,11 @@ func TestHostileHello(t *testing.T) {
 		return h
 	}
 	for name, hello := range map[string]any{
-		"wrong version": change(func(h *wire.Hello) { h.Protocol = 99 }),
-		"no pid":        change(func(h *wire.Hello) { h.PID = 0 }),
-		"no boot id":    change(func(h *wire.Hello) { h.BootID = "" }),
-		"no workdir":    change(func(h *wire.Hello) { h.Workdir = "" }),
-		"another type":  json.RawMessage(`[1,2,3]`),
-		"wrong types":   json.RawMessage(`{"protocol":"one"}`),
+		"no pid":       change(func(h *wire.Hello) { h.PID = 0 }),
+		"no boot id":   change(func(h *wire.Hello) { h.BootID = "" }),
+		"no workdir":   change(func(h *wire.Hello) { h.Workdir = "" }),
+		"another type": json.RawMessage(`[1,2,3]`),
+		"wrong types":  json.RawMessage(`{"pid":"one"}`),
 	} {
 		if _, err := client.New(testContext(t), fakeGuest(hello, nil)); !errors.Is(err, client.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)

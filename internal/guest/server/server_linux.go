@@ -190,7 +190,6 @@ func (s *Server) inUse() bool {
 // hello describes the guest.
 func (s *Server) hello() wire.Hello {
 	h := wire.Hello{
-		Protocol: wire.ProtocolVersion,
 		Version:  s.cfg.Version,
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),

@@ -306,7 +306,6 @@ type Digest struct {
 
 // Hello describes the guest when a connection begins.
 type Hello struct {
-	Protocol int      `json:"protocol"`
 	Version  string   `json:"version"` // content version of the guest binary
 	Ops      []Op     `json:"ops"`
 	PID      int      `json:"pid"`
