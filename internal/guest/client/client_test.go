@@ -61,6 +61,13 @@ func dial(t testing.TB, g *guesttest.Guest) *client.Conn {
 	return c
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])

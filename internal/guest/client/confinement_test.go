@@ -39,9 +39,7 @@ func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
 // canaryDir is a directory outside that must not change.
 func canaryDir(t testing.TB) string {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644))
 	return dir
 }
 
@@ -60,18 +58,14 @@ func TestSymlinksInside(t *testing.T) {
 	g, c := start(t)
 	canary := canaryDir(t)
 	at := func(name string) string { return filepath.Join(g.Workdir, name) }
-	if _, err := put(t, c, "data/sub/file", []byte("inside")); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "data/sub/file", []byte("inside"))
 	for name, to := range map[string]string{
 		"link": "data/sub/file", "dirlink": "data/sub", "a": "b", "b": "a", "nowhere": "nothing",
 		"current": at("data"), "file": at("data/sub/file"), "self": g.Workdir, "twice": at("current/sub"), "mixed": "current/sub/../sub",
 		"data/up": at("self"), "dangling": at("nothing"), "far": at("out/canary"), "out": canary, "gone": filepath.Join(canary, "nothing"),
 		"past": g.Workdir + "/.." + canary, "loop": at("loop"), "magic": "/proc/self/cwd", "fd": "/proc/self/fd",
 	} {
-		if err := os.Symlink(to, at(name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, at(name)))
 	}
 	for p, want := range map[string]wire.Code{ // "" where the file inside is read
 		"link": "", "dirlink/file": "", "current/sub/file": "", "file": "", "self/data/sub/file": "", "twice/file": "", "mixed/file": "",
@@ -107,9 +101,7 @@ func TestSymlinksInside(t *testing.T) {
 		t.Errorf("list: %+v, %v", l, err)
 	}
 	// A write replaces a link, and Stat and Remove are about the link: what it led to stays.
-	if _, err := put(t, c, "link", []byte("new")); err != nil {
-		t.Error(err)
-	}
+	mustPut(t, c, "link", []byte("new"))
 	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "dirlink"}); err != nil || info.Type != wire.TypeSymlink {
 		t.Errorf("stat of a link: %+v, %v", info, err)
 	}
@@ -137,16 +129,12 @@ func TestScratch(t *testing.T) {
 		t.Fatalf("put: %+v, %v", info, err)
 	}
 	for name, to := range map[string]string{at("current"): at("dir"), at("out"): canary, at("work"): g.Workdir, filepath.Join(g.Workdir, "tmp"): scratch} {
-		if err := os.Symlink(to, name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, name))
 	}
 	if b, err := get(t, c, at("current/file")); err != nil || string(b) != "scratch" {
 		t.Errorf("get: %q, %v", b, err)
 	}
-	if _, err := put(t, c, "src", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "src", nil)
 	for name, op := range ops(t, c) {
 		for _, p := range []string{at("out/canary"), at("../x"), scratch + "-evil/x", canary, at("work/x"), "tmp/x"} {
 			if err := op(p); codeOf(err) != wire.CodePermission {

@@ -51,9 +51,7 @@ func TestContainerMemoryIsFlat(t *testing.T) {
 		t.Errorf("%d KiB after 2,000 commands", after)
 	}
 	data := noise(100 << 20)
-	if _, err := put(t, c, "f", data); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "f", data)
 	t.Logf("after a file of 100 MiB came %d KiB", rss())
 	if _, err := get(t, c, "f"); err != nil {
 		t.Fatal(err)

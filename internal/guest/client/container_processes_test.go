@@ -49,17 +49,14 @@ func TestContainerNoRoomToStart(t *testing.T) {
 		}
 	}
 	running := sh("sleep 1000")
-	running.YieldMillis = 0
-	mustRun(t, c, running)
+	background(t, c, running)
 	left := sh("setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
 	mustRun(t, c, left)
 	sandbox.Docker("update", "--pids-limit", "1")
 	try("while a command runs", wire.CodeLaunch, "no_resources", "process limit of the sandbox")
 	for _, id := range []string{running.ExecID, left.ExecID} {
 		try("while something is left", wire.CodeLaunch, "no_resources", "process limit of the sandbox")
-		if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: id}); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, c, id)
 	}
 	try("while nothing runs", wire.CodeUnsupported, "", "no other command can be killed to free resources")
 	if _, err := put(t, c, "f", noise(100_000)); err != nil {

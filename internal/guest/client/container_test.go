@@ -21,9 +21,7 @@ func startSandbox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Contai
 	}
 	sandbox := guesttest.StartContainer(t, o)
 	c, err := client.New(context.Background(), sandbox.Dial())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return sandbox, c
 }
@@ -94,16 +92,12 @@ socket.socket(socket.AF_UNIX).bind("\0workcell-guest")' 2>&1 | tail -1`))
 func TestContainerFilesBelongToTheUser(t *testing.T) {
 	t.Parallel()
 	_, c := startSandbox(t, guesttest.ContainerOptions{})
-	if _, err := put(t, c, "a/b/f", []byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "a/b/f", []byte("x"))
 	res := mustRun(t, c, sh("stat -c '%u:%g %a' a a/b a/b/f; mkdir closed; touch closed/f; chmod 0 closed; echo x > unreadable; chmod 0 unreadable"))
 	if got := string(res.Stdout.Head); got != "1000:1000 755\n1000:1000 755\n1000:1000 644\n" {
 		t.Errorf("got %q %s", got, res.Stderr.Head)
 	}
-	if _, err := put(t, c, "src", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "src", nil)
 	for name, op := range ops(t, c) {
 		p := "closed/f"
 		if name == "list" {

@@ -24,9 +24,7 @@ import (
 func port(t testing.TB, handle func(*net.TCPConn)) string {
 	t.Helper()
 	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -44,20 +42,9 @@ func port(t testing.TB, handle func(*net.TCPConn)) string {
 func dialPort(t testing.TB, c *client.Conn, address string) *client.Dialed {
 	t.Helper()
 	d, err := c.Dial(testContext(t), wire.DialRequest{Address: address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
-}
-
-func code(err error) wire.Code {
-	var e *wire.Error
-	_ = errors.As(err, &e)
-	if e == nil {
-		return ""
-	}
-	return e.Code
 }
 
 // Each direction ends by itself, and nothing of what came before the end is lost.
@@ -84,9 +71,7 @@ func TestDialHalfClose(t *testing.T) {
 	if _, err := d.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.CloseWrite())
 	if got, err := io.ReadAll(d); err != nil || string(got) != "hello "+string(data) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
@@ -184,16 +169,14 @@ func TestDialRefuses(t *testing.T) {
 		"127.0.0.1:65536": wire.CodeInvalid, "127.0.0.1:http": wire.CodeInvalid, "127.1:80": wire.CodeInvalid, "0x7f.0.0.1:80": wire.CodeInvalid,
 		"LOCALHOST:80": wire.CodeInvalid, "../127.0.0.1:80": wire.CodeInvalid, "127.0.0.1:80\x00": wire.CodeInvalid,
 	} {
-		if d, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); code(err) != want {
+		if d, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); codeOf(err) != want {
 			t.Errorf("%q: %v, %v", address, d, err)
 		}
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = ln.Close()
-	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: ln.Addr().String()}); code(err) != wire.CodeNotFound {
+	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: ln.Addr().String()}); codeOf(err) != wire.CodeNotFound {
 		t.Errorf("a port that nothing listens on: %v", err)
 	}
 }
@@ -203,17 +186,11 @@ func TestDialCancelled(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)))
 	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	full := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*unix.SockaddrInet4).Port}).String()
 	dialPort(t, c, full) // all that its queue holds
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -260,9 +237,7 @@ func TestDialNobodyReads(t *testing.T) {
 		t.Errorf("%d bytes went into a connection that nobody reads", written)
 	}
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = conn.SetReadDeadline(time.Now().Add(3 * time.Minute)) // the host's multiplexer gives a closed stream up after half a minute
 	if err := raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd)}}
@@ -282,7 +257,7 @@ func TestDialCapacity(t *testing.T) {
 	for range wire.MaxDials {
 		open = append(open, dialPort(t, c, address))
 	}
-	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); code(err) != wire.CodeCapacity {
+	if _, err := c.Dial(testContext(t), wire.DialRequest{Address: address}); codeOf(err) != wire.CodeCapacity {
 		t.Errorf("one too many: %v", err)
 	}
 	mustRun(t, c, sh("true"))
@@ -295,7 +270,7 @@ func TestDialCapacity(t *testing.T) {
 			_ = d.Close()
 			return
 		}
-		if code(err) != wire.CodeCapacity {
+		if codeOf(err) != wire.CodeCapacity {
 			t.Fatal(err)
 		}
 	}

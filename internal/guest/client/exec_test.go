@@ -127,9 +127,7 @@ func TestLaunchFailures(t *testing.T) {
 	g, c := start(t)
 	put := func(name, content string, mode os.FileMode) string {
 		p := filepath.Join(g.Workdir, name)
-		if err := os.WriteFile(p, []byte(content), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(p, []byte(content), mode))
 		return p
 	}
 	plain := put("plain", "x", 0o644)
@@ -174,12 +172,8 @@ func TestPathOfTheRequest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	dir := filepath.Join(g.Workdir, "my bin")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("#!/bin/sh\necho found\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "hello"), []byte("#!/bin/sh\necho found\n"), 0o755))
 	for path, ok := range map[string]bool{"/bin:" + dir: true, "my bin": true, "/bin": false, "": false} {
 		req := sh("")
 		req.Argv, req.Env = []string{"hello"}, []string{"PATH=" + path}
@@ -194,17 +188,11 @@ func TestDirectory(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	for _, d := range []string{"sub", "closed"} {
-		if err := os.Mkdir(filepath.Join(g.Workdir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(g.Workdir, d), 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(g.Workdir, "file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(g.Workdir, "file"), nil, 0o644))
 	for name, to := range map[string]string{"link": "sub", "magic": "/proc/self/root", "fd": "/proc/self/fd"} {
-		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, filepath.Join(g.Workdir, name)))
 	}
 	for dir, want := range map[string]string{"": g.Workdir, g.Workdir + "/sub": g.Workdir + "/sub", g.Workdir + "/link": g.Workdir + "/sub", "/": "/"} {
 		req := sh("/bin/pwd -P")

@@ -26,6 +26,12 @@ func put(t testing.TB, c *client.Conn, path string, data []byte) (wire.FileInfo,
 	return c.PutFile(testContext(t), wire.FilePutRequest{Path: path, Size: int64(len(data)), Overwrite: true}, bytes.NewReader(data))
 }
 
+func mustPut(t testing.TB, c *client.Conn, path string, data []byte) {
+	t.Helper()
+	_, err := put(t, c, path, data)
+	must(t, err)
+}
+
 func get(t testing.TB, c *client.Conn, path string) ([]byte, error) {
 	t.Helper()
 	var b bytes.Buffer
@@ -37,9 +43,7 @@ func TestPartOfAFile(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	data := noise(200_000)
-	if _, err := put(t, c, "f", data); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "f", data)
 	for _, tc := range []struct{ offset, length, want int64 }{
 		{0, 0, 0}, {0, 10, 10}, {100, -1, 199_900}, {199_999, 10, 1}, {200_000, -1, 0}, {500_000, 10, 0}, {50_000, 100_000, 100_000},
 	} {
@@ -119,9 +123,7 @@ func TestPutOverAFile(t *testing.T) {
 	g, c := start(t)
 	at := filepath.Join(g.Workdir, "f")
 	for _, mode := range []os.FileMode{0o755, 0o600, 0o4777, 0o444, 0o200} {
-		if err := errors.Join(os.WriteFile(at, []byte("old"), 0o600), os.Chmod(at, mode.Perm())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(at, []byte("old"), 0o600), os.Chmod(at, mode.Perm())))
 		info, err := put(t, c, "f", []byte("new"))
 		st, statErr := os.Stat(at)
 		switch {
@@ -158,9 +160,7 @@ func TestReadersSeeWholeVersions(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	versions := [][]byte{bytes.Repeat([]byte("a"), 150_000), bytes.Repeat([]byte("b"), 80_000)}
-	if _, err := put(t, c, "f", versions[0]); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "f", versions[0])
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, v := range versions {
@@ -214,9 +214,7 @@ func TestMkdirRenameRemove(t *testing.T) {
 		t.Errorf("Mkdir again: %v", err)
 	}
 	for _, p := range []string{"a/f", "a/b/g", "a/b/c/h"} {
-		if _, err := put(t, c, p, []byte(p)); err != nil {
-			t.Fatal(err)
-		}
+		mustPut(t, c, p, []byte(p))
 	}
 	if _, err := c.Mkdir(ctx, wire.PathRequest{Path: "a/f"}); err == nil {
 		t.Error("Mkdir over a file succeeded")
@@ -254,15 +252,11 @@ func TestListIsSortedAndBounded(t *testing.T) {
 	g, c := start(t)
 	ctx := testContext(t)
 	for _, p := range []string{"b/2", "b/1", "a.txt", "a/x", "c", "a-b"} {
-		if _, err := put(t, c, p, []byte(p)); err != nil {
-			t.Fatal(err)
-		}
+		mustPut(t, c, p, []byte(p))
 	}
 	names := func(req wire.ListRequest) (out []string, res wire.ListResult) {
 		res, err := c.List(ctx, req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, e := range res.Entries {
 			out = append(out, e.Path)
 		}
@@ -281,13 +275,9 @@ func TestListIsSortedAndBounded(t *testing.T) {
 		t.Errorf("first three: %+v (-want +got):\n%s", res, diff)
 	}
 	big := filepath.Join(g.Workdir, "big")
-	if err := os.Mkdir(big, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(big, 0o755))
 	for i := range 30_000 {
-		if err := os.Symlink("x", filepath.Join(big, fmt.Sprintf("%06d", i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("x", filepath.Join(big, fmt.Sprintf("%06d", i))))
 	}
 	got, res = names(wire.ListRequest{Path: "big"})
 	if len(got) != 1000 || got[0] != "big/000000" || got[999] != "big/000999" || res.Total != 30_000 || !res.Truncated {
@@ -311,9 +301,7 @@ func TestDeepTree(t *testing.T) {
 	g, c := start(t)
 	const depth, listed = 1000, 129
 	deepTree(t, g.Workdir, depth)
-	if _, err := put(t, c, "e/file", nil); err != nil { // what comes after the way back up
-		t.Fatal(err)
-	}
+	mustPut(t, c, "e/file", nil) // what comes after the way back up
 	res, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true, Limit: 5000})
 	if err != nil || res.Total != listed+2 || len(res.Entries) != listed+2 || !res.Truncated {
 		t.Fatalf("%d entries, total %d, truncated %v, %v", len(res.Entries), res.Total, res.Truncated, err)
@@ -337,21 +325,15 @@ func deepTree(t testing.TB, dir string, depth int) {
 		}
 		_ = unix.Close(above)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = unix.Close(at)
 }
 
 func TestSparseAndGrowingFiles(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
-	if err := os.WriteFile(filepath.Join(g.Workdir, "sparse"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(filepath.Join(g.Workdir, "sparse"), 1<<40); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(g.Workdir, "sparse"), nil, 0o644))
+	must(t, os.Truncate(filepath.Join(g.Workdir, "sparse"), 1<<40))
 	var n counter
 	info, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "sparse", Length: 1 << 20}, &n)
 	if err != nil || n != 1<<20 || info.Size != 1<<40 {
@@ -368,7 +350,5 @@ func TestSparseAndGrowingFiles(t *testing.T) {
 			t.Errorf("%d bytes of %+v, %v", n, info, err)
 		}
 	}
-	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
-		t.Error(err)
-	}
+	kill(t, c, req.ExecID)
 }

@@ -48,9 +48,7 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 			}()
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -59,9 +57,7 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 func listening(t testing.TB, frames ...wire.Frame) *client.Conn {
 	out := bytesOf(t, frames)
 	listened, err := wire.AppendAnswer(nil, wire.ListenResult{Address: wire.ToolsSocket})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return impostor(t, func(op wire.Op) ([]byte, bool) {
 		if op == wire.OpListen {
 			return listened, true
@@ -88,9 +84,7 @@ func TestHostileAddress(t *testing.T) {
 		"a socket":        {"model", "@workcell-tools"},
 	} {
 		answer, err := wire.AppendAnswer(nil, wire.ListenResult{Address: test.address})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := impostor(t, func(wire.Op) ([]byte, bool) { return answer, true })
 		if _, err := c.Listen(testContext(t), wire.ListenRequest{Name: test.service, MaxConns: 1, WaitMillis: 1}); !errors.Is(err, client.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
@@ -204,9 +198,7 @@ func TestAcceptFlood(t *testing.T) {
 	ctx, before := testContext(t), 0
 	for i := range 100_000 {
 		p, err := l.Accept(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = p.Close()
 		if i == 1000 {
 			before = runtime.NumGoroutine()

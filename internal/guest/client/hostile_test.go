@@ -115,9 +115,7 @@ func FuzzHostileStream(f *testing.F) {
 			_ = guest.Close()
 			read.Wait()
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := c.Health(testContext(t)); err == nil {
 			t.Error("a request was answered")
 		}
@@ -181,13 +179,9 @@ func bytesOf(t testing.TB, frames []wire.Frame) (out []byte) {
 func answerFrame(t testing.TB, msg any) wire.Frame {
 	t.Helper()
 	b, err := wire.AppendAnswer(nil, msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f, err := wire.ReadFrame(bytes.NewReader(b), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -25,9 +26,7 @@ func sleepers(t testing.TB, name string) int {
 	t.Helper()
 	n := 0
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range dirs {
 		b, err := os.ReadFile(d + "/cmdline")
 		if err == nil && bytes.Contains(b, []byte("sleep\x00"+name+"\x00")) {
@@ -40,10 +39,15 @@ func sleepers(t testing.TB, name string) int {
 // sleepName is a duration that no other test uses.
 func sleepName(t testing.TB) string {
 	n, err := strconv.ParseUint(newID()[:12], 16, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strconv.FormatUint(1000000+n%8999999, 10)
+}
+
+// kill ends a command's tree.
+func kill(t testing.TB, c *client.Conn, id string) {
+	t.Helper()
+	_, err := c.Kill(testContext(t), wire.KillRequest{ExecID: id})
+	must(t, err)
 }
 
 // trees are scripts that leave processes behind in every way we know. NAME stands for what they sleep.
@@ -175,9 +179,7 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	}
 	// The child runs on, and what it writes does not end it.
 	ctx := testContext(t)
-	if _, err := put(t, c, "go", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "go", nil)
 	eventually(t, "late output is recorded", func() bool {
 		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
 		return err == nil && strings.HasSuffix(joined(r.Chunks), "late\n")
@@ -194,8 +196,7 @@ func TestOutputHeldByAnotherCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	holder := sh("until [ -s pid ]; do sleep 0.02; done; exec 3>/proc/$(cat pid)/fd/1 && touch held; exec sleep 1000")
-	holder.YieldMillis = 0
-	mustRun(t, c, holder)
+	background(t, c, holder)
 	res := mustRun(t, c, sh("echo $$ >new; mv new pid; until [ -e held ]; do sleep 0.02; done; echo done"))
 	if res.State != wire.ExecCompleted || res.Leaked || string(res.Stdout.Head) != "done\n" {
 		t.Errorf("got %v", brief(res))
@@ -218,8 +219,7 @@ func TestKillAll(t *testing.T) {
 	mustRun(t, c, sh("setsid sh -c 'while :; do sleep "+id+" & sleep 0.01; done' >/dev/null 2>&1 </dev/null &"))
 	eventually(t, "something is left behind", func() bool { return sleepers(t, id) > 3 })
 	running := sh("sleep " + id)
-	running.YieldMillis = 0
-	mustRun(t, c, running)
+	background(t, c, running)
 	killed, err := c.KillAll(testContext(t))
 	if err != nil || len(killed) != 1 || killed[0].ExecID != running.ExecID || killed[0].State != wire.ExecKilled {
 		t.Errorf("got %+v, %v", killed, err)

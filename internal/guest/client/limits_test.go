@@ -53,9 +53,7 @@ func TestLimitsHoldFromTheStart(t *testing.T) {
 func TestPassedLimitIsCut(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/dev/shm", "cut") // files that other processes deleted and hold open there do not count
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	const limit = 4 << 20
 	c := dial(t, guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir,

@@ -42,9 +42,7 @@ func TestBrokenConnection(t *testing.T) {
 	g, second := start(t)
 	stream := g.Dial()
 	first, err := client.New(context.Background(), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer first.Close()
 	recorded := sh("until [ -e go ]; do sleep 0.05; done; echo kept")
 	recorded.YieldMillis, recorded.KillOnCancel = 0, true
@@ -78,9 +76,7 @@ func TestBrokenConnection(t *testing.T) {
 	if _, err := first.Run(context.Background(), sh("true")); !errors.Is(err, client.ErrConnLost) {
 		t.Errorf("a new call of the first host: %v", err)
 	}
-	if _, err := put(t, second, "go", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, second, "go", nil)
 	st, err := second.Wait(testContext(t), wire.WaitRequest{ExecID: recorded.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
 		t.Errorf("the recorded exec: %+v, %v", st, err)
@@ -155,9 +151,7 @@ func stopped(t *testing.T, pid int) bool {
 	}
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !bytes.Contains(text, []byte(") T ")) {
 			return false
 		}
@@ -169,9 +163,7 @@ func stopped(t *testing.T, pid int) bool {
 func TestSuspendedGuest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
-	if err := syscall.Kill(g.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(g.PID, syscall.SIGSTOP))
 	for !stopped(t, g.PID) { // each of its threads stops by itself
 		time.Sleep(time.Millisecond)
 	}
@@ -249,9 +241,7 @@ func TestCancelThenClose(t *testing.T) {
 	}
 	last := dial(t, g)
 	execs, err := last.Execs(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, st := range execs {
 		if st.State == wire.ExecRunning {
 			t.Errorf("still runs: %+v", st)

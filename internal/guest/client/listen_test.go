@@ -24,9 +24,7 @@ func listen(t testing.TB, c *client.Conn, change func(*wire.ListenRequest)) *cli
 		change(&req)
 	}
 	l, err := c.Listen(testContext(t), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -35,9 +33,7 @@ func listen(t testing.TB, c *client.Conn, change func(*wire.ListenRequest)) *cli
 func accept(t testing.TB, l *client.Listener) *client.Peer {
 	t.Helper()
 	p, err := l.Accept(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
@@ -86,9 +82,7 @@ func TestAcceptRefuses(t *testing.T) {
 		t.Errorf("an address where nobody listens: %s", brief(res))
 	}
 	outside, err := net.Dial("unix", l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer outside.Close()
 	if n, err := outside.Read(make([]byte, 1)); n > 0 || err == nil {
 		t.Errorf("a process that is not the guest's: %d bytes, %v", n, err)
@@ -127,9 +121,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 	_, c := start(t)
 	l := listen(t, c, nil)
 	data := noise(4 << 20)
-	if _, err := put(t, c, "data", data); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "data", data)
 	req := background(t, c, caller(l, "(while [ ! -e go ]; do sleep 0.02; done; cat data) | $TOOLS >answer"))
 	p := accept(t, l)
 	if _, err := p.Write([]byte("all")); err != nil || p.CloseWrite() != nil {
@@ -140,9 +132,7 @@ func TestBridgeAfterTheHostsEnd(t *testing.T) {
 			break
 		}
 	}
-	if _, err := put(t, c, "go", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "go", nil)
 	if n, err := io.Copy(io.Discard, p); err != nil || n != int64(len(data)) {
 		t.Errorf("%d bytes came: %v", n, err)
 	}
@@ -156,19 +146,13 @@ func TestConnectionDeadlines(t *testing.T) {
 	l := listen(t, c, nil)
 	req := background(t, c, caller(l, "mkfifo in; exec 3<>in; $TOOLS <in >out 3>&- & exec 4>in 3>&-; while [ ! -e go ]; do sleep 0.05; done; echo hello >&4; exec 4>&-; wait"))
 	p := accept(t, l)
-	if err := p.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.SetReadDeadline(time.Now()))
 	var timeout net.Error
 	if _, err := p.Read(make([]byte, 1)); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("a read without time: %v", err)
 	}
-	if err := p.SetReadDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := put(t, c, "go", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.SetReadDeadline(time.Time{}))
+	mustPut(t, c, "go", nil)
 	if b, err := io.ReadAll(p); err != nil || string(b) != "hello\n" {
 		t.Errorf("later: %q, %v", b, err)
 	}
@@ -261,9 +245,7 @@ func TestDeadlineBounds(t *testing.T) {
 		t.Errorf("got %v and %v", unknown, large)
 	}
 	for range 24 * 60 {
-		if err := extend(req.ExecID, 60_000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, extend(req.ExecID, 60_000))
 	}
 	if err := extend(req.ExecID, 1); codeOf(err) != wire.CodeQuota {
 		t.Errorf("beyond 24 hours: %v", err)
@@ -286,9 +268,7 @@ func TestWaitForTree(t *testing.T) {
 	if err != nil || res.State != wire.ExecCompleted || sleepers(t, id) == 0 {
 		t.Errorf("%s, %v", brief(res), err)
 	}
-	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, req.ExecID)
 	if _, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1, Tree: true}); err != nil || sleepers(t, id) > 0 {
 		t.Errorf("%d processes are left, %v", sleepers(t, id), err)
 	}

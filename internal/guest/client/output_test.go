@@ -74,18 +74,12 @@ func TestSpillIsBounded(t *testing.T) {
 func TestSpillShare(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	output := filepath.Join(dir, ".workcell/output")
-	if err := os.MkdirAll(output, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(output, 0o755))
 	for i, name := range []string{"old.stdout", "newer.stderr", "mine.txt"} {
 		path := filepath.Join(output, name)
-		if err := os.WriteFile(path, make([]byte, 400<<10), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, make([]byte, 400<<10), 0o644))
 		if at := time.Now().Add(time.Duration(i-60) * time.Minute); os.Chtimes(path, at, at) != nil {
 			t.Fatal("cannot set the time")
 		}
@@ -153,9 +147,7 @@ func TestChunksAreText(t *testing.T) {
 	var text []byte
 	for since := int64(0); ; {
 		res, err := c.Read(testContext(t), wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, chunk := range res.Chunks {
 			if !utf8.Valid(bytes.TrimSuffix(chunk.Data, []byte("\360\237"))) {
 				t.Errorf("chunk %d of %d bytes is cut inside a character", chunk.Seq, len(chunk.Data))

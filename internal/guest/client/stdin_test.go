@@ -96,9 +96,7 @@ func TestStdinOfAYieldedExec(t *testing.T) {
 		t.Fatalf("got %v", brief(res))
 	}
 	ctx := testContext(t)
-	if _, err := put(t, c, "go", nil); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, c, "go", nil)
 	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,12 +114,8 @@ func TestWriteStdin(t *testing.T) {
 	req.StdinOpen, req.YieldMillis, req.Stdin = true, 0, []byte("first ")
 	mustRun(t, c, req)
 	big := noise(3 << 20)
-	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: big}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, EOF: true}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: big}))
+	must(t, c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, EOF: true}))
 	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 	if want := int64(len("first ") + len(big)); err != nil || st.StdoutBytes != want {
 		t.Errorf("got %+v, %v; want %d bytes", st, err, want)
@@ -130,8 +124,7 @@ func TestWriteStdin(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	req = sh("sleep 1")
-	req.YieldMillis = 0
-	mustRun(t, c, req)
+	background(t, c, req)
 	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("x")}); codeOf(err) != wire.CodeInvalid {
 		t.Errorf("without an open input: %v", err)
 	}

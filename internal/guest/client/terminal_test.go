@@ -129,12 +129,8 @@ func TestTerminal(t *testing.T) {
 	if err != nil || !rec.Done || rec.Status.EndedMillis <= 0 {
 		t.Fatalf("got %+v, %v", rec, err)
 	}
-	var all strings.Builder
-	for _, chunk := range rec.Chunks {
-		all.Write(chunk.Data)
-	}
-	if all.String() != got {
-		t.Errorf("recorded was %q, shown %q", all.String(), got)
+	if all := joined(rec.Chunks); all != got {
+		t.Errorf("recorded was %q, shown %q", all, got)
 	}
 	// A resize after the end succeeds.
 	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 1, Cols: 1}}); err != nil {
@@ -219,9 +215,7 @@ func TestTerminalOfABackgroundChild(t *testing.T) {
 	if got != "left\r\n" || !res.Leaked || res.ExitCode != 0 {
 		t.Errorf("got %q, %v", got, brief(res))
 	}
-	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: res.ExecID}); err != nil {
-		t.Error(err)
-	}
+	kill(t, c, res.ExecID)
 }
 
 // A terminal that nobody is at ends after a while; one with somebody there does not.
@@ -413,9 +407,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 || !res.Leaked {
 		t.Errorf("got %v", brief(res))
 	}
-	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
-		t.Error(err)
-	}
+	kill(t, c, req.ExecID)
 }
 
 // printsMore waits until the only command has printed more than some bytes, and returns how many.
