@@ -16,18 +16,14 @@ func TestLayerOverNothing(t *testing.T) {
 	image := filepath.Join(dir, "image")
 	makeDir(t, image)
 	for _, name := range []string{"a", "b", "c"} {
-		if err := os.WriteFile(filepath.Join(image, name), make([]byte, 1<<20), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(image, name), make([]byte, 1<<20), 0o600))
 	}
 	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, NewLayer("/proc", "/workspace")) // which is no overlay, wherever this runs
 	if q.found.bytes != 0 || q.found.files != 0 {
 		t.Errorf("found %+v at first", q.found)
 	}
 	for _, name := range []string{"d", "e"} {
-		if err := os.WriteFile(filepath.Join(image, name), make([]byte, 768<<10), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(image, name), make([]byte, 768<<10), 0o600))
 	}
 	if q.look(); q.found.files != 2 || !q.passed(q.limit) || q.stops != 1 {
 		t.Errorf("found %+v, %d stops", q.found, q.stops)
@@ -35,9 +31,7 @@ func TestLayerOverNothing(t *testing.T) {
 	if m, err := q.admit(); err != nil || !m.frozen {
 		t.Errorf("admitted %+v, %v", m, err)
 	}
-	if err := os.RemoveAll(image); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(image))
 	if m, err := q.admit(); err != nil || m.frozen || q.found != (usage{}) {
 		t.Errorf("after everything was deleted: %+v, %v, found %+v", m, err, q.found)
 	}
@@ -50,9 +44,7 @@ func TestLayerChecked(t *testing.T) {
 	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, &layer{since: time.Now().Add(-time.Hour).UnixNano()})
 	many := filepath.Join(dir, "many")
 	makeDir(t, many)
-	if err := unix.Fallocate(create(t, filepath.Join(many, "f")), 0, 0, 2<<20+quotaSlackBytes+Block); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fallocate(create(t, filepath.Join(many, "f")), 0, 0, 2<<20+quotaSlackBytes+Block))
 	if m, err := q.admit(); err != nil {
 		t.Fatalf("admitted %+v, %v", m, err)
 	}
@@ -65,9 +57,7 @@ func TestLayerChecked(t *testing.T) {
 func create(t *testing.T, name string) int {
 	t.Helper()
 	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return int(f.Fd())
 }

@@ -12,24 +12,18 @@ import (
 
 func write(t *testing.T, name string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte("x"), 0o600))
 }
 
 func makeDir(t *testing.T, name string) {
 	t.Helper()
-	if err := os.MkdirAll(name, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(name, 0o700))
 }
 
 func mode(t *testing.T, name string) os.FileMode {
 	t.Helper()
 	info, err := os.Stat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return info.Mode().Perm()
 }
 
@@ -50,9 +44,7 @@ func TestMeasureDeep(t *testing.T) {
 func scanOf(t *testing.T, dir string) (*scan, *level) {
 	t.Helper()
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	s := &scan{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
 	s.dev = device(t, dir)
@@ -68,9 +60,7 @@ func TestMeasureModes(t *testing.T) {
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	makeDir(t, a)
 	enter := func() *level {
-		if err := os.Chmod(a, 0o030); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(a, 0o030))
 		d := &level{up: up, name: "a", fd: -1}
 		if !s.open(d, up, "a") {
 			t.Fatal("the directory does not open")
@@ -91,16 +81,12 @@ func TestMeasureModes(t *testing.T) {
 		t.Errorf("the mode that the look needed is now %o", mode(t, a))
 	}
 	d = enter()
-	if err := os.Chmod(a, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(a, 0o750))
 	if d.shut(); mode(t, a) != 0o750 {
 		t.Errorf("the mode that was given meanwhile is now %o", mode(t, a))
 	}
 	d = enter()
-	if err := os.Rename(a, b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(a, b))
 	makeDir(t, a)
 	if d.shut(); mode(t, b) != 0o030 || mode(t, a) != 0o700 {
 		t.Errorf("moved its mode is %o, and that of another in its place %o", mode(t, b), mode(t, a))
@@ -112,31 +98,23 @@ func TestMeasureClosedRoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	write(t, filepath.Join(dir, "f"))
 	for _, m := range []os.FileMode{0, 0o311, 0o644} {
-		if err := os.Chmod(dir, m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(dir, m))
 		if found, blind := measure(f, Limit{Bytes: 1 << 40}, 0, nil, nil, nil); found.files < 1 || blind || mode(t, dir) != m {
 			t.Errorf("mode %o: %+v, %t, afterwards %o", m, found, blind, mode(t, dir))
 		}
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 }
 
 // TestMeasureNothing: what cannot be looked at counts as being over the limit.
 func TestMeasureNothing(t *testing.T) {
 	t.Parallel()
 	f, err := os.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = f.Close()
 	l := Limit{Bytes: 5}
 	if found, blind := measure(f, l, 0, nil, nil, nil); !blind || !l.over(found) {
@@ -147,9 +125,7 @@ func TestMeasureNothing(t *testing.T) {
 func device(t *testing.T, name string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(name, &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Stat(name, &st))
 	return st.Dev
 }
 

@@ -15,9 +15,7 @@ import (
 func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	t.Helper()
 	root, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	limit.Watched = true
 	q := &Quota{limit: limit, dir: dir, layer: over, root: root, stop: func() {}, kick: make(chan struct{}, 1), first: make(chan struct{})}
@@ -33,9 +31,7 @@ func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "quota")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -64,9 +60,7 @@ func TestQuotaCut(t *testing.T) {
 	q := watched(t, dir, Limit{Bytes: 1 << 40, Files: 1 << 20}, nil)
 	mark := admitted(t, q)
 	q.limit.Bytes = 4096
-	if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "f"), make([]byte, 8192), 0o600))
 	if full, _ := q.ended(mark, false, false); full {
 		t.Error("a look that takes an hour was taken for a command that was not cut")
 	}
@@ -120,9 +114,7 @@ func TestQuotaFirst(t *testing.T) {
 		<-done
 	}
 	q, err := NewQuota(dir, nil, Limit{Bytes: 1 << 40, Files: 1, Watched: true}, stop, func() bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer q.close()
 	<-looked // and found too much; the look is not over
 	frozen, refused := make(chan bool, 1), make(chan error, 1)
@@ -157,9 +149,7 @@ func TestQuotaUntouched(t *testing.T) {
 	q := watched(t, dir, Limit{Bytes: 8192, Files: 100}, nil)
 	q.cost = 0 // it is quick
 	mark := admitted(t, q)
-	if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 16384), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "f"), make([]byte, 16384), 0o600))
 	if q.untouched() {
 		t.Error("a file was written")
 	}
@@ -193,9 +183,7 @@ func TestQuotaCuts(t *testing.T) {
 		{900 * k, 900 * k, 600 * k, 100 * k},
 	} {
 		mark, err := q.admit()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		grow("a", int(c.a))
 		grow("d/b", int(c.b))
 		if _, stopped := q.ended(mark, true, true); !stopped || !strings.Contains(q.shortened(mark), `"d/b"`) {
@@ -211,8 +199,6 @@ func TestQuotaCuts(t *testing.T) {
 func size(t *testing.T, name string) int64 {
 	t.Helper()
 	info, err := os.Stat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return info.Size()
 }

@@ -31,9 +31,7 @@ func (s *signalled) Read(p []byte) (int, error) {
 // meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
 func TestGivenUpBefore(t *testing.T) { // not beside others: two guests in one process share its tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	release := s.Hold()
 	t.Run("host", func(t *testing.T) { // whose links end with it
 		mux := raw(t, pipe(t, s))
@@ -88,18 +86,12 @@ func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, i
 	if err == nil && input {
 		b, err = wire.AppendFrame(b, wire.Frame{Kind: wire.KindData, Channel: wire.ChanStdin, Body: []byte("input")})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	st, err := mux.OpenStream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := st.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, st.Close())
 	return st
 }

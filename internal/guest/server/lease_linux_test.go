@@ -27,16 +27,12 @@ func TestOrphanTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { // not side by side: two guests in one process share its tags
 			dir, err := filepath.EvalSymlinks(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			const timeout = 2 * time.Second // in which its host must have come
 			ended := make(chan struct{})
 			s, err := server.New(server.Config{Workdir: dir, OrphanTimeout: timeout, Ephemeral: test.ephemeral,
 				Orphaned: func() { close(ended) }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() {
 				if err := s.Close(); err != nil {
 					t.Error(err)
@@ -47,9 +43,7 @@ func TestOrphanTimeout(t *testing.T) {
 				t.Helper()
 				spawn := wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Dir: dir}
 				res, err := c.Run(t.Context(), wire.RunRequest{ExecID: id, YieldMillis: 1000, Spawn: spawn})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return &res
 			}
 			sh("first", "sleep 0.1")
@@ -66,9 +60,7 @@ func TestOrphanTimeout(t *testing.T) {
 				t.Error("it ended under its host")
 			default:
 			}
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Close())
 			<-ended
 			if _, err := os.Stat(filepath.Join(dir, "done")); (err == nil) != test.done {
 				t.Errorf("what ran had its time: %v, want %v", err == nil, test.done)

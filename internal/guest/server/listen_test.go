@@ -21,9 +21,7 @@ import (
 func listen(t testing.TB, c *client.Conn, name string) *client.Listener {
 	t.Helper()
 	l, err := c.Listen(t.Context(), wire.ListenRequest{Name: name, MaxConns: 8, WaitMillis: wire.MaxConnWait})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -36,9 +34,7 @@ func TestListenOfTwoHosts(t *testing.T) {
 	before := listen(t, first, "model")
 	early := dialed(t, before)
 	kept, err := before.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := listen(t, second, "model")
 	if _, err := before.Accept(t.Context()); !errors.Is(err, client.ErrNotListening) {
 		t.Errorf("the first host: %v", err)
@@ -52,9 +48,7 @@ func TestListenOfTwoHosts(t *testing.T) {
 	_ = kept.Close()
 	conn := dialed(t, l)
 	p, err := l.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = second.Close()
 	if b, err := io.ReadAll(conn); err != nil || len(b) > 0 {
 		t.Errorf("the connection of a host that left: %q, %v", b, err)
@@ -82,9 +76,7 @@ func TestListenOfTwoHosts(t *testing.T) {
 func dialed(t testing.TB, l *client.Listener) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -112,9 +104,7 @@ func FuzzListen(f *testing.F) {
 		mux := raw(t, pipe(t, s))
 		for range 2 { // the second one on top of what the first one left
 			st, err := mux.OpenStream()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_, _ = st.Write(b)
 			_ = st.Close()
 			_, _ = io.Copy(io.Discard, st)
@@ -126,9 +116,7 @@ func FuzzListen(f *testing.F) {
 		l = listen(t, c, "model")
 		dialed(t, l)
 		p, err := l.Accept(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = p.Close()
 	})
 }
@@ -143,15 +131,11 @@ func TestPeerGone(t *testing.T) {
 		os.Exit(0)
 	}
 	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	ask := func() bool {
 		conn, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		return server.PeerGone(conn.(*net.UnixConn))
 	}
@@ -161,9 +145,7 @@ func TestPeerGone(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	probe, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pidfd, err := unix.GetsockoptInt(probe[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	for _, fd := range append(probe[:], pidfd) {
 		_ = unix.Close(fd)
@@ -172,9 +154,7 @@ func TestPeerGone(t *testing.T) {
 		t.Errorf("a reaped process is gone: %v, want %v", !known, known)
 	}
 	conn, err := net.Dial("unix", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if ask() {
 		t.Error("a living process is taken for a reaped one")

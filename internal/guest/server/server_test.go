@@ -27,13 +27,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func newServer(t testing.TB) (*server.Server, string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := server.New(server.Config{Workdir: dir, Version: "in process"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -55,9 +51,7 @@ func pipe(t testing.TB, s *server.Server) net.Conn {
 func connect(t testing.TB, s *server.Server) *client.Conn {
 	t.Helper()
 	c, err := client.New(context.Background(), pipe(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -65,13 +59,9 @@ func connect(t testing.TB, s *server.Server) *client.Conn {
 // TestClosedWorkdir: a work directory that its own user closed is opened to that user again.
 func TestClosedWorkdir(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for closed, want := range map[os.FileMode]os.FileMode{0o311: 0o711, 0: 0o700, 0o600: 0o700, 0o577: 0o577} {
-		if err := os.Chmod(dir, closed); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(dir, closed))
 		s, err := server.New(server.Config{Workdir: dir})
 		if err != nil {
 			t.Fatalf("mode %o: %v", closed, err)
@@ -98,9 +88,7 @@ func raw(t testing.TB, rw net.Conn) *yamux.Session {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
 	mux, err := yamux.Client(rw, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = mux.Close() })
 	return mux
 }
@@ -111,9 +99,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	mux := raw(t, pipe(t, s))
 	frame := func(f wire.Frame) []byte {
 		b, err := wire.AppendFrame(nil, f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return b
 	}
 	request := func(head string) []byte { return frame(wire.Frame{Kind: wire.KindRequest, Head: []byte(head)}) }
@@ -155,9 +141,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 	// A stream that says nothing, and one that stops in the middle, are no trouble either.
 	for _, part := range [][]byte{nil, {1, 0}, request(`{"op":"health-v1"}`)[:20]} {
 		st, err := mux.OpenStream()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = st.Write(part)
 		_ = st.Close()
 	}
@@ -187,9 +171,7 @@ func TestOtherVersion(t *testing.T) {
 func TestNew(t *testing.T) {
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Symlink(dir, link)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(file, nil, 0o644), os.Symlink(dir, link)))
 	for _, workdir := range []string{"", "relative", dir + "/", dir + "/../x", dir + "/missing", file, link} {
 		if s, err := server.New(server.Config{Workdir: workdir}); err == nil {
 			t.Errorf("a guest in %q", workdir)
