@@ -51,35 +51,26 @@ func openFirst(names ...string) int {
 	return -1
 }
 
-// preadNumber reads a file that holds a number.
-func preadNumber(fd int) (int64, bool) {
-	if fd < 0 {
-		return 0, false
-	}
-	var buf [32]byte
+// read returns the number behind key in an open file of a cgroup, or -1.
+func read(fd int, key string) int64 {
+	var buf [512]byte
 	n, err := unix.Pread(fd, buf[:], 0)
 	if err != nil {
-		return 0, false
+		return -1
 	}
-	v := Counter(buf[:n], "")
-	return max(0, v), v >= 0
+	return Counter(buf[:n], key)
 }
 
 // Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or has
 // no limit.
 func (m *Memory) Usage() (used, limit, tasks int64) {
-	used, _ = preadNumber(m.usageFD)
-	limit, _ = preadNumber(m.limitFD)
-	tasks, _ = preadNumber(m.tasksFD)
-	return used, limit, tasks
+	return max(0, read(m.usageFD, "")), max(0, read(m.limitFD, "")), max(0, read(m.tasksFD, ""))
 }
 
 // Close closes the cgroup's files.
 func (m *Memory) Close() {
 	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD} {
-		if fd >= 0 {
-			_ = unix.Close(fd) // only read from
-		}
+		_ = unix.Close(fd) // only read from, and not open where it is -1
 	}
 }
 
@@ -104,12 +95,8 @@ func (m *Memory) Fits(size int64) error {
 
 // free returns the free memory, exactly when it is short.
 func (m *Memory) free() (int64, bool) {
-	used, ok := preadNumber(m.usageFD)
-	if !ok {
-		return 0, false
-	}
-	limit, ok := preadNumber(m.limitFD) // before every command: it may be changed, and "max" is none
-	if !ok || limit <= 0 {
+	used, limit := read(m.usageFD, ""), read(m.limitFD, "") // before every command: a limit may be changed, and "max" is none
+	if used < 0 || limit <= 0 {
 		return 0, false
 	}
 	if free := limit - used; free > plenty {
@@ -129,17 +116,7 @@ func (m *Memory) reclaimable() int64 {
 }
 
 // OOMKills returns how often the kernel ended a process of the sandbox for lack of memory, -1 when that cannot be seen.
-func (m *Memory) OOMKills() int64 {
-	if m.oomFD < 0 {
-		return -1
-	}
-	var buf [512]byte
-	n, err := unix.Pread(m.oomFD, buf[:], 0)
-	if err != nil {
-		return -1
-	}
-	return Counter(buf[:n], "oom_kill ")
-}
+func (m *Memory) OOMKills() int64 { return read(m.oomFD, "oom_kill ") }
 
 // Counter returns the number behind key in a file of a cgroup, or -1.
 func Counter(file []byte, key string) int64 {
