@@ -250,7 +250,7 @@ func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 }
 
 func (s *Server) handleKillAll(r *request) error {
-	return r.Answer(listOf(s.killAll(true)))
+	return r.Answer(listOf(s.killAll(proc.DefaultGrace)))
 }
 
 func (s *Server) handleExecs(r *request) error {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 )
 
 // never is longer than a guest lives.
@@ -62,7 +64,7 @@ func (s *Server) orphaned() {
 		return
 	}
 	s.logf("no host and nothing that runs for %v: ending", timeout)
-	s.killAll(true)
+	s.killAll(proc.DefaultGrace)
 	if s.cfg.Orphaned != nil {
 		s.cfg.Orphaned()
 	}

@@ -140,7 +140,7 @@ func (s *Server) limitDisk() error {
 func (s *Server) Close() error {
 	s.orphan.count(1) // the server itself, for good
 	s.quotas.Close()
-	s.killAll(false)
+	s.killAll(0)
 	for _, sv := range s.services {
 		sv.close()
 	}
@@ -150,35 +150,31 @@ func (s *Server) Close() error {
 	return s.files.Close()
 }
 
-// killAll ends every command, each with its grace if they are asked first, and what commands left behind. It returns the
-// commands that ran.
-func (s *Server) killAll(ask bool) []*execution {
-	var ran []*execution
-	left := time.Duration(0)
-	if ask {
-		left = proc.DefaultGrace
-	}
+// kill has every command end and returns those that ran. It does not wait for them.
+func (s *Server) kill(grace time.Duration, state wire.ExecState) (ran []*execution) {
 	for _, e := range s.execs.all() {
 		if !e.final() {
-			e.kill(min(left, e.grace), wire.ExecKilled)
+			e.kill(min(grace, e.grace), state)
 			ran = append(ran, e)
 		}
 	}
+	return ran
+}
+
+// killAll ends every command, and what commands left behind. It returns the commands that ran.
+func (s *Server) killAll(grace time.Duration) []*execution {
+	ran := s.kill(grace, wire.ExecKilled)
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.spawner.KillTagged(left)
+	s.spawner.KillTagged(grace)
 	return ran
 }
 
 // endCommands ends every command because a limit was passed. It does not wait for their results.
 func (s *Server) endCommands(why string) {
 	s.logf("%s over its limit: ending all commands", why)
-	for _, e := range s.execs.all() {
-		if !e.final() {
-			e.kill(0, wire.ExecQuotaKilled)
-		}
-	}
+	s.kill(0, wire.ExecQuotaKilled)
 	s.spawner.KillTagged(0)
 }
 
