@@ -36,7 +36,7 @@ type level struct {
 	up    *level
 	name  string
 	depth int
-	fd    int // -1 while it is closed
+	fd    int
 }
 
 // FileID names a file among all.
@@ -54,17 +54,17 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, grown *growth
 		s.most = 2 * l.most().Files
 	}
 	var st unix.Stat_t
-	root := &level{up: &level{fd: int(dir.Fd())}, name: ".", fd: -1}
-	if unix.Fstat(root.up.fd, &st) == nil {
+	above := &level{fd: int(dir.Fd()), depth: -1}
+	if unix.Fstat(above.fd, &st) == nil {
 		s.dev = st.Dev
 	}
 	s.addMounted(mounted)
-	if s.open(root, root.up, root.name) {
+	root := s.open(above, ".")
+	if root != nil {
 		s.walk(root)
 		root.shut()
-	} else {
-		s.blind = true
 	}
+	s.blind = s.blind || root == nil
 	s.addDeleted()
 	if s.blind {
 		s.bytes = max(s.bytes, l.Bytes+1)
@@ -114,16 +114,14 @@ func (s *scan) entry(d *level, name string) {
 		s.blind = true
 		return
 	}
-	sub := &level{up: d, name: name, depth: d.depth + 1, fd: -1}
-	if !s.open(sub, d, name) {
+	sub := s.open(d, name)
+	if sub == nil {
 		return
 	}
-	if mountPoint(sub.fd) { // of the same file system, as two directories of the host can be
-		sub.shut()
-		return
+	defer sub.shut()
+	if !mountPoint(sub.fd) { // of the same file system, as two directories of the host can be
+		s.walk(sub)
 	}
-	s.walk(sub)
-	sub.shut()
 }
 
 // mountPoint reports whether something is mounted where fd was opened, as far as the kernel knows.
@@ -132,24 +130,22 @@ func mountPoint(fd int) bool {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// open opens d, which is name in at, and reports whether it did. A command must not hide files in a directory that it
-// closed to its own user.
-func (s *scan) open(d, at *level, name string) bool {
+// open opens a directory, or returns nil. A command must not hide files in a directory that it closed to its own user.
+func (s *scan) open(at *level, name string) *level {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Openat(at.fd, name, flags, 0)
 	if errors.Is(err, unix.EACCES) {
 		fd, err = s.openClosed(at, name)
 	}
 	if err != nil {
-		return false // gone, or another user closed it: then commands cannot write to it either
+		return nil // gone, or another user closed it: then commands cannot write to it either
 	}
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev {
 		_ = unix.Close(fd) // another one
-		return false
+		return nil
 	}
-	d.fd = fd
-	return true
+	return &level{up: at, name: name, depth: at.depth + 1, fd: fd}
 }
 
 func (s *scan) openClosed(at *level, name string) (int, error) {
@@ -214,10 +210,7 @@ func restore(fd int, was, now uint32) {
 	}
 }
 
-func (d *level) shut() {
-	_ = unix.Close(d.fd) // only read
-	d.fd = -1
-}
+func (d *level) shut() { _ = unix.Close(d.fd) } // only read
 
 func (s *scan) add(st *unix.Stat_t) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {

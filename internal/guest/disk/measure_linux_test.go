@@ -61,8 +61,8 @@ func TestMeasureModes(t *testing.T) {
 	makeDir(t, a)
 	enter := func() *level {
 		must(t, os.Chmod(a, 0o030))
-		d := &level{up: up, name: "a", fd: -1}
-		if !s.open(d, up, "a") {
+		d := s.open(up, "a")
+		if d == nil {
 			t.Fatal("the directory does not open")
 		}
 		return d
