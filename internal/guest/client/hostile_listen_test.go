@@ -53,17 +53,22 @@ func impostor(t testing.TB, answer func(wire.Op) (out []byte, hold bool)) *clien
 	return c
 }
 
-// listening answers listen-v1 as a guest does, and accept-v1 with frames.
-func listening(t testing.TB, frames ...wire.Frame) *client.Conn {
-	out := bytesOf(t, frames)
-	listened, err := wire.AppendAnswer(nil, wire.ListenResult{Address: wire.ToolsSocket})
-	must(t, err)
+// serving answers listen-v1 as a guest does, and accept-v1 with the bytes of answer.
+func serving(t testing.TB, answer func() (out []byte, hold bool)) *client.Conn {
+	t.Helper()
+	listened := bytesOf(t, []wire.Frame{answerFrame(t, wire.ListenResult{Address: wire.ToolsSocket})})
 	return impostor(t, func(op wire.Op) ([]byte, bool) {
 		if op == wire.OpListen {
 			return listened, true
 		}
-		return out, true
+		return answer()
 	})
+}
+
+// listening answers listen-v1 as a guest does, and accept-v1 with frames.
+func listening(t testing.TB, frames ...wire.Frame) *client.Conn {
+	out := bytesOf(t, frames)
+	return serving(t, func() ([]byte, bool) { return out, true })
 }
 
 var goodPeer = wire.Accepted{ConnID: "0123456789abcdef", ExecID: "exec", PID: 7, Program: "python3"}
@@ -176,15 +181,8 @@ func TestHostileConnection(t *testing.T) {
 	}
 	t.Run("cut", func(t *testing.T) {
 		t.Parallel()
-		accepted, _ := wire.AppendAnswer(nil, goodPeer)
-		accepted = wire.AppendData(accepted, wire.ChanConn, []byte("hello"))
-		listened, _ := wire.AppendAnswer(nil, wire.ListenResult{Address: wire.ToolsSocket})
-		l := listen(t, impostor(t, func(op wire.Op) ([]byte, bool) {
-			if op == wire.OpListen {
-				return listened, true
-			}
-			return accepted[:len(accepted)-2], false
-		}), nil)
+		accepted := bytesOf(t, []wire.Frame{answerFrame(t, goodPeer), data("hello")})
+		l := listen(t, serving(t, func() ([]byte, bool) { return accepted[:len(accepted)-2], false }), nil)
 		if b, err := io.ReadAll(accept(t, l)); string(b) != "hel" || !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("got %q, %v", b, err)
 		}
@@ -211,25 +209,13 @@ func TestAcceptFlood(t *testing.T) {
 
 // FuzzAccepted: whatever a guest says behind accept-v1, the host takes it for a connection with an identity, or for a fault.
 func FuzzAccepted(f *testing.F) {
-	good, err := wire.AppendAnswer(nil, goodPeer)
-	if err != nil {
-		f.Fatal(err)
-	}
+	good := bytesOf(f, []wire.Frame{answerFrame(f, goodPeer)})
 	f.Add(good)
 	f.Add(wire.AppendData(good, wire.ChanConn, []byte("hello")))
 	f.Add(good[:len(good)-1])
 	f.Add([]byte{byte(wire.KindEOF), byte(wire.ChanConn), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	listened, err := wire.AppendAnswer(nil, wire.ListenResult{Address: wire.ToolsSocket})
-	if err != nil {
-		f.Fatal(err)
-	}
 	var says atomic.Pointer[[]byte]
-	c := impostor(f, func(op wire.Op) ([]byte, bool) {
-		if op == wire.OpListen {
-			return listened, true
-		}
-		return *says.Load(), false
-	})
+	c := serving(f, func() ([]byte, bool) { return *says.Load(), false })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		says.Store(&b)
 		l := listen(t, c, nil)
