@@ -28,9 +28,6 @@ func (s *Session) DialContext(ctx context.Context, network, address string) (c n
 	if network != "tcp" {
 		return nil, fmt.Errorf("%w: network %q: must be tcp", backend.ErrUnsupported, sanitize.Message(network))
 	}
-	if err := s.guestKnows(wire.OpDial); err != nil {
-		return nil, err
-	}
 	var d *client.Dialed
 	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) (err error) {
 		d, err = conn.Dial(ctx, wire.DialRequest{Address: address})

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -64,13 +63,6 @@ func (m *Manager) Leftovers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.owed)
-}
-
-// BecomeOld makes the session one with a guest that knows none of the requests of services.
-func (s *Session) BecomeOld() {
-	s.hello.Ops = slices.DeleteFunc(slices.Clone(s.hello.Ops), func(op wire.Op) bool {
-		return op == wire.OpListen || op == wire.OpAccept || op == wire.OpDeadline
-	})
 }
 
 // Patient returns a context that bounds a call which waits for a command, and WaitLonger moves its end.

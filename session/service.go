@@ -89,9 +89,6 @@ func (s *Session) Serve(ctx context.Context, svc Service) (addr string, stop fun
 	if err := svc.check(); err != nil {
 		return "", nil, err
 	}
-	if err := s.guestKnows(wire.OpListen); err != nil {
-		return "", nil, err
-	}
 	s.serving.Lock()
 	defer s.serving.Unlock()
 	if addr, ok := s.served(svc.Name); ok {
@@ -133,14 +130,6 @@ func (svc Service) check() error {
 }
 
 func (svc Service) maxConns() int { return cmp.Or(svc.MaxConns, wire.MaxConns) }
-
-// guestKnows returns why the sandbox's guest cannot be sent a request: an older Workcell made the sandbox.
-func (s *Session) guestKnows(op wire.Op) error {
-	if slices.Contains(s.hello.Ops, op) {
-		return nil
-	}
-	return fmt.Errorf("%w: the sandbox was opened by an older version of Workcell; close it", backend.ErrUnsupported)
-}
 
 // background runs f as a goroutine of the connection, unless the session has closed.
 func (s *Session) background(f func()) bool {
@@ -311,9 +300,6 @@ func (s *Session) grant(execID string, services []ServiceGrant, span trace.SpanC
 	if len(services) == 0 {
 		return func() {}, nil
 	}
-	if err := s.guestKnows(wire.OpListen); err != nil {
-		return nil, err
-	}
 	g := &grant{services: slices.Clone(services), span: span}
 	g.ctx, g.end = context.WithCancel(s.ctx)
 	s.mu.Lock()
@@ -382,9 +368,6 @@ func (s *Session) ExtendExec(ctx context.Context, execID string, by time.Duratio
 	defer func() { err = wrapError("ExtendExec", s.m.driver, s.id, err) }()
 	if by <= 0 {
 		return fmt.Errorf("%w: invalid extension of %v", backend.ErrInvalid, by)
-	}
-	if err := s.guestKnows(wire.OpDeadline); err != nil {
-		return err
 	}
 	if err := validExecID(execID); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,21 +106,6 @@ func TestServiceEndsWithSession(t *testing.T) {
 	if err := s.ExtendExec(t.Context(), "x", 1); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("more time in a closed session: %v", err)
 	}
-}
-
-// TestServiceOfOldGuest: a sandbox that an older Workcell made says what to do, and its other commands run.
-func TestServiceOfOldGuest(t *testing.T) {
-	t.Parallel()
-	s := mustOpen(t, newManager(t, newEngine(t), nil), session.WorkflowKey("run_1", "default"))
-	s.BecomeOld()
-	_, _, serve := s.Serve(t.Context(), session.Service{Name: "tools", Handle: func(context.Context, *session.ServiceConn) {}})
-	_, exec := s.Exec(t.Context(), python("@workcell-tools", "x"))
-	for _, err := range []error{serve, exec, s.ExtendExec(t.Context(), "x", 1)} {
-		if !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "older version of Workcell; close it") {
-			t.Errorf("got %v", err)
-		}
-	}
-	wantOutput(t, s, "echo here", "here\n")
 }
 
 // TestExtendedPatience: the call that waits for a command waits as much longer as the command may run.

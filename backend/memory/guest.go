@@ -102,14 +102,10 @@ func (g *guest) host(conn net.Conn) {
 }
 
 func (g *guest) hello() wire.Hello {
-	h := wire.Hello{
+	return wire.Hello{
 		Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
 		Programs: slices.Clone(g.e.o.Programs),
 	}
-	for _, o := range operations() {
-		h.Ops = append(h.Ops, o.op)
-	}
-	return h
 }
 
 // request is one request and its stream.
@@ -127,7 +123,7 @@ type operation struct {
 	serve func(*guest, *request) error
 }
 
-// operations are what the guest can do, in the order of its hello.
+// operations are what the guest can do.
 func operations() []operation {
 	return []operation{
 		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},

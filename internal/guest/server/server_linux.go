@@ -185,7 +185,7 @@ func (s *Server) inUse() bool {
 
 // hello describes the guest.
 func (s *Server) hello() wire.Hello {
-	h := wire.Hello{
+	return wire.Hello{
 		Version:  s.cfg.Version,
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),
@@ -193,10 +193,6 @@ func (s *Server) hello() wire.Hello {
 		BootID:   s.bootID,
 		Programs: proc.Programs(os.Getenv("PATH")),
 	}
-	for _, o := range operations {
-		h.Ops = append(h.Ops, o.op)
-	}
-	return h
 }
 
 func (s *Server) logf(format string, args ...any) {

@@ -17,7 +17,7 @@ import (
 // handler serves one request.
 type handler func(*Server, *request) error
 
-// operations are what the guest can do, in the order of its hello.
+// operations are what the guest can do.
 var operations = []struct {
 	op    wire.Op
 	serve handler

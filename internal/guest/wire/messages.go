@@ -129,7 +129,7 @@ type ExecStatus struct {
 	Origin string `json:"origin,omitempty"` // RunRequest.Origin
 	// Terminal: it runs on a terminal, which OpJoin joins.
 	Terminal bool `json:"terminal,omitempty"`
-	// EndedMillis is how long ago it ended; absent while it runs, and from older guests.
+	// EndedMillis is how long ago it ended; absent while it runs.
 	EndedMillis int64 `json:"ended_ms,omitempty"`
 	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
 	// absent where the guest cannot see the counter.
@@ -307,7 +307,6 @@ type Digest struct {
 // Hello describes the guest when a connection begins.
 type Hello struct {
 	Version  string   `json:"version"` // content version of the guest binary
-	Ops      []Op     `json:"ops"`
 	PID      int      `json:"pid"`
 	UID      int      `json:"uid"`
 	Workdir  string   `json:"workdir"`
