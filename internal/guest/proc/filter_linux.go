@@ -75,17 +75,6 @@ func newLimitKey() limitKey {
 	return limitKey{binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:])}
 }
 
-// guardThreads installs the filter for all threads, unless it is there for all up to guarded, and returns the last one. The
-// guest must be the init of its pid namespace: only then are the ids of its threads, which must all have been started, the
-// lowest and never another process's.
-func guardThreads(key limitKey, tag int, guarded uint32) (uint32, error) {
-	last, err := lastThread()
-	if err != nil || last == guarded {
-		return last, err
-	}
-	return last, install(guardFilter(key, tag, last))
-}
-
 // install installs a filter for all threads.
 func install(filter []unix.SockFilter) error {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}

@@ -24,11 +24,10 @@ type Protection struct {
 	score *os.File // /proc/self/oom_score_adj; nil when the score cannot be changed
 
 	making sync.WaitGroup // what runs in the background
-	settle sync.Once      // guards again, by the first command
+	settle sync.Once      // guards, before the first command
 	key    limitKey
-	tag    int    // limit that the filter keeps commands from changing, see tagLimit
-	last   uint32 // thread that is guarded, with all before it
-	writes bool   // commands must not allocate space without writing
+	tag    int  // limit that the filter keeps commands from changing, see tagLimit
+	writes bool // commands must not allocate space without writing
 	err    error
 }
 
@@ -62,7 +61,6 @@ func Protect() *Protection {
 	p.making.Go(func() {
 		catchSignals()
 		makeThreads(spareThreads)
-		p.guard()
 	})
 	return p
 }
@@ -70,21 +68,25 @@ func Protect() *Protection {
 // Await waits until the process is fit, or returns why it is not.
 func (p *Protection) Await() error {
 	p.making.Wait()
-	p.settle.Do(func() {
-		p.guard() // a thread may have been on its way
-		if p.writes && os.Getpid() == 1 && p.err == nil {
-			p.err = install(writeFilter())
-		}
-	})
+	p.settle.Do(p.guard)
 	return p.err
 }
 
 // RefuseAllocation makes commands write the space that they take. It must be called before the first Await.
 func (p *Protection) RefuseAllocation() { p.writes = true }
 
+// guard installs the filters. The guest must be the init of its pid namespace: only then are the ids of its threads, which must
+// all have been started, the lowest and never another process's.
 func (p *Protection) guard() {
-	if os.Getpid() == 1 && p.err == nil {
-		p.last, p.err = guardThreads(p.key, p.tag, p.last)
+	if os.Getpid() != 1 || p.err != nil {
+		return
+	}
+	var last uint32
+	if last, p.err = lastThread(); p.err == nil {
+		p.err = install(guardFilter(p.key, p.tag, last))
+	}
+	if p.err == nil && p.writes {
+		p.err = install(writeFilter())
 	}
 }
 
