@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -284,8 +285,11 @@ func fileTooLarge(limit int64) error {
 // fileInfo converts an entry. A type that we do not know is "other".
 func fileInfo(w wire.FileInfo) FileInfo {
 	info := FileInfo{
-		Path: w.Path, RawPath: w.PathRaw, Type: FileType(w.Type), Size: w.Size,
+		Path: w.Path, Type: FileType(w.Type), Size: w.Size,
 		Mode: fs.FileMode(w.Mode) & fs.ModePerm, ModTime: time.Unix(w.ModTimeUnix, 0),
+	}
+	if !utf8.ValidString(w.Path) {
+		info.Path, info.RawPath = strings.ToValidUTF8(w.Path, "�"), []byte(w.Path)
 	}
 	switch info.Type {
 	case TypeFile, TypeDir, TypeSymlink:

@@ -285,7 +285,7 @@ func (f *files) list(req *wire.ListRequest) (any, error) {
 			continue
 		}
 		res.Total++
-		bytes += wire.EncodedPathSize(p)
+		bytes += len(p)
 		if len(res.Entries) >= limit || bytes > wire.MaxListBytes {
 			res.Truncated = true
 			continue

@@ -100,7 +100,7 @@ func (l *lister) below(fd int, name, path string, depth int) {
 // add lists an entry, unless that or one before it does not fit.
 func (l *lister) add(path string, st *unix.Stat_t) {
 	if !l.full {
-		l.bytes += wire.EncodedPathSize(path)
+		l.bytes += len(path)
 		l.full = len(l.entries) >= l.limit || l.bytes > wire.MaxListBytes
 	}
 	if l.full {

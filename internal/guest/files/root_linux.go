@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/proc"
@@ -247,9 +246,6 @@ func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
 		info.Type = wire.TypeDir
 	case unix.S_IFLNK:
 		info.Type = wire.TypeSymlink
-	}
-	if !utf8.ValidString(rel) {
-		info.Path, info.PathRaw = strings.ToValidUTF8(rel, "�"), []byte(rel)
 	}
 	return info
 }

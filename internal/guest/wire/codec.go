@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"reflect"
 )
 
 // Envelope is the head of a request.
@@ -31,6 +32,13 @@ func (r *ReadResult) fields() (all []any) {
 	}
 	return all
 }
+func (r *ListResult) fields() (all []any) {
+	for i := range r.Entries {
+		all = append(all, &r.Entries[i].Path)
+	}
+	return all
+}
+func (i *FileInfo) fields() []any       { return []any{&i.Path} }
 func (r *FileGetRequest) fields() []any { return []any{&r.Path} }
 func (r *FilePutRequest) fields() []any { return []any{&r.Path} }
 func (r *PathRequest) fields() []any    { return []any{&r.Path} }
@@ -69,8 +77,13 @@ func AppendError(dst []byte, e *Error) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: KindError, Head: head})
 }
 
-// encode returns head and body of msg, which must be a pointer when it has fields in the body.
+// encode returns head and body of a message or of a pointer to one.
 func encode(msg any) (head, body []byte, err error) {
+	if v := reflect.ValueOf(msg); v.Kind() != reflect.Pointer { // only pointers have fields
+		p := reflect.New(v.Type())
+		p.Elem().Set(v)
+		msg = p.Interface()
+	}
 	if head, err = json.Marshal(msg); err != nil {
 		return nil, nil, err
 	}

@@ -57,7 +57,7 @@ const (
 	MaxListEntries = 10_000
 	// DefaultListEntries is what ListRequest.Limit 0 means.
 	DefaultListEntries = 1000
-	// MaxListBytes bounds the paths of one ListResult in their encoded form, see EncodedPathSize.
+	// MaxListBytes bounds the paths of one ListResult.
 	MaxListBytes = 2 << 20
 	// MaxDigests bounds the paths of one DigestRequest.
 	MaxDigests = 500

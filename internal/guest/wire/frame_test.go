@@ -87,6 +87,8 @@ func TestMessagesRoundTrip(t *testing.T) {
 	roundTrip(t, &wire.StdinRequest{ExecID: "x", Data: []byte(bad), EOF: true}, new(wire.StdinRequest))
 	roundTrip(t, &wire.RunResult{Stdout: wire.Output{Head: []byte(bad), Tail: []byte("t"), Total: 9}, Stderr: wire.Output{Tail: []byte{0}}}, new(wire.RunResult))
 	roundTrip(t, &wire.ReadResult{Chunks: []wire.Chunk{{Seq: 1, Stream: wire.Stdout, Data: []byte(bad)}, {Seq: 2, Stream: wire.Stderr}}, NextSeq: 2}, new(wire.ReadResult))
+	roundTrip(t, &wire.FileInfo{Path: bad, Type: wire.TypeFile}, new(wire.FileInfo))
+	roundTrip(t, &wire.ListResult{Entries: []wire.FileInfo{{Path: bad}, {Path: "good"}}}, new(wire.ListResult))
 	roundTrip(t, &wire.FileGetRequest{Path: bad, Length: 1}, new(wire.FileGetRequest))
 	roundTrip(t, &wire.FilePutRequest{Path: bad}, new(wire.FilePutRequest))
 	roundTrip(t, &wire.PathRequest{Path: bad}, new(wire.PathRequest))

@@ -2,10 +2,8 @@ package wire
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"unicode/utf8"
 )
 
 // MaxElements bounds a list in an answer. In memory an element is much larger than the two bytes that it may have on the wire,
@@ -37,19 +35,4 @@ func (l *List[T]) UnmarshalJSON(b []byte) error {
 		*l = append(*l, v)
 	}
 	return nil
-}
-
-// EncodedPathSize bounds what a path takes in a list: JSON writes control characters and some others in six bytes,
-// and a path that is not UTF-8 travels a second time in base64.
-func EncodedPathSize(s string) int {
-	size := len(s)
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c >= utf8.RuneSelf {
-			size += 5
-		}
-	}
-	if !utf8.ValidString(s) {
-		size += base64.StdEncoding.EncodedLen(len(s))
-	}
-	return size
 }

@@ -226,10 +226,9 @@ const (
 )
 
 // FileInfo describes an entry. Path is slash-separated, and relative in the work directory, absolute in the other root of
-// the file requests; bytes that are not UTF-8 travel in PathRaw and Path holds a readable form.
+// the file requests. It may be other than UTF-8.
 type FileInfo struct {
-	Path        string   `json:"path"`
-	PathRaw     []byte   `json:"path_raw,omitempty"`
+	Path        string   `json:"-"`
 	Type        FileType `json:"type"`
 	Size        int64    `json:"size"`
 	Mode        uint32   `json:"mode"` // permission bits with setuid, setgid and sticky
