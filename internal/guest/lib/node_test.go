@@ -50,9 +50,7 @@ console.log(r.every((v, i) => v.id === i))`, `true`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := js.run(t, inMain(tc.program), "TRACEPARENT=00-aa-bb-01"); got != tc.want {
-				t.Errorf("printed\n%s\nwant\n%s", got, tc.want)
-			}
+			js.prints(t, tc.want, inMain(tc.program), "TRACEPARENT=00-aa-bb-01")
 		})
 	}
 }
@@ -60,24 +58,20 @@ console.log(r.every((v, i) => v.id === i))`, `true`},
 func TestNodeSaved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	got := node(t, h).run(t, inMain(`const dir = `+"`"+h.dir+"`"+`, {readdirSync} = require("fs");
+	want := "0\ntrue 1049601 array 3 [ 'a' ] x 1024 [ 'rows.json' ]"
+	node(t, h).prints(t, want, inMain(`const dir = `+"`"+h.dir+"`"+`, {readdirSync} = require("fs");
 await tools.big.rows();
 console.log(readdirSync(dir).length);
 const r = await tools.big.rows({}, {save: "rows.json"});
 console.log(r instanceof Saved, r.bytes, r.kind, r.length, r.keys, r.head, (await r.load()).length, readdirSync(dir));`))
-	if want := "0\ntrue 1049601 array 3 [ 'a' ] x 1024 [ 'rows.json' ]"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 }
 
 func TestNodeTimeout(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	got := node(t, h).run(t, inMain(`await tools.orders.lookup(); // it is connected
+	want := "ToolTimeout,true,timeout,no answer within timeout,Pass a larger timeout, or do less in a call.,false,false { id: 1 }"
+	node(t, h).prints(t, want, inMain(`await tools.orders.lookup(); // it is connected
 console.log(await fails(() => tools.orders.slow({}, {timeout: 2})), await tools.orders.lookup({id: 1}))`))
-	if want := "ToolTimeout,true,timeout,no answer within timeout,Pass a larger timeout, or do less in a call.,false,false { id: 1 }"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	await(t, "the end of the tool's context", h.cancelled)
 	if h.mu.Lock(); h.dialled != 1 {
 		t.Errorf("%d connections, want one: the others' calls go on", h.dialled)
@@ -88,11 +82,9 @@ console.log(await fails(() => tools.orders.slow({}, {timeout: 2})), await tools.
 func TestNodeBrokenLink(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	got := node(t, h).run(t, inMain(`console.log(await tools.flaky.read({id: 1}), await tools.flaky.put({id: 2}));
+	node(t, h).prints(t, "{ id: 1 } { id: 2 }\nToolUnavailable,true { id: 4 }", inMain(`
+console.log(await tools.flaky.read({id: 1}), await tools.flaky.put({id: 2}));
 console.log(await tools.flaky.write({id: 3}).catch(e => [e.name, e.outcomeUnknown].join()), await tools.flaky.write({id: 4}))`))
-	if want := "{ id: 1 } { id: 2 }\nToolUnavailable,true { id: 4 }"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	for _, tool := range []string{"flaky_read", "flaky_put", "flaky_write"} {
 		if n := h.count(tool).Load(); n != 2 {
 			t.Errorf("%s was called %d times, want 2", tool, n)
@@ -102,10 +94,8 @@ console.log(await tools.flaky.write({id: 3}).catch(e => [e.name, e.outcomeUnknow
 
 func TestNodeHostGone(t *testing.T) {
 	t.Parallel()
-	got := node(t, newHost(t)).run(t, inMain(`console.log(await tools.flaky.leave({}, {timeout: 5}).catch(e => [e.name, e.outcomeUnknown, e.retryable].join()))`))
-	if want := "ToolUnavailable,true,false"; got != want {
-		t.Errorf("printed %s, want %s", got, want)
-	}
+	node(t, newHost(t)).prints(t, "ToolUnavailable,true,false", inMain(
+		`console.log(await tools.flaky.leave({}, {timeout: 5}).catch(e => [e.name, e.outcomeUnknown, e.retryable].join()))`))
 }
 
 func TestNodeHostAway(t *testing.T) {
@@ -122,19 +112,14 @@ func TestNodeNoTools(t *testing.T) {
 	t.Parallel()
 	js := node(t, newHost(t))
 	js.address = ""
-	if got := js.run(t, inMain(`console.log(await tools.a.b().catch(e => [e.name, e.outcomeUnknown].join()))`)); got != "ToolUnavailable,false" {
-		t.Errorf("printed %s", got)
-	}
+	js.prints(t, "ToolUnavailable,false", inMain(`console.log(await tools.a.b().catch(e => [e.name, e.outcomeUnknown].join()))`))
 }
 
 func TestNodeResult(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "result")
-	got := node(t, newHost(t)).run(t, inMain(`result(1); result({a: [1]});
+	node(t, newHost(t)).prints(t, "RangeError\nTypeError", inMain(`result(1); result({a: [1]});
 for (const v of ["x".repeat(65536), undefined]) try { result(v) } catch (e) { console.log(e.name) }`), "WORKCELL_RESULT="+file)
-	if want := "RangeError\nTypeError"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	if left, err := os.ReadFile(file); string(left) != `{"a":[1]}` {
 		t.Errorf("left %q, %v", left, err)
 	}

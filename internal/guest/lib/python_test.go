@@ -46,6 +46,14 @@ func (r runtime) run(t *testing.T, program string, env ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// prints checks what the program prints.
+func (r runtime) prints(t *testing.T, want, program string, env ...string) {
+	t.Helper()
+	if got := r.run(t, program, env...); got != want {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+}
+
 func python(t *testing.T, h *host) runtime {
 	t.Helper()
 	return runtime{root: install(t), address: h.address, argv: []string{"python3", "-c"}}
@@ -93,9 +101,7 @@ os.wait(); print(tools.orders.lookup(id=2))`, "{'id': 1}\n{'id': 2}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := py.run(t, "from workcell import *\n"+tc.program, "TRACEPARENT=00-aa-bb-01"); got != tc.want {
-				t.Errorf("printed\n%s\nwant\n%s", got, tc.want)
-			}
+			py.prints(t, tc.want, "from workcell import *\n"+tc.program, "TRACEPARENT=00-aa-bb-01")
 		})
 	}
 }
@@ -109,14 +115,11 @@ func TestPythonSaved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	py := python(t, h)
-	kept := py.run(t, `from workcell import tools
+	py.prints(t, "[]\n1049601 array 3 ['a'] x 1024 ['rows.json']", `from workcell import tools
 tools.big.rows()
 import os; print(os.listdir("`+h.dir+`"))
 r = tools.big.rows(_save="rows.json")
 print(r.bytes, r.kind, r.length, r.keys, r.head, len(r.load()), os.listdir("`+h.dir+`"))`)
-	if want := "[]\n1049601 array 3 ['a'] x 1024 ['rows.json']"; kept != want {
-		t.Errorf("printed\n%s\nwant\n%s", kept, want)
-	}
 }
 
 func TestPythonThreads(t *testing.T) {
@@ -139,13 +142,10 @@ with ThreadPoolExecutor(24) as pool:
 func TestPythonTimeout(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	got := python(t, h).run(t, `from workcell import *
+	python(t, h).prints(t, "ToolTimeout\n{'id': 1}", `from workcell import *
 tools.orders.lookup() # it is connected
 `+fails(`tools.orders.slow(_timeout=2)`, "ToolTimeout")+`
 print(tools.orders.lookup(id=1))`)
-	if want := "ToolTimeout\n{'id': 1}"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	await(t, "the end of the tool's context", h.cancelled)
 }
 
@@ -153,13 +153,10 @@ print(tools.orders.lookup(id=1))`)
 func TestPythonBrokenLink(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	got := python(t, h).run(t, `from workcell import *
+	python(t, h).prints(t, "{'id': 1} {'id': 2}\nToolUnavailable\nTrue {'id': 4}", `from workcell import *
 print(tools.flaky.read(id=1), tools.flaky.put(id=2))
 `+fails(`tools.flaky.write(id=3)`, "ToolUnavailable")+`
 print(e.outcome_unknown, tools.flaky.write(id=4))`, "TRACEPARENT=00-aa-bb-01")
-	if want := "{'id': 1} {'id': 2}\nToolUnavailable\nTrue {'id': 4}"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	for tool, want := range map[string]int64{"flaky_read": 2, "flaky_put": 2, "flaky_write": 2} {
 		if n := h.count(tool).Load(); n != want {
 			t.Errorf("%s was called %d times, want %d", tool, n, want)
@@ -170,12 +167,9 @@ print(e.outcome_unknown, tools.flaky.write(id=4))`, "TRACEPARENT=00-aa-bb-01")
 // A host that goes under a call and stays away leaves unknown what became of it, too.
 func TestPythonHostGone(t *testing.T) {
 	t.Parallel()
-	got := python(t, newHost(t)).run(t, `from workcell import *
+	python(t, newHost(t)).prints(t, "ToolUnavailable\nTrue False", `from workcell import *
 `+fails(`tools.flaky.leave(_timeout=5)`, "ToolUnavailable")+`
 print(e.outcome_unknown, e.retryable)`)
-	if want := "ToolUnavailable\nTrue False"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 }
 
 // A host that goes between two calls is waited for, and nothing is unknown.
@@ -223,24 +217,19 @@ func TestPythonNoTools(t *testing.T) {
 	h := newHost(t)
 	py := python(t, h)
 	py.address = ""
-	if got := py.run(t, "from workcell import *\n"+fails("tools.a.b()", "ToolUnavailable")+"; print(e.outcome_unknown)"); got != "ToolUnavailable\nFalse" {
-		t.Errorf("printed %s", got)
-	}
+	py.prints(t, "ToolUnavailable\nFalse", "from workcell import *\n"+fails("tools.a.b()", "ToolUnavailable")+"; print(e.outcome_unknown)")
 }
 
 func TestPythonResult(t *testing.T) {
 	t.Parallel()
 	py := python(t, newHost(t))
 	file := filepath.Join(t.TempDir(), "result")
-	got := py.run(t, `from workcell import result
+	py.prints(t, "ValueError\nValueError\nTypeError", `from workcell import result
 result(1)
 result({"a": [1]})
 for v in ["x" * 65536, float("nan"), {1, 2}]:
     try: result(v)
     except (ValueError, TypeError) as e: print(type(e).__name__)`, "WORKCELL_RESULT="+file)
-	if want := "ValueError\nValueError\nTypeError"; got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 	if left, err := os.ReadFile(file); string(left) != `{"a": [1]}` {
 		t.Errorf("left %q, %v", left, err)
 	}
