@@ -123,7 +123,7 @@ type operation struct {
 	serve func(*guest, *request) error
 }
 
-// operations are what the guest can do.
+// operations lists the requests that the guest serves.
 func operations() []operation {
 	return []operation{
 		{wire.OpHealth, func(g *guest, r *request) error { return r.answer(g.health()) }},

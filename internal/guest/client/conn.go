@@ -37,10 +37,11 @@ type Conn struct {
 	closing sync.Once
 }
 
-// New takes over rw and reads the guest's hello, for at most 10 s. It closes rw when it fails. The Conn's goroutines end with Close or when
-// the stream ends.
+// New takes over rw and reads the guest's hello, for at most 10 s. It closes rw when it fails. The Conn's goroutines
+// end with Close or when the stream ends.
 func New(ctx context.Context, rw io.ReadWriteCloser) (*Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout, fmt.Errorf("%w within %v", ErrNoAnswer, handshakeTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout,
+		fmt.Errorf("%w within %v", ErrNoAnswer, handshakeTimeout))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
 	c, err := handshake(rw)

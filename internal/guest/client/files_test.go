@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -295,7 +294,7 @@ func TestListIsSortedAndBounded(t *testing.T) {
 	}
 }
 
-// A list looks only so deep, and says so.
+// TestDeepTree: a list ends at its deepest level and is truncated there.
 func TestDeepTree(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -306,8 +305,9 @@ func TestDeepTree(t *testing.T) {
 	if err != nil || res.Total != listed+2 || len(res.Entries) != listed+2 || !res.Truncated {
 		t.Fatalf("%d entries, total %d, truncated %v, %v", len(res.Entries), res.Total, res.Truncated, err)
 	}
-	if got := []string{res.Entries[listed-1].Path, res.Entries[listed].Path, res.Entries[listed+1].Path}; !slices.Equal(got, []string{strings.Repeat("d/", listed-1) + "d", "e", "e/file"}) {
-		t.Errorf("the last ones are %.100q", got)
+	got := []string{res.Entries[listed-1].Path, res.Entries[listed].Path, res.Entries[listed+1].Path}
+	if diff := cmp.Diff([]string{strings.Repeat("d/", listed-1) + "d", "e", "e/file"}, got); diff != "" {
+		t.Errorf("the last entries (-want +got):\n%s", diff)
 	}
 	del, err := c.Remove(testContext(t), wire.PathRequest{Path: "d", Recursive: true})
 	if err != nil || del.Deleted != depth {

@@ -51,7 +51,8 @@ func (c *Conn) Listen(ctx context.Context, req wire.ListenRequest) (*Listener, e
 		fail(err) // ends the call, too
 		return nil, err
 	}
-	l := &Listener{address: res.Address, name: req.Name, network: network, conn: c, call: k, ctx: own, fail: fail, peers: make(chan *Peer)}
+	l := &Listener{address: res.Address, name: req.Name, network: network, conn: c, call: k, ctx: own, fail: fail,
+		peers: make(chan *Peer)}
 	l.tasks.Go(l.watch)
 	for range parkedAccepts {
 		l.tasks.Go(l.park)

@@ -70,7 +70,7 @@ func notRegular(p string, dir bool) error {
 	return wire.Errorf(wire.CodeInvalid, "%s: not a regular file", show(p))
 }
 
-// sendFile sends the description and at most left bytes from offset on. What fits one frame goes out in one write.
+// sendFile sends the description and at most left bytes from offset on. A small file needs one write.
 func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, left int64) error {
 	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
 	if err != nil {

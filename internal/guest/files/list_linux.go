@@ -71,7 +71,7 @@ func (l *lister) list(fd int, path string, depth int) error {
 		}
 		var st unix.Stat_t
 		if path == "" && name == privateDir || unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // not to be shown, or removed meanwhile
+			continue // private, or already removed
 		}
 		l.total++
 		l.add(path+name, &st)

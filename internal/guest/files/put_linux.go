@@ -160,7 +160,8 @@ func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{dir: dir, base: base, overwrite: req.Overwrite || len(req.Was) > 0, was: req.Was, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite || len(req.Was) > 0, was: req.Was,
+		mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
 	if err := d.open(); err != nil {
 		_ = dir.Close() // only opened
 		return nil, err

@@ -69,7 +69,8 @@ console.log(r instanceof Saved, r.bytes, r.kind, r.length, r.keys, r.head, (awai
 func TestNodeTimeout(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	want := "ToolTimeout,true,timeout,no answer within timeout,Pass a larger timeout, or do less in a call.,false,false { id: 1 }"
+	want := "ToolTimeout,true,timeout,no answer within timeout," +
+		"Pass a larger timeout, or do less in a call.,false,false { id: 1 }"
 	node(t, h).prints(t, want, inMain(`await tools.orders.lookup(); // it is connected
 console.log(await fails(() => tools.orders.slow({}, {timeout: 2})), await tools.orders.lookup({id: 1}))`))
 	await(t, "the end of the tool's context", h.cancelled)
@@ -112,7 +113,8 @@ func TestNodeNoTools(t *testing.T) {
 	t.Parallel()
 	js := node(t, newHost(t))
 	js.address = ""
-	js.prints(t, "ToolUnavailable,false", inMain(`console.log(await tools.a.b().catch(e => [e.name, e.outcomeUnknown].join()))`))
+	js.prints(t, "ToolUnavailable,false", inMain(
+		`console.log(await tools.a.b().catch(e => [e.name, e.outcomeUnknown].join()))`))
 }
 
 func TestNodeResult(t *testing.T) {

@@ -217,7 +217,8 @@ func TestPythonNoTools(t *testing.T) {
 	h := newHost(t)
 	py := python(t, h)
 	py.address = ""
-	py.prints(t, "ToolUnavailable\nFalse", "from workcell import *\n"+fails("tools.a.b()", "ToolUnavailable")+"; print(e.outcome_unknown)")
+	py.prints(t, "ToolUnavailable\nFalse",
+		"from workcell import *\n"+fails("tools.a.b()", "ToolUnavailable")+"; print(e.outcome_unknown)")
 }
 
 func TestPythonResult(t *testing.T) {

@@ -95,7 +95,7 @@ func (m *Memory) Fits(size int64) error {
 
 // free returns the free memory, exactly when it is short.
 func (m *Memory) free() (int64, bool) {
-	used, limit := read(m.usageFD, ""), read(m.limitFD, "") // before every command: a limit may be changed, and "max" is none
+	used, limit := read(m.usageFD, ""), read(m.limitFD, "") // the limit may have changed; -1 for "max"
 	if used < 0 || limit <= 0 {
 		return 0, false
 	}

@@ -75,8 +75,8 @@ func (p *Protection) Await() error {
 // RefuseAllocation makes commands write the space that they take. It must be called before the first Await.
 func (p *Protection) RefuseAllocation() { p.writes = true }
 
-// guard installs the filters. The guest must be the init of its pid namespace: only then are the ids of its threads, which must
-// all have been started, the lowest and never another process's.
+// guard installs the filters. The guest must be the init of its pid namespace: only then are the ids of its threads,
+// which must all have been started, the lowest and never another process's.
 func (p *Protection) guard() {
 	if os.Getpid() != 1 || p.err != nil {
 		return

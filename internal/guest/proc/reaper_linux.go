@@ -19,7 +19,8 @@ type Exit struct {
 type reaper struct {
 	all bool
 
-	mu       sync.Mutex        // held around a fork and guards the fields below: no child is reaped before it is in waiting
+	// mu guards the fields below. It is held around a fork, so that no child is reaped before it is in waiting.
+	mu       sync.Mutex
 	waiting  map[int]chan Exit // by pid
 	children chan struct{}     // has a value when there may be children again
 	stopped  bool
@@ -59,8 +60,8 @@ func (r *reaper) wake() {
 	}
 }
 
-// loop reaps every child, ours and the orphans that became ours. It waits without reaping, because a pid that was reaped may be
-// given to the child of a fork that is under way.
+// loop reaps every child, ours and the orphans that became ours. It waits without reaping: the kernel may give the pid
+// of a reaped process to the child of a concurrent fork.
 func (r *reaper) loop() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -99,7 +99,7 @@ type Process struct {
 	tag    atomic.Uint64
 }
 
-// Has reports whether the tag is that of the command's processes, also of one that is just being started.
+// Has reports whether the command's processes have this tag. The command may be starting.
 func (p *Process) Has(tag uint64) bool { return p.tag.Load() == tag }
 
 // Start starts a command as p; a frozen one must not write to files. Failures are *wire.Error with a launch reason.

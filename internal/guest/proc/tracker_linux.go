@@ -15,7 +15,7 @@ import (
 // RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
 // instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
 // only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
-// before. The guest's filter keeps processes from lowering it. Where it is not to be had, see tagLimit, it is RLIMIT_RSS,
+// before. The guest's filter keeps processes from lowering it. If RLIMIT_LOCKS is not available, the tag is RLIMIT_RSS,
 // which no kernel enforces either.
 type tracker struct {
 	limit int           // see tagLimit
@@ -56,7 +56,7 @@ func newTracker(p *Protection) *tracker {
 	_, _ = rand.Read(b[:]) // never fails, by its documentation
 	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>8
 	t.last.Store(t.base)
-	_ = t.key.limit(0, t.limit, t.base) // if it fails, so does every fork
+	_ = t.key.limit(0, t.limit, t.base) // the first fork reports a failure
 	return t
 }
 

@@ -55,8 +55,8 @@ func (k *Tree) members() (found []proc) {
 	return found
 }
 
-// pids lists the processes of the tree, zombies included. In a pid namespace that it shares, only the tags that this guest gave
-// are its own: lower ones are another guest's, or that guest itself.
+// pids lists the processes of the tree, zombies included. Tags below the last one that this guest gave belong to a
+// guest inside this one.
 func (k *Tree) pids() (found []int) {
 	for _, pid := range AllPIDs() {
 		tag, ok := k.t.TagOf(pid)
@@ -92,7 +92,7 @@ func (k *Tree) signal(signals ...unix.Signal) int {
 }
 
 // Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
-// a row find nothing: the first may miss a child that was made meanwhile. It reports whether the tree is empty.
+// a row find nothing: the first may miss a new child. It reports whether the tree is empty.
 func (k *Tree) Terminate(grace time.Duration) bool {
 	if grace > 0 && k.Signal(unix.SIGTERM, unix.SIGCONT) > 0 { // a stopped process acts on TERM only when it is continued
 		k.await(grace)
@@ -165,8 +165,8 @@ func (k *Tree) await(d time.Duration) {
 // for them.
 func (k *Tree) awaitReaped() {
 	deadline := time.Now().Add(reapBound)
-	for pause := time.Millisecond; k.t.alone && len(k.pids()) > 0 && time.Now().Before(deadline); pause = min(2*pause, 20*time.Millisecond) {
-		time.Sleep(pause)
+	for k.t.alone && len(k.pids()) > 0 && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 

@@ -29,7 +29,7 @@ func (s *signalled) Read(p []byte) (int, error) {
 
 // TestGivenUpBefore: of the commands that wait for a look at the workspace, those are not started that their host gave up
 // meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
-func TestGivenUpBefore(t *testing.T) { // not beside others: two guests in one process share its tags
+func TestGivenUpBefore(t *testing.T) { // not in parallel: two guests in one process share its tags
 	s, err := server.New(server.Config{Workdir: t.TempDir()})
 	must(t, err)
 	release := s.Hold()

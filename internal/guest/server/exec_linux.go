@@ -71,8 +71,9 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 		err = wire.Errorf(wire.CodeInvalid, "the host cancelled the command before it was started") // nobody reads it
 	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(), proc: new(proc.Process),
-		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace), settled: make(chan struct{}),
-		killing: make(chan killing, 1), ended: make(chan struct{}), granted: req.Services, oomAt: s.memory.OOMKills()}
+		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
+		settled: make(chan struct{}), killing: make(chan killing, 1), ended: make(chan struct{}),
+		granted: req.Services, oomAt: s.memory.OOMKills()}
 	if err == nil {
 		err = s.execs.reserve(e)
 	}

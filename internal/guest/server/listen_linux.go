@@ -124,8 +124,8 @@ func (sv *service) serve(ln net.Listener) {
 	}
 }
 
-// identify finds the exec that the connecting process belongs to, by what the kernel says of it. A process outside of the
-// sandbox has no pid in it. Over TCP nobody is known.
+// identify finds the exec of the connecting process by the tag of that process. A process outside of the sandbox has no
+// pid in it. TCP connections have no identity.
 func (c *serviceConn) identify() {
 	conn, ok := c.Conn.(*net.UnixConn)
 	if !ok {

@@ -55,7 +55,7 @@ func (r *registry) add(e *execution) {
 	close(e.settled)
 }
 
-// find returns the exec whose processes have a tag; nil for none. One that is about to start is found as soon as it has a process.
+// find returns the exec whose processes have a tag; nil for none. A starting exec is found as soon as it has a process.
 func (r *registry) find(tag uint64) *execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()

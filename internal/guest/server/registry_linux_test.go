@@ -10,7 +10,8 @@ import (
 func TestGetAwaitsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry()
-		starts, fails := &execution{id: "starts", settled: make(chan struct{})}, &execution{id: "fails", settled: make(chan struct{})}
+		starts := &execution{id: "starts", settled: make(chan struct{})}
+		fails := &execution{id: "fails", settled: make(chan struct{})}
 		for _, e := range []*execution{starts, fails} {
 			if err := r.reserve(e); err != nil {
 				t.Fatal(err)

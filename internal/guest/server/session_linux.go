@@ -17,7 +17,7 @@ import (
 // handler serves one request.
 type handler func(*Server, *request) error
 
-// operations are what the guest can do.
+// operations lists the requests that the guest serves.
 var operations = []struct {
 	op    wire.Op
 	serve handler

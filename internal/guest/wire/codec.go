@@ -13,10 +13,10 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// bodyFields is implemented by messages with fields that travel in the body and not in the head, as their tags say: bytes, and
-// strings that may be other than UTF-8, which is all that JSON carries.
+// bodyFields is implemented by messages with fields in the body: bytes, and strings that may be other than UTF-8. JSON
+// carries UTF-8 only, so the tags of these fields exclude them from the head.
 type bodyFields interface {
-	// fields returns pointers to []byte, string or []string, in the order in which they stand in the body.
+	// fields returns pointers to []byte, string or []string, in the order of the body.
 	fields() []any
 }
 
@@ -149,7 +149,7 @@ type bodyReader struct {
 	err  error
 }
 
-// number reads a length, or a number of fields. Neither is larger than what is left.
+// number reads a length, or a number of fields. Neither is larger than the rest of the body.
 func (r *bodyReader) number() int {
 	if len(r.rest) < 4 || int64(binary.BigEndian.Uint32(r.rest)) > int64(len(r.rest)-4) {
 		r.rest, r.err = nil, fmt.Errorf("%w: body too short", ErrFrame)

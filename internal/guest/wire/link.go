@@ -25,7 +25,8 @@ const (
 var ErrMarker = errors.New("the stream does not begin as it must")
 
 // AppendMarker appends the 32 bytes that each side sends first: magic (8), zero (16), version (2), zero (2), CRC-32C of
-// all that (4); integers are big-endian. Older versions have the same ones, so that their guests answer with their version.
+// all that (4); integers are big-endian. Older versions have the same markers, so that their guests answer with their
+// version.
 func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	start := len(dst)
 	dst = append(append(dst, magic...), make([]byte, 16)...)

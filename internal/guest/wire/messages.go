@@ -249,8 +249,8 @@ type FilePutRequest struct {
 	Mode      uint32 `json:"mode,omitempty"` // 0 means that of the file that is there, else 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
-	// Was is the SHA-256 sum of what the file must still hold; empty is anything, or no file. With a sum the file is
-	// overwritten, and a link at the end of Path is followed.
+	// Was is the SHA-256 sum that the file must still have; empty for no condition. With a sum the file is overwritten,
+	// and a link at the end of Path is followed.
 	Was []byte `json:"was,omitempty"`
 }
 
@@ -346,7 +346,7 @@ type Code string
 const (
 	CodeNotFound    Code = "not_found"
 	CodeExists      Code = "exists"
-	CodeChanged     Code = "changed" // the file does not have the sum FilePutRequest.Was any more, or is gone
+	CodeChanged     Code = "changed" // the file no longer has the sum FilePutRequest.Was, or is gone
 	CodeInvalid     Code = "invalid_argument"
 	CodePermission  Code = "permission_denied"
 	CodeTooLarge    Code = "too_large"
