@@ -56,7 +56,8 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	}
 	var info wire.FileInfo
 	err = s.fs.Do(func() (err error) {
-		defer s.naming(len(req.Was) > 0)()
+		s.names.Lock()
+		defer s.names.Unlock()
 		info, err = d.commit(root.shown(rel))
 		return err
 	})
@@ -64,17 +65,6 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 		return pathError(err, req.Path)
 	}
 	return r.Answer(info)
-}
-
-// naming waits until a file may take its place, and returns what lets others on. Two files that replace what they expect to be
-// there must not do so at once: each could take the other for a command's, and the one that yields take away the one that does not.
-func (s *Service) naming(swaps bool) func() {
-	if swaps {
-		s.names.Lock()
-		return s.names.Unlock
-	}
-	s.names.RLock()
-	return s.names.RUnlock
 }
 
 // receive writes what the host sends to the draft, up to the end that the host declares.

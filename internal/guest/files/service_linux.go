@@ -23,7 +23,9 @@ type Service struct {
 	root    *root
 	scratch *root // nil for none
 	fs      disk.Gate
-	names   sync.RWMutex
+	// names is held while a file takes its place. Two files that replace the same one at once could each take the other
+	// for a command's.
+	names sync.Mutex
 }
 
 // Open opens the work directory.
