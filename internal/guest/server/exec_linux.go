@@ -122,7 +122,7 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	if r.present() {
 		return false
 	}
-	return attached || r.whyLeft() == hostCancelled && (req.KillOnCancel || req.Terminal != nil)
+	return attached || r.gaveUp() && (req.KillOnCancel || req.Terminal != nil)
 }
 
 // quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow

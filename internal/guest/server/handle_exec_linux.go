@@ -54,7 +54,7 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	case <-after(req.YieldMillis):
 	case <-left:
 		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
-		if r.hangup == hostCancelled && req.KillOnCancel {
+		if r.cancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
 		return nil

@@ -93,7 +93,7 @@ type request struct {
 	arg           json.RawMessage
 	body          []byte
 	more          []byte // of the stream, which present has read
-	hangup        hangup // how the host left; set before watch closes its channel
+	cancelled     bool   // the host gave it up; set before watch closes its channel
 }
 
 func (s *Server) serveStream(r *request) {
@@ -164,16 +164,8 @@ func (r *request) fail(err error) {
 // write sends frames. A failure means that the host is not interested any more, which watch notices as well.
 func (r *request) write(b []byte) { _, _ = r.Write(b) }
 
-// hangup is how a host left a request.
-type hangup int
-
-const (
-	hostCancelled hangup = iota // closed the stream
-	hostGone                    // its whole session ended
-)
-
 // watch reads the host's frames behind the request, which are for in, nil for none. Its channel is closed when the host
-// leaves, which hangup then explains. It ends with the request.
+// leaves, and cancelled is set then. It ends with the request.
 func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -188,7 +180,7 @@ func (r *request) watch(in *proc.StreamInput) <-chan struct{} {
 				in.Frame(f)
 			}
 		}
-		r.hangup = r.whyLeft()
+		r.cancelled = r.gaveUp()
 		if in != nil {
 			in.End()
 		}
@@ -205,14 +197,9 @@ func (r *request) present() bool {
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// whyLeft distinguishes a host that gave the request up from one that was cut off. A farewell gives up everything: it may
-// overtake the end of a stream.
-func (r *request) whyLeft() hangup {
-	if r.mux.IsClosed() && !r.conn.bye.Load() {
-		return hostGone
-	}
-	return hostCancelled
-}
+// gaveUp reports whether a host that left gave the request up. Otherwise it was cut off. A farewell gives up everything: it
+// may overtake the end of a stream.
+func (r *request) gaveUp() bool { return !r.mux.IsClosed() || r.conn.bye.Load() }
 
 // Release ends the goroutine of watch.
 func (r *request) Release() { _ = r.SetReadDeadline(time.Unix(1, 0)) }
