@@ -114,8 +114,6 @@ type request struct {
 	mux *yamux.Session
 	env wire.Envelope
 	raw []byte // the frame's body
-
-	mu sync.Mutex // guards writes
 }
 
 type operation struct {
@@ -204,11 +202,7 @@ func (g *guest) dispatch(r *request) error {
 }
 
 // send sends frames. A failure is a host that has left, which whoever reads from it notices.
-func (r *request) send(b []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, _ = r.Write(b)
-}
+func (r *request) send(b []byte) { _, _ = r.Write(b) }
 
 func (r *request) answer(msg any) error {
 	b, err := wire.AppendAnswer(nil, msg)
