@@ -60,21 +60,17 @@ func AppendRequest(dst []byte, op Op, msg any) ([]byte, error) {
 }
 
 // AppendAnswer appends the frame of an answer.
-func AppendAnswer(dst []byte, msg any) ([]byte, error) {
+func AppendAnswer(dst []byte, msg any) ([]byte, error) { return appendMessage(dst, KindAnswer, msg) }
+
+// AppendError appends the frame of a failure.
+func AppendError(dst []byte, e *Error) ([]byte, error) { return appendMessage(dst, KindError, e) }
+
+func appendMessage(dst []byte, kind FrameKind, msg any) ([]byte, error) {
 	head, body, err := encode(msg)
 	if err != nil {
 		return dst, err
 	}
-	return AppendFrame(dst, Frame{Kind: KindAnswer, Head: head, Body: body})
-}
-
-// AppendError appends the frame of a failure.
-func AppendError(dst []byte, e *Error) ([]byte, error) {
-	head, err := json.Marshal(e)
-	if err != nil {
-		return dst, err
-	}
-	return AppendFrame(dst, Frame{Kind: KindError, Head: head})
+	return AppendFrame(dst, Frame{Kind: kind, Head: head, Body: body})
 }
 
 // encode returns head and body of a message or of a pointer to one.
