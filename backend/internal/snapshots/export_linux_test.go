@@ -1,10 +1,6 @@
 package snapshots
 
-import (
-	"context"
-
-	"golang.org/x/sys/unix"
-)
+import "context"
 
 // MaxLinked is how many bytes the paths of files with several names may take.
 const MaxLinked = maxLinked
@@ -17,14 +13,4 @@ func Mirror(ctx context.Context, src, dst string, shift int64, linked int, made 
 		return nil
 	}}
 	return m.between(src, dst, m.run)
-}
-
-// Chmod changes the mode of an entry of a directory.
-func Chmod(dir, name string, mode uint32) error {
-	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return chmod(fd, name, mode)
 }
