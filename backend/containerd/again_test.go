@@ -102,9 +102,7 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
 	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "owner.json"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "owner.json"), nil, 0o600)))
 	b := newBackend(t, nil)
 	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo mine > f; stat -c %u . f"); got != "1000\n1000\n" {
 		t.Errorf("owners: %q", got)
@@ -123,25 +121,17 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	spec.Limits.WorkspaceBytes = 4 << 20
 	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
 	tag, image := filepath.Join(dir, "owner.json"), filepath.Join(dir, "disk.img")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)))
 	info := backendtest.Create(t, b, spec) // its creator died
 	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo mine > f")
-	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
 	whose, err := os.ReadFile(tag)
-	if err := errors.Join(err, os.WriteFile(tag, nil, 0o600)); err != nil { // as by a crash of the machine
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, os.WriteFile(tag, nil, 0o600))) // as by a crash of the machine
 	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("Create without a tag: %v, want ErrExists", err)
 	}
 	// One that has its tag and not its name was whole before.
-	if err := errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")))
 	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f"); got != "mine\n" {
 		t.Errorf("f holds %q", got)
 	}

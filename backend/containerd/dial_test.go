@@ -18,9 +18,7 @@ import (
 func TestForeignNetwork(t *testing.T) {
 	t.Parallel()
 	runc, err := exec.LookPath("runc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := newBackend(t, func(o *containerd.Options) { o.OCIRuntimes = map[string]string{"other": runc} })
 	spec := newSpec()
 	spec.OCIRuntime = "other"
@@ -37,9 +35,7 @@ func TestForeignNetwork(t *testing.T) {
 		t.Error(err)
 	}
 	waitFor(t, "the process of the second stream to end", func() bool { return count() == before })
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	<-conn.Done()
 	if rw, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("Dial of a stopped one: %v, %v, want ErrLost", rw, err)

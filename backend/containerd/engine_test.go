@@ -42,15 +42,11 @@ func vanish(ctx context.Context, api *ctrd.Client, id string) error {
 func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string) {
 	t.Helper()
 	spec, err := typeurl.MarshalAny(&specs.Spec{Version: "1.0.2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = api.ContainerService().Create(t.Context(), containers.Container{
 		ID: id, Labels: labels, Spec: spec, Runtime: containers.RuntimeInfo{Name: plugins.RuntimeRuncV2},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		err := api.ContainerService().Delete(context.Background(), id)
 		if err != nil && !errors.Is(err, cerrdefs.ErrNotFound) {
@@ -97,15 +93,11 @@ func nothingLeft(t *testing.T, session string) {
 func processes(t testing.TB) map[int]string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out := map[int]string{}
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if data, err := os.ReadFile(dir + "/cmdline"); err == nil {
 			out[pid] = strings.ReplaceAll(string(data), "\x00", " ")
 		}

@@ -92,9 +92,7 @@ func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Back
 func engineAPI(t testing.TB) *ctrd.Client {
 	t.Helper()
 	api, err := newAPI()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api
 }
@@ -112,6 +110,13 @@ func newAPI() (*ctrd.Client, error) {
 }
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // leftovers lists what an installation, or nobody, has on the engine and in the state directory.
 func leftovers(ctx context.Context, instance string) ([]string, error) {

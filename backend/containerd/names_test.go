@@ -32,9 +32,7 @@ func copyRecord(t *testing.T, id, container, own string) {
 	t.Helper()
 	api := engineAPI(t).ContainerService()
 	c, err := api.Get(t.Context(), containerd.ContainerOf(id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	renamed := func(a typeurl.Any) typeurl.Any {
 		return rewritten{a.GetTypeUrl(), bytes.ReplaceAll(a.GetValue(), []byte(c.ID), []byte(container))}
 	}
@@ -47,9 +45,7 @@ func copyRecord(t *testing.T, id, container, own string) {
 		ID: container, Labels: c.Labels, Image: c.Image, Spec: renamed(c.Spec), Runtime: c.Runtime,
 		Snapshotter: c.Snapshotter, SnapshotKey: container, Extensions: extensions,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed, and

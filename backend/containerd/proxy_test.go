@@ -47,14 +47,10 @@ func (raw) Unmarshal(data []byte, v any) error {
 func newProxy(t testing.TB) *engineProxy {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ctrd") // a test's own directory may be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	to, err := grpc.NewClient("unix://"+engineAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &engineProxy{address: filepath.Join(dir, "c.sock"), to: to}
 	p.start(t)
 	t.Cleanup(func() {
@@ -68,9 +64,7 @@ func newProxy(t testing.TB) *engineProxy {
 func (p *engineProxy) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", p.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.pass))
 	go func(s *grpc.Server) { _ = s.Serve(l) }(p.server)
 }

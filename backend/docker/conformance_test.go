@@ -46,9 +46,7 @@ func harness(t testing.TB) backendtest.Harness {
 			name := "workcelltest-" + strings.ToLower(rand.Text())
 			c := &container.Config{Image: debianImage, Cmd: []string{"sleep", "100"}, Labels: labels}
 			res, err := api.ContainerCreate(t.Context(), c, &container.HostConfig{NetworkMode: "none"}, nil, nil, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { removeContainer(t, api, res.ID) })
 			return []string{res.ID, res.ID[:12], name, "/" + name}
 		},

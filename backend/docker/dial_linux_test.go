@@ -18,9 +18,7 @@ func TestDialWithoutProcess(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	res, err := engineAPI(t).ContainerInspect(t.Context(), info.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if root := os.Geteuid() == 0; root && len(res.ExecIDs) != 0 {
 		t.Errorf("the engine started %d processes in the sandbox for it", len(res.ExecIDs))
 	}

@@ -58,18 +58,14 @@ func TestGuestVolume(t *testing.T) {
 	}
 
 	b := backends[0]
-	if err := api.VolumeRemove(t.Context(), name, false); err != nil { // as a prune does
-		t.Fatal(err)
-	}
+	must(t, api.VolumeRemove(t.Context(), name, false)) // as a prune does
 	info := backendtest.Create(t, b, newSpec())
 	if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo alive"); got != "alive\n" {
 		t.Errorf("after a prune: %q", got)
 	}
 	backendtest.Remove(t, b, info.ID)
 
-	if err := api.VolumeRemove(t.Context(), name, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, api.VolumeRemove(t.Context(), name, false))
 	if _, err := api.ContainerCreate(t.Context(), &container.Config{
 		Image: debianImage, Labels: map[string]string{backend.LabelRole: backend.RoleInit},
 	}, &container.HostConfig{NetworkMode: "none"}, nil, nil, name); err != nil {

@@ -29,9 +29,7 @@ func TestPaused(t *testing.T) {
 	if stream, err := b.Dial(t.Context(), id); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("Dial = %v, %v, want ErrUnavailable", stream, err)
 	}
-	if err := api.ContainerUnpause(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, api.ContainerUnpause(t.Context(), id))
 	if got := backendtest.Output(t, backendtest.Dial(t, b, id), "echo", "goes on"); got != "goes on\n" {
 		t.Errorf("output %q", got)
 	}

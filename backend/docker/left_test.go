@@ -19,18 +19,14 @@ func nothingLeft(t *testing.T, id string) {
 	api := engineAPI(t)
 	ctx := context.Background()
 	cs, err := api.ContainerList(ctx, container.ListOptions{All: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range cs {
 		if c.Labels[backend.LabelID] == id || strings.Contains(strings.Join(c.Names, " "), id) {
 			t.Errorf("container %v is left, %s", c.Names, c.State)
 		}
 	}
 	vs, err := api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, v := range vs.Volumes {
 		if v.Labels[backend.LabelID] == id || strings.Contains(v.Name, id) {
 			t.Errorf("volume %s is left", v.Name)

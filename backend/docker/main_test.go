@@ -85,14 +85,19 @@ func newBackend(t testing.TB, adjust func(*docker.Options)) *docker.Backend {
 func engineAPI(t testing.TB) *dockerclient.Client {
 	t.Helper()
 	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api
 }
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // dropInits deletes, at the test's end, the images that sandboxes of unusual users needed, if there were any.
 func dropInits(t testing.TB, users ...string) {

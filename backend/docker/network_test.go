@@ -24,22 +24,16 @@ import (
 func TestNetworkRestarted(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := newBackend(t, nil)
 	spec := newSpec()
 	spec.Network = backend.NetworkBridge
 	info := backendtest.Create(t, b, spec)
 	now := 0
-	if err := engineAPI(t).ContainerRestart(t.Context(), info.ID, container.StopOptions{Timeout: &now}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engineAPI(t).ContainerRestart(t.Context(), info.ID, container.StopOptions{Timeout: &now}))
 	conn := backendtest.Dial(t, newBackend(t, nil), info.ID)
 	gateway := strings.TrimSpace(backendtest.Sh(t, conn, `set -- $(grep -m1 '00000000' /proc/net/route); printf '%d.%d.%d.%d' 0x${3#??????} 0x$(echo $3 | cut -c5-6) 0x$(echo $3 | cut -c3-4) 0x$(echo $3 | cut -c1-2)`))
 	if ip := net.ParseIP(gateway); ip == nil || ip.IsUnspecified() {

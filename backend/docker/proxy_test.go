@@ -34,9 +34,7 @@ func (p *engineProxy) on(f func(*http.Request) bool) { p.hook.Store(&f) }
 func newProxy(t testing.TB) *engineProxy {
 	t.Helper()
 	engine, err := dockerclient.ParseHostURL(engineAPI(t).DaemonHost())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return newProxyTo(t, engine.Host)
 }
 
@@ -76,9 +74,7 @@ func newProxyTo(t testing.TB, socket string) *engineProxy {
 func (p *engineProxy) start(t testing.TB) {
 	t.Helper()
 	l, err := net.Listen("unix", p.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var mu sync.Mutex
 	conns := map[net.Conn]bool{} // the server forgets those that were upgraded
 	srv := &http.Server{

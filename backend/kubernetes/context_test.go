@@ -27,9 +27,7 @@ func TestCredentialProgram(t *testing.T) {
 		Command: "sh", Args: []string{"-c", `pwd >"$0"; exit 1`, started},
 	}}
 	config.Contexts["x"], config.CurrentContext = &api.Context{Cluster: "c", AuthInfo: "u"}, "x"
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clientcmd.WriteToFile(*config, file))
 	if b, err := kubernetes.New(t.Context(), &kubernetes.Options{Kubeconfig: file}); err == nil {
 		t.Errorf("%v of a missing cluster", b)
 	}
@@ -42,17 +40,13 @@ func TestCredentialProgram(t *testing.T) {
 func TestContext(t *testing.T) {
 	t.Parallel()
 	config, err := clientcmd.LoadFromFile(clustertest.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	right := config.CurrentContext
 	config.Clusters["away"] = &api.Cluster{Server: "https://127.0.0.1:1"}
 	config.Contexts["away"] = &api.Context{Cluster: "away", AuthInfo: config.Contexts[right].AuthInfo}
 	config.CurrentContext = "away"
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clientcmd.WriteToFile(*config, file))
 	use := func(name string) func(*kubernetes.Options) {
 		return func(o *kubernetes.Options) { o.Config, o.Kubeconfig, o.Context = nil, file, name }
 	}

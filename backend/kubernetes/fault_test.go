@@ -50,9 +50,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func ownNamespace(t *testing.T) string {
 	t.Helper()
 	api, ns := admin(t), namespace()+"-"+strings.ToLower(rand.Text())[:8]
-	if err := clustertest.Make(t.Context(), api, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clustertest.Make(t.Context(), api, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 	t.Cleanup(func() {
 		if err := clustertest.Namespaces(api, "").Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -73,9 +71,7 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	last := rules[len(rules)-1]
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Namespace: namespace, Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
@@ -86,9 +82,7 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 		return err == nil && r.Status.Allowed
 	})
 	config, err := clustertest.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
 	return config
 }
@@ -138,13 +132,9 @@ func everything(t *testing.T, b *kubernetes.Backend, namespace string, spec back
 func role(t *testing.T, file string) []rbacv1.PolicyRule {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var r rbacv1.Role
-	if err := yaml.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(text, &r))
 	return r.Rules
 }
 
@@ -251,12 +241,8 @@ func TestEvicted(t *testing.T) {
 			conn := backendtest.Dial(t, b, info.ID)
 			name, _, _ := strings.Cut(info.ID, ".")
 			pod, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(c.file(t, pod.UID), make([]byte, c.bytes), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, os.WriteFile(c.file(t, pod.UID), make([]byte, c.bytes), 0o600))
 			select {
 			case <-conn.Done():
 			case <-time.After(patience):
@@ -280,9 +266,7 @@ func TestEvicted(t *testing.T) {
 func guestOf(t *testing.T, pod types.UID) string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, dir := range dirs {
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // it may have ended
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -324,9 +308,7 @@ func TestNodeAway(t *testing.T) {
 	}
 	name, _, _ := strings.Cut(other.ID, ".")
 	now := int64(0)
-	if err := clustertest.Pods(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clustertest.Pods(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	if _, err := b.Dial(t.Context(), other.ID); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("Dial of a deleted pod: %v, want ErrNotFound", err)
 	}
@@ -364,17 +346,11 @@ type proxy struct {
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	config, err := clustertest.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := url.Parse(config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &proxy{config: rest.CopyConfig(config), conns: map[net.Conn]bool{}}
 	p.config.Host = "https://" + l.Addr().String()
 	var running sync.WaitGroup
@@ -441,9 +417,7 @@ func TestServerRestarts(t *testing.T) {
 	p := newProxy(t)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Config = p.config })
 	m, err := session.NewManager(b, &session.Options{Instance: instance})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -451,9 +425,7 @@ func TestServerRestarts(t *testing.T) {
 	})
 	run := session.NewRunID()
 	s, _, err := m.Open(t.Context(), session.WorkflowKey(run, "default"), session.Request{Image: debianImage})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 2)
 	exec := func(command, want string) {
 		res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})

@@ -20,9 +20,7 @@ func TestForgedPod(t *testing.T) {
 	backendtest.Create(t, newBackend(t, nil), spec)
 	opts := &session.Options{Instance: instance, Store: record.NewMemoryStore(), ReapEvery: -1}
 	m, err := session.NewManager(newBackend(t, nil), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Error(err)

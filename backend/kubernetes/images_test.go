@@ -26,9 +26,7 @@ import (
 func node(t testing.TB) *ctrd.Client {
 	t.Helper()
 	api, err := ctrd.New(clustertest.Containerd, ctrd.WithDefaultNamespace("k8s.io"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api
 }
@@ -74,9 +72,7 @@ func imageStore(t testing.TB) *backendtest.Images {
 func pullSecret(t testing.TB, dir string) (name string) {
 	t.Helper()
 	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	secrets := clustertest.Secrets(admin(t), namespace())
 	name = "pull-" + strings.ToLower(rand.Text())
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: config}}
@@ -111,9 +107,7 @@ func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	pods, now := clustertest.Pods(admin(t), namespace()), int64(0)
 	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 			t.Error(err)

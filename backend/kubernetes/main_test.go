@@ -98,9 +98,7 @@ func newBackend(t testing.TB, adjust func(*kubernetes.Options)) *kubernetes.Back
 func admin(t testing.TB) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return config
 }
 
@@ -114,3 +112,10 @@ var (
 )
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

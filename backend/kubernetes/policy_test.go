@@ -72,9 +72,7 @@ func TestPolicyAddsUp(t *testing.T) {
 	addPolicy(t, ns, "others", map[string]string{"app": "web"}, networkingv1.NetworkPolicySpec{Egress: everything, PolicyTypes: out})
 	addPolicy(t, ns, "without-type", nil, networkingv1.NetworkPolicySpec{Egress: everything, PolicyTypes: in})
 	first := backendtest.Create(t, b, newSpec())
-	if err := b.Stop(t.Context(), first.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Stop(t.Context(), first.ID))
 	dns := []networkingv1.NetworkPolicyEgressRule{{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp}}}}
 	for name, spec := range map[string]networkingv1.NetworkPolicySpec{
 		"allow-dns": {Egress: dns, PolicyTypes: out},
@@ -92,9 +90,7 @@ func TestPolicyAddsUp(t *testing.T) {
 		bridged := newSpec()
 		bridged.Network = backend.NetworkBridge
 		backendtest.Create(t, b, bridged)
-		if err := networkPolicies(admin(t), ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, networkPolicies(admin(t), ns).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
 	if err := b.Start(t.Context(), first.ID); err != nil {
 		t.Errorf("after they were deleted: %v", err)
@@ -182,9 +178,7 @@ func TestPolicyDeleted(t *testing.T) {
 		"Create": func() error { backendtest.Create(t, b, newSpec()); return nil },
 		"Start":  func() error { return errors.Join(b.Stop(t.Context(), first.ID), b.Start(t.Context(), first.ID)) },
 	} {
-		if err := policies.Delete(t.Context(), "workcell-none", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, policies.Delete(t.Context(), "workcell-none", metav1.DeleteOptions{}))
 		if err := makeOne(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -22,9 +22,7 @@ func TestRuntimeClass(t *testing.T) {
 	name := "workcell-" + strings.ToLower(rand.Text())
 	classes := runtimeClasses(admin(t), "")
 	_, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc"}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -39,9 +37,7 @@ func TestRuntimeClass(t *testing.T) {
 	info := backendtest.Create(t, b, spec)
 	pod, _, _ := strings.Cut(info.ID, ".")
 	got, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), pod, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if class := got.Spec.RuntimeClassName; class == nil || *class != name {
 		t.Errorf("the pod has the runtime class %v", class)
 	}

@@ -24,14 +24,10 @@ func TestStartGivenUp(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	// Without its claim no node takes it.
 	name, _, _ := strings.Cut(info.ID, ".")
-	if err := clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if err := b.Start(ctx, info.ID); !errors.Is(err, context.DeadlineExceeded) {
@@ -53,15 +49,11 @@ func TestStartTwice(t *testing.T) {
 	t.Parallel()
 	first := newBackend(t, nil)
 	info := backendtest.Create(t, first, newSpec())
-	if err := first.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Stop(t.Context(), info.ID))
 	name, _, _ := strings.Cut(info.ID, ".")
 	pod := func() types.UID {
 		p, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p.UID
 	}
 	var started types.UID
@@ -91,9 +83,7 @@ func TestStartRefused(t *testing.T) {
 	api, ns := admin(t), ownNamespace(t)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	info := backendtest.Create(t, b, newSpec())
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
 	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -108,9 +98,7 @@ func TestStartRefused(t *testing.T) {
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Fatalf("Get: %+v, %v", now, err)
 	}
-	if err := quotas(api, ns).Delete(t.Context(), "none", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, quotas(api, ns).Delete(t.Context(), "none", metav1.DeleteOptions{}))
 	eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
 	backendtest.Dial(t, b, info.ID)
 }
@@ -124,9 +112,7 @@ func TestStartDebugged(t *testing.T) {
 	name, _, _ := strings.Cut(info.ID, ".")
 	eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
 		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		main := pod.Spec.Containers[0]
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
@@ -134,8 +120,6 @@ func TestStartDebugged(t *testing.T) {
 		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(name).SubResource("ephemeralcontainers")
 		return update.Body(pod).Do(t.Context()).Error() == nil
 	})
-	if err := errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)))
 	backendtest.Dial(t, b, info.ID)
 }

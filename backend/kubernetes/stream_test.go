@@ -25,17 +25,11 @@ import (
 func front(t *testing.T, take func(http.ResponseWriter, *http.Request) bool) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := url.Parse(config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tls, err := rest.TLSConfigFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	onward := httputil.NewSingleHostReverseProxy(server)
 	transport := &http.Transport{TLSClientConfig: tls, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP1(true) // others have no upgrades

@@ -33,9 +33,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func through(t *testing.T, wrap func(*http.Request, http.RoundTripper) (*http.Response, error)) *rest.Config {
 	t.Helper()
 	config, err := clustertest.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) { return wrap(r, next) })
 	})
@@ -61,9 +59,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	kept := newSpec()
-	if err := b.Remove(t.Context(), backendtest.Create(t, b, kept).ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Remove(t.Context(), backendtest.Create(t, b, kept).ID, backend.RemoveOptions{}))
 	had := claimOf(t, namespace(), kept)
 	t.Cleanup(func() {
 		if err := b.RemoveWorkspace(context.Background(), instance, kept.ID); err != nil {
@@ -136,9 +132,7 @@ func TestQuotaOfClaims(t *testing.T) {
 	eventually(t, "the quota", func() bool { return used(0) })
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	spec := newSpec()
-	if err := b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}))
 	eventually(t, "the quota to be used up", func() bool { return used(1) })
 	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("another one: %v, want ErrCapacity", err)

@@ -42,9 +42,7 @@ func TestUserIsNobody(t *testing.T) {
 		pid, err := mainPID(dir, info.ID)
 		err = errors.Join(err, unix.Stat(filepath.Join(dir, "workspaces", info.SessionID, "files", "f"), &file),
 			unix.Stat(fmt.Sprintf("/proc/%d/task", pid), &process))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if file.Uid < lowestID || file.Uid > highestID || file.Gid != file.Uid || seen[file.Uid] {
 			t.Errorf("the file belongs to %d:%d, seen before %v", file.Uid, file.Gid, seen)
 		}
@@ -89,13 +87,9 @@ func TestGuestDescriptors(t *testing.T) {
 	b := newBackend(t, dir)
 	info := backendtest.Create(t, b, newSpec())
 	pid, err := mainPID(dir, info.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, fd := range fds {
 		link := fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())
 		to, err := os.Readlink(link)
@@ -125,13 +119,9 @@ func TestReusedPID(t *testing.T) {
 	dir := stateDir(t)
 	b := newBackend(t, dir)
 	info := backendtest.Create(t, b, newSpec())
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	victim := exec.Command("sleep", "300")
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, victim.Start())
 	defer func() {
 		if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
 			t.Errorf("an innocent process was killed: %v", err)
@@ -140,13 +130,9 @@ func TestReusedPID(t *testing.T) {
 		_ = victim.Wait() // it was killed
 	}()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := fmt.Sprintf(`{"pid":%d,"start":12345,"boot":%q}`, victim.Process.Pid, strings.TrimSpace(string(boot)))
-	if err := os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte(text), 0o600))
 	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateStopped {
 		t.Errorf("state %s, %v", got.State, err)
 	}
@@ -165,9 +151,7 @@ func TestDamagedProcess(t *testing.T) {
 	b := newBackend(t, dir)
 	info := backendtest.Create(t, b, newSpec())
 	conn := backendtest.Dial(t, b, info.ID)
-	if err := os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte("{"), 0o600))
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Error(err)
 	}

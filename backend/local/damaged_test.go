@@ -26,9 +26,7 @@ func ownerOf(dir, id string) string {
 func listed(t *testing.T, b *local.Backend, spec backend.Spec) []backend.Info {
 	t.Helper()
 	list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance, SessionID: spec.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
 }
 
@@ -45,9 +43,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	disowned := func() *client.Conn {
 		info := backendtest.Create(t, b, spec)
 		conn := backendtest.Dial(t, b, info.ID)
-		if err := os.RemoveAll(boxDir(dir, info.ID)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(boxDir(dir, info.ID)))
 		return conn
 	}
 	first := disowned()
@@ -77,9 +73,7 @@ func TestDamagedRecord(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(file, []byte(text), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if list := listed(t, b, spec); len(list) != 0 {
 			t.Errorf("%.20q: List: %+v", text, list)
 		}
@@ -90,9 +84,7 @@ func TestDamagedRecord(t *testing.T) {
 		if !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%.20q: Create: %v, want ErrExists about a damaged sandbox", text, err)
 		}
-		if err := os.WriteFile(file, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, whole, 0o600))
 		backendtest.Remove(t, b, info.ID)
 	}
 }
@@ -105,9 +97,7 @@ func TestLateRemove(t *testing.T) {
 	spec := newSpec()
 	old := backendtest.Create(t, b, spec)
 	backendtest.Sh(t, backendtest.Dial(t, b, old.ID), "echo kept > f")
-	if err := b.Remove(t.Context(), old.ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
 	unlock := beginCreation(t, dir, spec)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -132,9 +122,7 @@ func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) 
 	if err == nil {
 		err = os.Symlink("0123456789abcdef@"+spec.Instance, filepath.Join(sandbox, "identity"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return lock(t, filepath.Join(sandbox, "lock"))
 }
 
@@ -145,9 +133,7 @@ func TestRemoveBesideDeadCreation(t *testing.T) {
 	b := newBackend(t, dir)
 	spec := newSpec()
 	old := backendtest.Create(t, b, spec)
-	if err := b.Remove(t.Context(), old.ID, backend.RemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Remove(t.Context(), old.ID, backend.RemoveOptions{}))
 	beginCreation(t, dir, spec)()
 	backendtest.Remove(t, b, old.ID)
 	if _, err := os.Stat(ownerOf(dir, old.ID)); !errors.Is(err, os.ErrNotExist) {

@@ -38,9 +38,7 @@ func TestMissingState(t *testing.T) {
 			dir := stateDir(t)
 			b := newBackendWith(t, local.Options{StateDir: dir})
 			info := backendtest.Create(t, b, newSpec())
-			if err := errors.Join(b.Stop(t.Context(), info.ID), test.harm(test.path(dir, info))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(b.Stop(t.Context(), info.ID), test.harm(test.path(dir, info))))
 			err := b.Start(t.Context(), info.ID)
 			if !errors.Is(err, test.begin) || errors.Is(err, backend.ErrUnsupported) != errors.Is(test.begin, backend.ErrUnsupported) ||
 				strings.Contains(err.Error(), dir) {
@@ -89,9 +87,7 @@ func TestOOMScoresOfHost(t *testing.T) {
 	t.Run("protected", func(t *testing.T) {
 		t.Parallel()
 		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		argv := append(withScore("-500"), exe, "-test.run=^TestOOMScores$", "-test.count=1", "-test.timeout=9m")
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
@@ -118,9 +114,7 @@ func TestMountedWorkspace(t *testing.T) {
 		}
 		return
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	dir, precious := stateDir(t), t.TempDir()
 	b := newBackend(t, dir)
 	info := backendtest.Create(t, b, newSpec())
@@ -129,22 +123,16 @@ func TestMountedWorkspace(t *testing.T) {
 	for _, point := range []string{"a/b/c", "d", "f", "."} {
 		target := filepath.Join(filesOf(dir, info), point)
 		source := filepath.Join(precious, "file")
-		if err := os.WriteFile(source, []byte("precious"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(source, []byte("precious"), 0o600))
 		if point != "f" {
 			source = precious
 		}
-		if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
 		err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})
 		if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "unmount") || strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: Remove: %v", point, err)
 		}
-		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Unmount(target, unix.MNT_DETACH))
 		if got, err := os.ReadFile(filepath.Join(precious, "file")); err != nil || string(got) != "precious" {
 			t.Errorf("%s: what was mounted: %q, %v", point, got, err)
 		}

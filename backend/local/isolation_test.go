@@ -138,9 +138,7 @@ func TestNestedNamespaces(t *testing.T) {
 func TestStateDirOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	try := func(what string) {
 		t.Helper()
 		b, err := local.New(t.Context(), &local.Options{StateDir: dir})
@@ -151,13 +149,9 @@ func TestStateDirOfOthers(t *testing.T) {
 			_ = b.Close() // the test has failed
 		}
 	}
-	if err := os.Chmod(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o750))
 	try("open to a group")
-	if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, 12345, 12345)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, 12345, 12345)))
 	try("another user's")
 }
 

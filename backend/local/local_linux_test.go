@@ -34,14 +34,10 @@ func TestWritableRoot(t *testing.T) {
 func TestStateInView(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(dir, link))
 	for _, state := range []string{filepath.Join(dir, "state"), filepath.Join(link, "state")} {
 		if b, err := local.New(t.Context(), &local.Options{StateDir: state}); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("New: %v, %v, want ErrInvalid", b, err)
@@ -53,22 +49,14 @@ func TestStateInView(t *testing.T) {
 func TestHostSocketsBelowUsr(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	socket := filepath.Join(dir, "service.sock")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	if err := os.Chmod(socket, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(socket, 0o777))
 	b := newBackend(t, stateDir(t))
 	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
 	if got := backendtest.Sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
@@ -85,13 +73,9 @@ func TestRecordWithoutGroup(t *testing.T) {
 	for _, group := range []string{"", ".", "..", "../..", "workcell-x"} {
 		spec := newSpec()
 		sandbox := filepath.Join(dir, "sandboxes", spec.ID)
-		if err := os.Mkdir(sandbox, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(sandbox, 0o700))
 		record := fmt.Sprintf(`{"nonce":"0123456789abcdef","labels":{"dev.workcell.id":%q,"dev.workcell.instance":%q},"group":%q}`, spec.ID, spec.Instance, group)
-		if err := os.WriteFile(filepath.Join(sandbox, "record.json"), []byte(record), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(sandbox, "record.json"), []byte(record), 0o600))
 		if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo made again"); got != "made again\n" {
 			t.Errorf("group %q: %q", group, got)
 		}

@@ -67,9 +67,7 @@ func shared() string { return os.Getenv(sharedEnv) }
 func stateDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 	t.Cleanup(func() {
 		if left, err := rest(dir); err != nil || len(left) > 0 {
 			t.Errorf("left in the state directory: %q, %v", left, err)
@@ -169,17 +167,11 @@ func describe(dir, id string) (string, error) {
 func foreign(t testing.TB, dir string, labels map[string]string) []string {
 	name := "foreign-" + strings.ToLower(rand.Text())
 	text, err := json.Marshal(labels)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own := boxDir(dir, name)
-	if err := os.MkdirAll(own, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(own, 0o700))
 	t.Cleanup(func() { _ = os.RemoveAll(own) }) // a failure shows as something left
-	if err := os.WriteFile(filepath.Join(own, "labels.json"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(own, "labels.json"), text, 0o600))
 	return []string{name, name + "@0123456789abcdef"}
 }
 
@@ -196,6 +188,13 @@ func newBackendWith(t testing.TB, opts local.Options) *local.Backend {
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, "host") }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // lock takes a lock as a process at work does.
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
@@ -203,9 +202,7 @@ func lock(t testing.TB, file string) (unlock func()) {
 	if err == nil {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func() {
 		if err := errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()); err != nil {
 			t.Error(err)

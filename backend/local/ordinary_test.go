@@ -22,9 +22,7 @@ func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	}
 	// The directory of temporary files may be root's alone.
 	dir, err := os.MkdirTemp("/var/tmp", "workcell-ordinary-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the machine's own temporary directory
 	binary, state, tmp := filepath.Join(dir, "local.test"), filepath.Join(dir, "state"), filepath.Join(dir, "tmp")
 	for _, step := range []func() error{
@@ -35,9 +33,7 @@ func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 		func() error { return os.Mkdir(tmp, 0o700) },
 		func() error { return os.Chown(tmp, ordinaryUser, ordinaryUser) },
 	} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, step())
 	}
 	argv := append(prefix, binary, "-test.run="+tests, "-test.count=1", "-test.timeout=9m")
 	cmd := exec.Command(argv[0], argv[1:]...)

@@ -28,9 +28,7 @@ func newDisk(t *testing.T, mkfs ...string) string {
 	if err == nil {
 		err = f.Truncate(4 << 30) // sparse
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close() //nolint:errcheck // nothing was written
 	for _, argv := range [][]string{append(mkfs, image), {"mount", "-o", "loop", image, at}} {
 		if out, err := exec.Command("/usr/bin/env", append([]string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin"}, argv...)...).CombinedOutput(); err != nil {
@@ -47,9 +45,7 @@ func newDisk(t *testing.T, mkfs ...string) string {
 		}
 	})
 	dir := filepath.Join(at, "state")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	return dir
 }
 

@@ -13,9 +13,7 @@ import (
 // A sandbox lives as on every engine. The commands of the suite are answered from the files that it wrote.
 func TestLifecycle(t *testing.T) {
 	b, err := memory.New(&memory.Options{Images: []string{image}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.Script(func(c memory.Command) (memory.Answer, bool) {
 		switch line := c.Line(); {
 		case strings.HasPrefix(line, "echo kept > /workspace/f"):

@@ -20,13 +20,9 @@ const image = "debian:12"
 func manage(t *testing.T) (*memory.Backend, *session.Manager) {
 	t.Helper()
 	b, err := memory.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := session.NewManager(b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
 			t.Error(err)
@@ -38,9 +34,7 @@ func manage(t *testing.T) (*memory.Backend, *session.Manager) {
 func open(t *testing.T, m *session.Manager) *session.Session {
 	t.Helper()
 	s, _, err := m.Open(t.Context(), session.UserKey("test"), session.Request{Image: image})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -122,5 +116,12 @@ func TestUnsupported(t *testing.T) {
 		if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %+v, %v, want ErrUnsupported", name, info, err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

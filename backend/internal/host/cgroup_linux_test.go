@@ -23,9 +23,7 @@ func TestOOMKills(t *testing.T) {
 		"odd":       {true, "memory.events", "\noom_kill\n", 0},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600))
 		if got := host.OOMKills(dir, c.v2); got != c.want {
 			t.Errorf("%s: %d kills, want %d", name, got, c.want)
 		}

@@ -27,9 +27,7 @@ func TestStrangers(t *testing.T) {
 func TestFreezeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600))
 	for what, c := range map[string]struct {
 		processes host.Processes
 		want      error

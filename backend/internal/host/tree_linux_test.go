@@ -17,47 +17,25 @@ func TestRemoveTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	canary := filepath.Join(dir, "canary")
-	if err := os.MkdirAll(filepath.Join(canary, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(canary, "sub"), 0o755))
 	tree := filepath.Join(dir, "tree")
-	if err := os.Mkdir(tree, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(canary, filepath.Join(tree, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(tree, ".lifted-1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(tree, 0o755))
+	must(t, os.Symlink(canary, filepath.Join(tree, "link")))
+	must(t, os.Mkdir(filepath.Join(tree, ".lifted-1"), 0o755))
 	for i := range 3000 {
-		if err := os.WriteFile(filepath.Join(tree, strconv.Itoa(i)), nil, 0o000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(tree, strconv.Itoa(i)), nil, 0o000))
 	}
 	at, err := unix.Open(tree, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2000 { // deeper than a path can be
-		if err := unix.Mkdirat(at, "deep-deep", 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Symlinkat(canary, at, "link2"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mkdirat(at, "deep-deep", 0o700))
+		must(t, unix.Symlinkat(canary, at, "link2"))
 		next, err := unix.Openat(at, "deep-deep", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Close(at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, unix.Close(at))
 		at = next
 	}
-	if err := unix.Close(at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Close(at))
 	for _, path := range []string{tree, filepath.Join(dir, "none")} {
 		var wg sync.WaitGroup
 		for range 3 { // at a time
@@ -74,5 +52,12 @@ func TestRemoveTree(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(canary, "sub")); err != nil {
 		t.Error(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

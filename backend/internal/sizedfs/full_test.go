@@ -23,9 +23,7 @@ import (
 func newDisk(t *testing.T, bytes int64, options ...string) string {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes)))
 	if out, err := exec.Command("/sbin/mkfs.ext4", append(options, "-q", "-F", "-E", "nodiscard", image)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -36,13 +34,9 @@ func newDisk(t *testing.T, bytes int64, options ...string) string {
 func mount(t *testing.T, image, options string) string {
 	t.Helper()
 	d, err := sizedfs.Attach(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := t.TempDir()
-	if err := errors.Join(unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, options), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, options), d.Close()))
 	t.Cleanup(func() { unmount(t, at) })
 	return at
 }
@@ -63,9 +57,7 @@ func unmount(t *testing.T, at string) {
 func fill(t *testing.T, disk string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(disk, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, size := range []int{1 << 20, 1 << 10} {
 		for err = nil; err == nil; {
 			if _, err = f.Write(make([]byte, size)); err == nil {
@@ -90,9 +82,7 @@ func noise(n int, size int) []byte {
 func durable(t *testing.T, name string, blocks, size int) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close() // what fails must not keep the disk from being unmounted
 	for i, n := range rand.Perm(blocks) {
 		if _, err = f.WriteAt(noise(n, size), int64(n*size)); err == nil && i%128 == 0 {
@@ -102,9 +92,7 @@ func durable(t *testing.T, name string, blocks, size int) {
 			t.Fatalf("%s, write %d of %d: %v", filepath.Base(name), i, blocks, err)
 		}
 	}
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Sync())
 }
 
 func holds(t *testing.T, name string, blocks, size int) {
@@ -129,18 +117,14 @@ func TestFullDisk(t *testing.T) {
 			t.Parallel()
 			disk := newDisk(t, size+size/2+24<<20)
 			image := filepath.Join(disk, "image")
-			if err := sizedfs.Format(t.Context(), image, sizedfs.Spec{Bytes: size, Files: 1000}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sizedfs.Format(t.Context(), image, sizedfs.Spec{Bytes: size, Files: 1000}))
 			at := mount(t, image, sizedfs.Options)
 			const block = 5000
 			few, most := 300, int(size*9/10/block)-300
 			durable(t, filepath.Join(at, "before"), few, block)
 			fill(t, disk)
 			durable(t, filepath.Join(at, "after"), most/4, block)
-			if err := os.Remove(filepath.Join(at, "after")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(at, "after")))
 			durable(t, filepath.Join(at, "again"), most, block)
 			unmount(t, at)
 			at = mount(t, image, sizedfs.Options)
@@ -165,9 +149,7 @@ func TestFullDisk(t *testing.T) {
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []string
 	for _, e := range list {
 		all = append(all, e.Name())
@@ -180,18 +162,14 @@ func TestKeptFree(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20)
 	var before, after unix.Statfs_t
-	if err := unix.Statfs(disk, &before); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Statfs(disk, &before))
 	made := 0
 	for ; ; made++ {
 		err := sizedfs.Format(t.Context(), filepath.Join(disk, fmt.Sprint(made)), sizedfs.Spec{Bytes: 4 << 20, Files: 16})
 		if errors.Is(err, unix.ENOSPC) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if err := unix.Statfs(disk, &after); err != nil || after.Bavail < before.Blocks/50 || made == 0 {
 		t.Errorf("%d were made and %d of %d blocks are free, %v", made, after.Bavail, before.Blocks, err)

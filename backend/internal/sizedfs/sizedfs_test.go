@@ -21,17 +21,13 @@ func TestSize(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20} {
 		file := filepath.Join(t.TempDir(), "image")
-		if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: size / 4096, UID: 1000, GID: 100}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: size / 4096, UID: 1000, GID: 100}))
 		detached(t, file) // or e2fsck looks at a file system that is still mounted
 		if out, err := exec.Command("/sbin/e2fsck", "-fn", file).CombinedOutput(); err != nil {
 			t.Errorf("%d bytes: %v\n%s", size, err, out)
 		}
 		use(t, file, size)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(file))
 	}
 }
 
@@ -39,9 +35,7 @@ func TestSize(t *testing.T) {
 func setAside(t *testing.T, file string) bool {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(file, &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Stat(file, &st))
 	return st.Blocks*512 >= st.Size
 }
 
@@ -49,9 +43,7 @@ func setAside(t *testing.T, file string) bool {
 func use(t *testing.T, file string, size int64) {
 	t.Helper()
 	d, err := sizedfs.Attach(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second, err := sizedfs.Attach(file)
 	if err != nil || second.Path != d.Path {
 		t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
@@ -102,9 +94,7 @@ func check(t *testing.T, at string, size, files int64) {
 	t.Helper()
 	var fs unix.Statfs_t
 	var st unix.Stat_t
-	if err := unix.Statfs(at, &fs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Statfs(at, &fs))
 	if room := int64(fs.Bavail) * fs.Bsize; room < size || room > size+size/50 {
 		t.Errorf("%d bytes of room, want %d", room, size)
 	}
@@ -123,9 +113,7 @@ func check(t *testing.T, at string, size, files int64) {
 func attached(t *testing.T, file string) bool {
 	t.Helper()
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		if b, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(b), file) {
 			return true
@@ -146,5 +134,12 @@ func TestNothingHalf(t *testing.T) {
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

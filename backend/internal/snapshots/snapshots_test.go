@@ -240,9 +240,7 @@ func TestForkOfRemoved(t *testing.T) {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // tree makes files, by their paths, with their names as contents.
