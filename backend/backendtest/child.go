@@ -139,7 +139,7 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	long.TimeoutMillis = 0
 	long.ExecID = rand.Text()
 	request(t, conn, long)
-	eventually(t, "output", func() bool { return Sh(t, conn, "echo on") == "on\n" })
+	Eventually(t, "output", func() bool { return Sh(t, conn, "echo on") == "on\n" })
 	tell(word{ID: info.ID, ExecID: long.ExecID})
 	select {}
 }

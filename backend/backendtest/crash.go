@@ -71,7 +71,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	w := owner.hear(t)
 	t.Cleanup(func() { Remove(t, s.b, w.ID) })
 	owner.kill()
-	eventually(t, "the end of the sandbox", func() bool {
+	Eventually(t, "the end of the sandbox", func() bool {
 		list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 		if err != nil || len(list) != 1 || !list[0].Ephemeral {
 			t.Fatalf("List: %+v, %v", list, err)
@@ -107,7 +107,7 @@ func (s *suite) visitorsKilled(t *testing.T) {
 	conn := s.dial(t, info.ID)
 	// What an engine started has no parent in the sandbox: only the guest and this connection's bridge may be left.
 	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
-	eventually(t, "the end of what the visitors left", func() bool {
+	Eventually(t, "the end of what the visitors left", func() bool {
 		n, err := strconv.Atoi(strings.TrimSpace(Sh(t, conn, count)))
 		return err == nil && n <= 2
 	})
@@ -180,7 +180,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 // remake makes a sandbox of a session of which there may be remains.
 func remake(t *testing.T, b backend.SandboxBackend, spec backend.Spec) (info backend.Info) {
 	t.Helper()
-	eventually(t, "the session to be made again", func() bool {
+	Eventually(t, "the session to be made again", func() bool {
 		list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 		must(t, err)
 		for _, old := range list {

@@ -48,7 +48,7 @@ func (s *suite) beside(t *testing.T) {
 		}
 	}
 	must(t, conns[1].Close())
-	eventually(t, "the streams' processes to end", func() bool { return count() == before })
+	Eventually(t, "the streams' processes to end", func() bool { return count() == before })
 }
 
 // takeover dials a sandbox that another process has dialled.

@@ -141,7 +141,7 @@ func (s *suite) linkedImages(t *testing.T) {
 			must(t, err)
 			conn, err := client.New(t.Context(), stream)
 			if errors.Is(err, client.ErrConnLost) { // just now
-				eventually(t, "the sandbox is lost", func() bool {
+				Eventually(t, "the sandbox is lost", func() bool {
 					_, err := s.b.Dial(t.Context(), info.ID)
 					return errors.Is(err, backend.ErrLost)
 				})

@@ -32,7 +32,7 @@ func (s *suite) killed(t *testing.T) {
 	conn := s.dial(t, info.ID)
 	must(t, killMain(t, Sh(t, conn, "readlink /proc/self/ns/pid; echo kept > f; chmod 0 .")))
 	ends(t, conn)
-	eventually(t, "the engine to notice", func() bool {
+	Eventually(t, "the engine to notice", func() bool {
 		got, err := s.b.Get(t.Context(), info.ID)
 		return err == nil && got.State == backend.StateStopped
 	})
@@ -174,7 +174,7 @@ func (s *suite) stubborn(t *testing.T) {
 		touch -- '-rf' '*' "$(printf 'a\nb\033[31m')" "$(printf '\377\376')"
 		ln -s `+canary+` link; ln -s `+canary+`/dir locked/inside/link; ln -s / root; ln -s . self
 		chmod 000 locked/inside locked`)
-	eventually(t, "the processes to run", func() bool { return len(members(t, namespace)) >= 10 })
+	Eventually(t, "the processes to run", func() bool { return len(members(t, namespace)) >= 10 })
 	before := processesOf(t, namespace)
 	must(t, s.b.Stop(t.Context(), info.ID))
 	before.gone(t, "Stop")

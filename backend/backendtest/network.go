@@ -151,7 +151,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	}
 	closed(t, conn)
 	if s.h.Cluster { // whose network knows a sandbox some time after its start
-		eventually(t, "the network", func() bool { return reach(t, conn, "udp:1.1.1.1:53")["udp:1.1.1.1:53"].Result == "ok" })
+		Eventually(t, "the network", func() bool { return reach(t, conn, "udp:1.1.1.1:53")["udp:1.1.1.1:53"].Result == "ok" })
 	}
 	for dest, r := range reach(t, conn, "udp:192.0.2.1:9", "udp:1.1.1.1:53") {
 		if r.Result != "ok" {

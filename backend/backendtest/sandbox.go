@@ -222,8 +222,8 @@ func Sh(t testing.TB, conn *client.Conn, script string) string {
 // second returns the error of a call that gives something else too.
 func second[T any](_ T, err error) error { return err }
 
-// eventually waits for something that must come.
-func eventually(t testing.TB, what string, ok func() bool) {
+// Eventually waits for something that must come.
+func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {

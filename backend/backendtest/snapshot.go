@@ -205,7 +205,7 @@ while True:
 `)
 	req.YieldMillis = 1
 	request(t, conn, req)
-	eventually(t, "the writer", func() bool { return Sh(t, conn, "test -s b && echo yes || true") != "" })
+	Eventually(t, "the writer", func() bool { return Sh(t, conn, "test -s b && echo yes || true") != "" })
 	for i := range 5 {
 		must(t, second(s.b.Snapshot(t.Context(), info.ID, fmt.Sprint("s", i))))
 	}
@@ -256,13 +256,13 @@ for p in filter(str.isdigit, os.listdir("/proc")):
     if parent != "0" and int(p) != os.getpid(): print(name.split("(")[1], state)
 `)
 	}
-	eventually(t, "the survivors", func() bool {
+	Eventually(t, "the survivors", func() bool {
 		list := commands()
 		return strings.Contains(list, "workcell-guest") && strings.Contains(list, "python3 Z") && Sh(t, conn, "test -e alive && echo yes || true") != ""
 	})
 	must(t, second(s.b.Snapshot(t.Context(), info.ID, "one")))
 	must(t, s.b.Rollback(t.Context(), info.ID, "one"))
-	eventually(t, "the end of all commands", func() bool { return commands() == "" })
+	Eventually(t, "the end of all commands", func() bool { return commands() == "" })
 }
 
 // snapshotMapped: files that a command changes through its memory, which their times do not show, are in each snapshot as they are.
@@ -289,7 +289,7 @@ write("f")
 	const states = 4
 	for i := range states {
 		Sh(t, conn, fmt.Sprintf("touch say%d", i))
-		eventually(t, "the writer", func() bool {
+		Eventually(t, "the writer", func() bool {
 			return Sh(t, conn, fmt.Sprintf("test -e f-said%d -a -e g-said%d && echo yes || true", i, i)) != ""
 		})
 		time.Sleep(100 * time.Millisecond) // so that the file's time lies back, and the write goes on in the page that is there

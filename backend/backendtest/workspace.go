@@ -112,7 +112,7 @@ func (s *suite) workspaceWriter(t *testing.T) {
 	}
 	Sh(t, conn, "rm -f w* more")
 	pid := strings.TrimSpace(Sh(t, conn, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
-	eventually(t, "the writer in the background to end", func() bool {
+	Eventually(t, "the writer in the background to end", func() bool {
 		res := Exec(t, conn, "test", "-e", "/proc/"+pid)
 		return res.State == wire.ExecCompleted && res.ExitCode == 1
 	})

@@ -34,7 +34,7 @@ func TestForeignNetwork(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
-	waitFor(t, "the process of the second stream to end", func() bool { return count() == before })
+	backendtest.Eventually(t, "the process of the second stream to end", func() bool { return count() == before })
 	must(t, b.Stop(t.Context(), info.ID))
 	<-conn.Done()
 	if rw, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrLost) {

@@ -148,12 +148,3 @@ func TestEngineFallsSilent(t *testing.T) {
 		t.Errorf("Get when it is back: %v", err)
 	}
 }
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}

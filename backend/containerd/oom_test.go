@@ -32,7 +32,7 @@ func TestOOM(t *testing.T) {
 	case <-time.After(3 * time.Minute):
 		t.Fatal("the main process outlives every hog")
 	}
-	waitFor(t, "the sandbox's end", func() bool {
+	backendtest.Eventually(t, "the sandbox's end", func() bool {
 		s, err := b.Get(t.Context(), info.ID)
 		return err == nil && s.State == backend.StateStopped
 	})

@@ -37,15 +37,6 @@ import (
 // patience is how long a test waits for what must happen. Machines that run tests may be very busy.
 const patience = 3 * time.Minute
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // ownNamespace makes a namespace for one test.
 func ownNamespace(t *testing.T) string {
 	t.Helper()
@@ -77,7 +68,7 @@ func as(t *testing.T, namespace string, rules []rbacv1.PolicyRule) *rest.Config 
 		Namespace: namespace, Group: last.APIGroups[0], Resource: last.Resources[0], Verb: last.Verbs[0],
 	}}}
 	reviews := accessReviews(api, "") // no list has them
-	eventually(t, "the server to know of the role", func() bool {
+	backendtest.Eventually(t, "the server to know of the role", func() bool {
 		r, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
 		return err == nil && r.Status.Allowed
 	})
@@ -192,7 +183,7 @@ func TestQuota(t *testing.T) {
 	if _, err := quotas(api, ns).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the quota", func() bool {
+	backendtest.Eventually(t, "the quota", func() bool {
 		q, err := quotas(api, ns).Get(ctx, "none", metav1.GetOptions{})
 		return err == nil && len(q.Status.Hard) > 0
 	})
@@ -248,7 +239,7 @@ func TestEvicted(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the sandbox stays")
 			}
-			eventually(t, "the news of it", func() bool {
+			backendtest.Eventually(t, "the news of it", func() bool {
 				_, err = b.Dial(t.Context(), info.ID)
 				return errors.Is(err, backend.ErrLost) && strings.Contains(err.Error(), "evicted")
 			})
@@ -313,7 +304,7 @@ func TestNodeAway(t *testing.T) {
 		t.Errorf("Dial of a deleted pod: %v, want ErrNotFound", err)
 	}
 	part(t, "start", "kubelet")
-	eventually(t, "the sandbox is reached again", func() bool {
+	backendtest.Eventually(t, "the sandbox is reached again", func() bool {
 		rw, err := b.Dial(t.Context(), info.ID)
 		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
 			t.Fatalf("Dial: %v", err)
@@ -435,7 +426,7 @@ func TestServerRestarts(t *testing.T) {
 		ended <- err
 	}
 	go exec("echo ran >> log; sleep 20; cat log", "ran\n")
-	eventually(t, "the command to run", func() bool { _, err := s.StatFile(t.Context(), "log"); return err == nil })
+	backendtest.Eventually(t, "the command to run", func() bool { _, err := s.StatFile(t.Context(), "log"); return err == nil })
 	p.cut(true)
 	go exec("echo started", "started\n") // while the server is away
 	time.Sleep(12 * time.Second)

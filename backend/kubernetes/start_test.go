@@ -88,7 +88,7 @@ func TestStartRefused(t *testing.T) {
 	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the quota", func() bool {
+	backendtest.Eventually(t, "the quota", func() bool {
 		q, err := quotas(api, ns).Get(t.Context(), "none", metav1.GetOptions{})
 		return err == nil && len(q.Status.Hard) > 0
 	})
@@ -99,7 +99,7 @@ func TestStartRefused(t *testing.T) {
 		t.Fatalf("Get: %+v, %v", now, err)
 	}
 	must(t, quotas(api, ns).Delete(t.Context(), "none", metav1.DeleteOptions{}))
-	eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
+	backendtest.Eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
 	backendtest.Dial(t, b, info.ID)
 }
 
@@ -110,7 +110,7 @@ func TestStartDebugged(t *testing.T) {
 	info := backendtest.Create(t, b, newSpec())
 	pods := clustertest.Pods(admin(t), namespace())
 	name, _, _ := strings.Cut(info.ID, ".")
-	eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
+	backendtest.Eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
 		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
 		main := pod.Spec.Containers[0]

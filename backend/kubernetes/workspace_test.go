@@ -129,11 +129,11 @@ func TestQuotaOfClaims(t *testing.T) {
 		is, ok := q.Status.Used[corev1.ResourcePersistentVolumeClaims]
 		return ok && is.Value() == n
 	}
-	eventually(t, "the quota", func() bool { return used(0) })
+	backendtest.Eventually(t, "the quota", func() bool { return used(0) })
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	spec := newSpec()
 	must(t, b.Remove(t.Context(), backendtest.Create(t, b, spec).ID, backend.RemoveOptions{}))
-	eventually(t, "the quota to be used up", func() bool { return used(1) })
+	backendtest.Eventually(t, "the quota to be used up", func() bool { return used(1) })
 	if _, err := b.Create(t.Context(), newSpec()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("another one: %v, want ErrCapacity", err)
 	}
