@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -178,15 +177,8 @@ func TestQuota(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	api, ns := admin(t), ownNamespace(t)
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
-	if _, err := quotas(api, ns).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	backendtest.Eventually(t, "the quota", func() bool {
-		q, err := quotas(api, ns).Get(ctx, "none", metav1.GetOptions{})
-		return err == nil && len(q.Status.Hard) > 0
-	})
+	ns := ownNamespace(t)
+	limitTo(t, ns, corev1.ResourcePods, "0")
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	if _, err := b.Create(ctx, newSpec()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("Create: %v, want ErrCapacity", err)
@@ -230,17 +222,14 @@ func TestEvicted(t *testing.T) {
 			spec.Limits.WorkspaceBytes, spec.Root = 1<<20, c.root
 			info := backendtest.Create(t, b, spec)
 			conn := backendtest.Dial(t, b, info.ID)
-			name, _, _ := strings.Cut(info.ID, ".")
-			pod, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
-			must(t, err)
-			must(t, os.WriteFile(c.file(t, pod.UID), make([]byte, c.bytes), 0o600))
+			must(t, os.WriteFile(c.file(t, podOf(t, info.ID).UID), make([]byte, c.bytes), 0o600))
 			select {
 			case <-conn.Done():
 			case <-time.After(patience):
 				t.Fatal("the sandbox stays")
 			}
 			backendtest.Eventually(t, "the news of it", func() bool {
-				_, err = b.Dial(t.Context(), info.ID)
+				_, err := b.Dial(t.Context(), info.ID)
 				return errors.Is(err, backend.ErrLost) && strings.Contains(err.Error(), "evicted")
 			})
 			if err := b.Start(t.Context(), info.ID); err != nil {

@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -110,6 +111,30 @@ var (
 	roles           = clustertest.Kind[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles")
 	runtimeClasses  = clustertest.Kind[nodev1.RuntimeClass, nodev1.RuntimeClassList](nodev1.SchemeGroupVersion, "runtimeclasses")
 )
+
+// podOf returns the pod of a sandbox.
+func podOf(t testing.TB, id string) *corev1.Pod {
+	t.Helper()
+	name, _, _ := strings.Cut(id, ".")
+	pod, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	return pod
+}
+
+// limitTo gives a namespace a quota, and waits until the server has it.
+func limitTo(t testing.TB, ns string, what corev1.ResourceName, most string) {
+	t.Helper()
+	all := quotas(admin(t), ns)
+	hard := corev1.ResourceList{what: resource.MustParse(most)}
+	_, err := all.Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "limit"}, Spec: corev1.ResourceQuotaSpec{Hard: hard},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	backendtest.Eventually(t, "the quota", func() bool {
+		q, err := all.Get(t.Context(), "limit", metav1.GetOptions{})
+		return err == nil && len(q.Status.Hard) > 0
+	})
+}
 
 func newSpec() backend.Spec { return backendtest.Spec(instance, debianImage) }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/kubernetes"
-	"github.com/workcell-dev/workcell/internal/clustertest"
 )
 
 // TestRuntimeClass: a sandbox runs with the RuntimeClass that it asks for, if the operator lists it.
@@ -35,10 +34,7 @@ func TestRuntimeClass(t *testing.T) {
 	}
 	b := newBackend(t, func(o *kubernetes.Options) { o.RuntimeClasses = []string{name} })
 	info := backendtest.Create(t, b, spec)
-	pod, _, _ := strings.Cut(info.ID, ".")
-	got, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), pod, metav1.GetOptions{})
-	must(t, err)
-	if class := got.Spec.RuntimeClassName; class == nil || *class != name {
+	if class := podOf(t, info.ID).Spec.RuntimeClassName; class == nil || *class != name {
 		t.Errorf("the pod has the runtime class %v", class)
 	}
 }

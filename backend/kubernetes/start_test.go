@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -50,12 +49,6 @@ func TestStartTwice(t *testing.T) {
 	first := newBackend(t, nil)
 	info := backendtest.Create(t, first, newSpec())
 	must(t, first.Stop(t.Context(), info.ID))
-	name, _, _ := strings.Cut(info.ID, ".")
-	pod := func() types.UID {
-		p, err := clustertest.Pods(admin(t), namespace()).Get(t.Context(), name, metav1.GetOptions{})
-		must(t, err)
-		return p.UID
-	}
 	var started types.UID
 	second := newBackend(t, func(o *kubernetes.Options) {
 		o.Config = through(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
@@ -63,7 +56,7 @@ func TestStartTwice(t *testing.T) {
 				if err := first.Start(r.Context(), info.ID); err != nil {
 					t.Errorf("the first Start: %v", err)
 				}
-				started = pod()
+				started = podOf(t, info.ID).UID
 			}
 			return next.RoundTrip(r)
 		})
@@ -71,7 +64,7 @@ func TestStartTwice(t *testing.T) {
 	if err := second.Start(t.Context(), info.ID); err != nil {
 		t.Errorf("the second Start: %v", err)
 	}
-	if now := pod(); started == "" || now != started {
+	if now := podOf(t, info.ID).UID; started == "" || now != started {
 		t.Errorf("the pod of the first Start was %q, now there is %q", started, now)
 	}
 	backendtest.Dial(t, first, info.ID)
@@ -80,25 +73,18 @@ func TestStartTwice(t *testing.T) {
 // TestStartRefused: a sandbox that may not be started stays what it is, and starts once it may.
 func TestStartRefused(t *testing.T) {
 	t.Parallel()
-	api, ns := admin(t), ownNamespace(t)
+	ns := ownNamespace(t)
 	b := newBackend(t, func(o *kubernetes.Options) { o.Namespace = ns })
 	info := backendtest.Create(t, b, newSpec())
 	must(t, b.Stop(t.Context(), info.ID))
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}
-	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	backendtest.Eventually(t, "the quota", func() bool {
-		q, err := quotas(api, ns).Get(t.Context(), "none", metav1.GetOptions{})
-		return err == nil && len(q.Status.Hard) > 0
-	})
+	limitTo(t, ns, corev1.ResourcePods, "0")
 	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("Start: %v, want ErrCapacity", err)
 	}
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Fatalf("Get: %+v, %v", now, err)
 	}
-	must(t, quotas(api, ns).Delete(t.Context(), "none", metav1.DeleteOptions{}))
+	must(t, quotas(admin(t), ns).Delete(t.Context(), "limit", metav1.DeleteOptions{}))
 	backendtest.Eventually(t, "the start", func() bool { err := b.Start(t.Context(), info.ID); return err == nil })
 	backendtest.Dial(t, b, info.ID)
 }
@@ -109,15 +95,13 @@ func TestStartDebugged(t *testing.T) {
 	b := newBackend(t, nil)
 	info := backendtest.Create(t, b, newSpec())
 	pods := clustertest.Pods(admin(t), namespace())
-	name, _, _ := strings.Cut(info.ID, ".")
 	backendtest.Eventually(t, "the debugger", func() bool { // retried, as the kubelet updates the pod, too
-		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
-		must(t, err)
+		pod := podOf(t, info.ID)
 		main := pod.Spec.Containers[0]
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
 		}}}
-		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(name).SubResource("ephemeralcontainers")
+		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(pod.Name).SubResource("ephemeralcontainers")
 		return update.Body(pod).Do(t.Context()).Error() == nil
 	})
 	must(t, errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)))

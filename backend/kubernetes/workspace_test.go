@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -115,14 +114,9 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 func TestQuotaOfClaims(t *testing.T) {
 	t.Parallel()
 	api, ns := admin(t), ownNamespace(t)
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
-		corev1.ResourcePersistentVolumeClaims: resource.MustParse("1"),
-	}}}
-	if _, err := quotas(api, ns).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	limitTo(t, ns, corev1.ResourcePersistentVolumeClaims, "1")
 	used := func(n int64) bool {
-		q, err := quotas(api, ns).Get(t.Context(), "one", metav1.GetOptions{})
+		q, err := quotas(api, ns).Get(t.Context(), "limit", metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
