@@ -1,13 +1,8 @@
 package backendtest_test
 
 import (
-	"bytes"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -32,15 +27,15 @@ func TestEveryDriverConforms(t *testing.T) {
 			t.Errorf("backend/%s does not run the conformance suite: %v", e.Name(), err)
 			continue
 		}
-		if n := bytes.Count(source, []byte("\n")); n > 60 {
+		if n := strings.Count(string(source), "\n"); n > 60 {
 			t.Errorf("backend/%s/conformance_test.go has %d lines, want at most 60", e.Name(), n)
 		}
-		run := "Run"
+		run := "\n\tbackendtest.Run("
 		if e.Name() == "memory" {
-			run = "RunGroups"
+			run = "\n\tbackendtest.RunGroups("
 		}
-		if !calls(t, filepath.Join(dir, "conformance_test.go"), run) {
-			t.Errorf("backend/%s/conformance_test.go does not call backendtest.%s", e.Name(), run)
+		if !strings.Contains(string(source), run) {
+			t.Errorf("backend/%s/conformance_test.go does not call %s…)", e.Name(), strings.TrimSpace(run))
 		}
 	}
 	if drivers < 3 {
@@ -55,35 +50,14 @@ func declaresNew(t *testing.T, dir string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		return !strings.HasSuffix(file, "_test.go") && slices.ContainsFunc(parse(t, file).Decls, func(d ast.Decl) bool {
-			f, ok := d.(*ast.FuncDecl)
-			return ok && f.Recv == nil && f.Name.Name == "New"
-		})
-	})
-}
-
-// calls reports whether a file calls the function of this package that has the name.
-func calls(t *testing.T, file, name string) bool {
-	t.Helper()
-	found := false
-	ast.Inspect(parse(t, file), func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok {
-			if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == name {
-				pkg, ok := sel.X.(*ast.Ident)
-				found = found || ok && pkg.Name == "backendtest"
-			}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return !found
-	})
-	return found
-}
-
-func parse(t *testing.T, file string) *ast.File {
-	t.Helper()
-	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
+		if !strings.HasSuffix(file, "_test.go") && strings.Contains(string(source), "\nfunc New(") {
+			return true
+		}
 	}
-	return tree
+	return false
 }
