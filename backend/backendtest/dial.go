@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -107,11 +106,8 @@ func (s *suite) cancelledDial(t *testing.T) {
 	info := s.create(t, s.spec())
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, err := range map[string]error{
-		"Dial": second(s.b.Dial(over, info.ID)), "Get": second(s.b.Get(over, info.ID)), "List": second(s.b.List(over, backend.Filter{})), "Create": second(s.b.Create(over, s.spec())),
-		"Start": s.b.Start(over, info.ID), "Stop": s.b.Stop(over, info.ID), "Remove": s.b.Remove(over, info.ID, backend.RemoveOptions{}),
-	} {
-		if !errors.Is(err, context.Canceled) {
+	for name, call := range Calls(s.b, info.ID, s.spec) {
+		if err := call(over); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want context.Canceled", name, err)
 		}
 	}

@@ -67,21 +67,12 @@ func (s *suite) life(t *testing.T) {
 	s.nothingLeft(t, spec.Instance)
 }
 
-// calls calls the methods that want a sandbox and give no second value worth having.
-func (s *suite) calls(t *testing.T, id string) map[string]error {
-	t.Helper()
-	ctx := t.Context()
-	return map[string]error{
-		"Get": second(s.b.Get(ctx, id)), "Dial": second(s.b.Dial(ctx, id)),
-		"Start": s.b.Start(ctx, id), "Stop": s.b.Stop(ctx, id),
-	}
-}
-
 // gone makes sure that nobody knows a sandbox any more.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
-	for name, err := range s.calls(t, id) {
-		if !errors.Is(err, backend.ErrNotFound) {
+	calls := Calls(s.b, id, s.spec)
+	for _, name := range []string{"Get", "Dial", "Start", "Stop"} {
+		if err := calls[name](t.Context()); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("%s of %.80q: %v, want ErrNotFound", name, id, err)
 		}
 	}

@@ -173,10 +173,7 @@ func (s *suite) owners(t *testing.T) {
 				t.Parallel()
 				spec := s.spec()
 				spec.User, spec.Limits.WorkspaceBytes = user, size
-				info, err := s.b.Create(t.Context(), spec)
-				must(t, err)
-				t.Cleanup(func() { Remove(t, s.b, info.ID) })
-				conn := s.dial(t, info.ID)
+				conn := s.dial(t, s.create(t, spec).ID)
 				script := "stat -c %u:%g /workspace; id -u; id -g; touch /workspace/x && stat -c %u:%g /workspace/x"
 				if got := Sh(t, conn, script); got != user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n" {
 					t.Errorf("%q", got)

@@ -109,19 +109,14 @@ func (s *suite) cancelledCreate(t *testing.T) {
 // closedBackend calls a backend after its end. The sandbox keeps running.
 func (s *suite) closedBackend(t *testing.T) {
 	info, _ := s.inDebian(t)
-	gone := &suite{h: s.h, b: s.backend(t), caps: s.caps}
+	gone := s.backend(t)
 	for range 3 {
-		if err := gone.b.Close(); err != nil {
+		if err := gone.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	errs := gone.calls(t, info.ID)
-	errs["Create"] = second(gone.b.Create(t.Context(), s.spec()))
-	errs["List"] = second(gone.b.List(t.Context(), backend.Filter{}))
-	errs["Remove"] = gone.b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})
-	errs["Ping"] = second(gone.b.Ping(t.Context()))
-	for name, err := range errs {
-		if !errors.Is(err, backend.ErrClosed) {
+	for name, call := range Calls(gone, info.ID, s.spec) {
+		if err := call(t.Context()); !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
 		}
 	}

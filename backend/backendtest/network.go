@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,12 +117,7 @@ func (s *suite) networkNone(t *testing.T) {
 
 // bridges reports whether there are bridged sandboxes; modes has asked for one where there are none.
 func (s *suite) bridges() bool {
-	for _, n := range s.caps.Networks {
-		if n == backend.NetworkBridge {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.caps.Networks, backend.NetworkBridge)
 }
 
 // networkBridge checks what a sandbox with a network cannot reach all the same.

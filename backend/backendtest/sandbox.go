@@ -146,6 +146,20 @@ func Remove(t testing.TB, b backend.SandboxBackend, id string) {
 	}
 }
 
+// Calls are calls of a backend by their names. Those about a sandbox are about id.
+func Calls(b backend.SandboxBackend, id string, spec func() backend.Spec) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"Create": func(ctx context.Context) error { return second(b.Create(ctx, spec())) },
+		"Get":    func(ctx context.Context) error { return second(b.Get(ctx, id)) },
+		"List":   func(ctx context.Context) error { return second(b.List(ctx, backend.Filter{})) },
+		"Start":  func(ctx context.Context) error { return b.Start(ctx, id) },
+		"Stop":   func(ctx context.Context) error { return b.Stop(ctx, id) },
+		"Remove": func(ctx context.Context) error { return b.Remove(ctx, id, backend.RemoveOptions{}) },
+		"Dial":   func(ctx context.Context) error { return second(b.Dial(ctx, id)) },
+		"Ping":   func(ctx context.Context) error { return second(b.Ping(ctx)) },
+	}
+}
+
 // Closing returns a backend that a constructor made and that the test's end closes.
 func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
 	t.Helper()

@@ -91,35 +91,6 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// everyCall makes each call once, on a sandbox that there is or was.
-func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string]error {
-	second := func(_ any, err error) error { return err }
-	calls := map[string]func() error{
-		"Create":  func() error { return second(b.Create(ctx, newSpec())) },
-		"Get":     func() error { return second(b.Get(ctx, id)) },
-		"List":    func() error { return second(b.List(ctx, backend.Filter{})) },
-		"Start":   func() error { return b.Start(ctx, id) },
-		"Stop":    func() error { return b.Stop(ctx, id) },
-		"Remove":  func() error { return b.Remove(ctx, id, backend.RemoveOptions{}) },
-		"Dial":    func() error { return second(b.Dial(ctx, id)) },
-		"Ping":    func() error { return second(b.Ping(ctx)) },
-		"ImageID": func() error { return second(b.ImageID(ctx, debianImage)) },
-	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	out := map[string]error{}
-	for name, f := range calls {
-		wg.Go(func() {
-			err := f()
-			mu.Lock()
-			defer mu.Unlock()
-			out[name] = err
-		})
-	}
-	wg.Wait()
-	return out
-}
-
 // TestEngineFallsSilent has containerd hang beneath a driver that works, and come back.
 func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
@@ -128,13 +99,19 @@ func TestEngineFallsSilent(t *testing.T) {
 	info := backendtest.Create(t, newBackend(t, nil), newSpec())
 	conn := backendtest.Dial(t, b, info.ID)
 	p.on(silence(""))
+	calls := backendtest.Calls(b, info.ID, newSpec)
+	calls["ImageID"] = func(ctx context.Context) error { _, err := b.ImageID(ctx, debianImage); return err }
 	before := runtime.NumGoroutine()
 	for range 3 {
-		for name, err := range everyCall(t.Context(), b, info.ID) {
-			if !errors.Is(err, backend.ErrUnavailable) {
-				t.Errorf("%s: %v, want ErrUnavailable", name, err)
-			}
+		var wg sync.WaitGroup
+		for name, call := range calls {
+			wg.Go(func() {
+				if err := call(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("%s: %v, want ErrUnavailable", name, err)
+				}
+			})
 		}
+		wg.Wait()
 	}
 	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
 		t.Errorf("on the stream: %q", got)

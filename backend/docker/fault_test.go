@@ -47,18 +47,8 @@ func TestEngineFallsSilent(t *testing.T) {
 	var silent atomic.Bool
 	p.on(func(*http.Request) bool { return !silent.Load() })
 	silent.Store(true)
-	calls := map[string]func(context.Context) error{
-		"Create": func(ctx context.Context) error { _, err := b.Create(ctx, newSpec()); return err },
-		"Get":    func(ctx context.Context) error { _, err := b.Get(ctx, info.ID); return err },
-		"List":   func(ctx context.Context) error { _, err := b.List(ctx, backend.Filter{}); return err },
-		"Start":  func(ctx context.Context) error { return b.Start(ctx, info.ID) },
-		"Stop":   func(ctx context.Context) error { return b.Stop(ctx, info.ID) },
-		"Remove": func(ctx context.Context) error { return b.Remove(ctx, info.ID, backend.RemoveOptions{}) },
-		"Dial":   func(ctx context.Context) error { _, err := b.Dial(ctx, info.ID); return err },
-		"Ping":   func(ctx context.Context) error { _, err := b.Ping(ctx); return err },
-	}
 	t.Run("calls", func(t *testing.T) {
-		for name, f := range calls {
+		for name, f := range backendtest.Calls(b, info.ID, newSpec) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				begin := time.Now()

@@ -437,15 +437,8 @@ func TestServerAway(t *testing.T) {
 	boot := conn.Hello().BootID
 	p.cut(true)
 	<-conn.Done()
-	for name, call := range map[string]func() error{
-		"Create": func() error { _, err := b.Create(t.Context(), newSpec()); return err },
-		"Get":    func() error { _, err := b.Get(t.Context(), info.ID); return err },
-		"List":   func() error { _, err := b.List(t.Context(), backend.Filter{}); return err },
-		"Dial":   func() error { _, err := b.Dial(t.Context(), info.ID); return err },
-		"Stop":   func() error { return b.Stop(t.Context(), info.ID) },
-		"Remove": func() error { return b.Remove(t.Context(), info.ID, backend.RemoveOptions{}) },
-	} {
-		if err := call(); !errors.Is(err, backend.ErrUnavailable) {
+	for name, call := range backendtest.Calls(b, info.ID, newSpec) {
+		if err := call(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		}
 	}
