@@ -23,9 +23,10 @@ type execution struct {
 	ended   chan struct{}
 	ends    chan ending // the first counts
 
+	endInput, setReady func() // close the channels, once
+
 	mu      sync.Mutex // guards all below
 	stdin   []byte
-	closed  bool // input is
 	chunks  []wire.Chunk
 	stdout  []byte
 	stderr  []byte
@@ -54,6 +55,7 @@ func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 		g: g, req: *req, started: time.Now(), stdin: slices.Clone(req.Stdin), input: make(chan struct{}),
 		ready: make(chan struct{}), ended: make(chan struct{}), ends: make(chan ending, 1),
 	}
+	x.endInput, x.setReady = sync.OnceFunc(func() { close(x.input) }), sync.OnceFunc(func() { close(x.ready) })
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, other := range g.execs {
@@ -73,9 +75,7 @@ func (g *guest) start(req *wire.RunRequest) (*execution, error) {
 func (x *execution) live() {
 	var deadline <-chan time.Time
 	if x.req.TimeoutMillis > 0 {
-		t := time.NewTimer(time.Duration(x.req.TimeoutMillis) * time.Millisecond)
-		defer t.Stop()
-		deadline = t.C
+		deadline = time.After(time.Duration(x.req.TimeoutMillis) * time.Millisecond)
 	}
 	answers := make(chan Answer, 1)
 	go func() {
@@ -91,9 +91,7 @@ func (x *execution) live() {
 		select {
 		case a := <-answers:
 			end.code = x.take(a)
-			t := time.NewTimer(a.Takes)
-			defer t.Stop()
-			takes = t.C
+			takes = time.After(a.Takes)
 		case <-takes:
 			end.state = wire.ExecCompleted
 		case <-deadline:
@@ -106,11 +104,7 @@ func (x *execution) live() {
 	x.mu.Lock()
 	x.final, x.endedAt = end, time.Now()
 	x.mu.Unlock()
-	select {
-	case <-x.ready:
-	default:
-		close(x.ready)
-	}
+	x.setReady()
 	close(x.ended)
 }
 
@@ -143,7 +137,7 @@ func (x *execution) take(a Answer) int {
 	x.stdout, x.stderr = []byte(a.Stdout), []byte(stderr)
 	x.chunk(wire.Stdout, x.stdout)
 	x.chunk(wire.Stderr, x.stderr)
-	close(x.ready)
+	x.setReady()
 	return code
 }
 
@@ -157,18 +151,7 @@ func (x *execution) chunk(s wire.StreamName, data []byte) {
 func (x *execution) write(p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.closed {
-		x.stdin = append(x.stdin, p...)
-	}
-}
-
-func (x *execution) endInput() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.closed {
-		x.closed = true
-		close(x.input)
-	}
+	x.stdin = append(x.stdin, p...)
 }
 
 // end ends the command unless something else did.
@@ -240,16 +223,7 @@ func (g *guest) run(r *request, req *wire.RunRequest) error {
 		return err
 	}
 	left := x.follow(r)
-	var yield <-chan time.Time
-	if req.YieldMillis >= 0 {
-		t := time.NewTimer(time.Duration(req.YieldMillis) * time.Millisecond)
-		defer t.Stop()
-		yield = t.C
-	}
-	select {
-	case <-x.ended:
-	case <-yield:
-	case <-left:
+	if !await(left, x.ended, req.YieldMillis) {
 		if req.KillOnCancel && !r.mux.IsClosed() {
 			x.end(ending{state: wire.ExecKilled, signal: "SIGTERM"})
 		}
@@ -323,19 +297,22 @@ func (g *guest) find(id string) (*execution, error) {
 	return nil, wire.Errorf(wire.CodeNotFound, "exec %.80q not found", id)
 }
 
-// await waits for a channel, at most so many milliseconds (negative: without limit). It reports whether the host is still there.
-func await(r *request, c <-chan struct{}, millis int64) bool {
-	var limit <-chan time.Time
-	if millis >= 0 {
-		t := time.NewTimer(time.Duration(millis) * time.Millisecond)
-		defer t.Stop()
-		limit = t.C
-	}
+// gone returns a channel that is closed when the host leaves a request which has nothing more to say.
+func (r *request) gone() <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
 		_, _ = wire.ReadFrame(r, nil) // nothing comes but the end
 		close(left)
 	}()
+	return left
+}
+
+// await waits for c, at most so many milliseconds (negative: without limit). It reports false when the host left before.
+func await(left, c <-chan struct{}, millis int64) bool {
+	var limit <-chan time.Time
+	if millis >= 0 {
+		limit = time.After(time.Duration(millis) * time.Millisecond)
+	}
 	select {
 	case <-c:
 	case <-limit:
@@ -362,7 +339,7 @@ func (g *guest) readOutput(r *request, req *wire.ReadRequest) error {
 	default:
 		news = x.ready
 	}
-	if !await(r, news, max(0, req.WaitMillis)) {
+	if !await(r.gone(), news, max(0, req.WaitMillis)) {
 		return nil
 	}
 	most := wire.MaxReadBytes / wire.MaxData
@@ -379,7 +356,7 @@ func (g *guest) readOutput(r *request, req *wire.ReadRequest) error {
 
 func (g *guest) wait(r *request, req *wire.WaitRequest) error {
 	x, err := g.find(req.ExecID)
-	if err != nil || !await(r, x.ended, req.WaitMillis) {
+	if err != nil || !await(r.gone(), x.ended, req.WaitMillis) {
 		return err
 	}
 	return r.answer(x.result())
@@ -415,7 +392,7 @@ func (g *guest) kill(r *request, req *wire.KillRequest) error {
 		}
 	}
 	x.end(how)
-	if !await(r, x.ended, -1) {
+	if !await(r.gone(), x.ended, -1) {
 		return nil
 	}
 	return r.answer(x.snapshot())

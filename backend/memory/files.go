@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,8 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
-
-func quote(s string) string { return strconv.Quote(s) }
 
 // files is a workspace. Its paths are clean and relative; the workspace itself is ".".
 type files struct {
@@ -70,7 +67,7 @@ func (n *node) info(p string) wire.FileInfo {
 	return wire.FileInfo{Path: p, Type: kind, Size: int64(len(n.data)), Mode: n.mode, ModTimeUnix: n.mod.Unix()}
 }
 
-// at returns a node. The caller holds the mutex, as in all that follow but those of requests.
+// at returns a node. The caller holds the mutex, as in all that follow but file and put.
 func (f *files) at(p string) (*node, error) {
 	if n := f.nodes[p]; n != nil {
 		return n, nil
@@ -95,12 +92,17 @@ func (f *files) makeDirs(p string, mode uint32) error {
 
 // file returns a file, whose node never changes.
 func (f *files) file(name string) (*node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.look(name)
+}
+
+// look is file for who holds the mutex.
+func (f *files) look(name string) (*node, error) {
 	p, err := relative(name)
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := f.at(p)
 	if err != nil {
 		return nil, err
@@ -158,8 +160,6 @@ func (f *files) stat(req *wire.PathRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := f.at(p)
 	if err != nil {
 		return nil, err
@@ -172,8 +172,6 @@ func (f *files) mkdir(req *wire.PathRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if err := f.makeDirs(p, cmp.Or(req.Mode, 0o755)); err != nil {
 		return nil, err
 	}
@@ -200,8 +198,6 @@ func (f *files) remove(req *wire.PathRequest) (any, error) {
 	if p == "." {
 		return nil, wire.Errorf(wire.CodeInvalid, "%s cannot be removed", backend.Workdir)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := f.at(p)
 	if err != nil {
 		return nil, err
@@ -226,8 +222,6 @@ func (f *files) rename(req *wire.RenameRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := f.at(from)
 	if err != nil {
 		return nil, err
@@ -268,8 +262,6 @@ func (f *files) list(req *wire.ListRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := f.at(dir)
 	if err != nil {
 		return nil, err
@@ -301,17 +293,10 @@ func (f *files) digest(req *wire.DigestRequest) (any, error) {
 	}
 	res := wire.DigestResult{Digests: make([]wire.Digest, len(req.Paths))}
 	for i, p := range req.Paths {
-		if n, err := f.file(p); err == nil {
+		if n, err := f.look(p); err == nil {
 			sum := sha256.Sum256(n.data)
 			res.Digests[i].SHA256 = sum[:]
 		}
 	}
 	return res, nil
-}
-
-// most returns the limit of all contents together.
-func (f *files) most() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.limit
 }

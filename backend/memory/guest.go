@@ -104,7 +104,7 @@ func (g *guest) host(conn net.Conn) {
 func (g *guest) hello() wire.Hello {
 	return wire.Hello{
 		Version: name, PID: 1, UID: 1000, Workdir: backend.Workdir, BootID: g.boot,
-		Programs: slices.Clone(g.e.o.Programs),
+		Programs: []string{"sh", "bash", "python3", "node"},
 	}
 }
 
@@ -157,7 +157,9 @@ func decoded[T any](serve func(*guest, *request, *T) error) func(*guest, *reques
 
 func onFiles[T any](serve func(*files, *T) (any, error)) func(*guest, *request) error {
 	return decoded(func(g *guest, r *request, msg *T) error {
+		g.files.mu.Lock()
 		res, err := serve(g.files, msg)
+		g.files.mu.Unlock()
 		if err != nil {
 			return err
 		}
@@ -270,8 +272,6 @@ func (g *guest) put(r *request, req *wire.FilePutRequest) error {
 			g.e.note(Call{Op: OpPut, Sandbox: g.session, Path: info.Path})
 			return r.answer(info)
 		}
-		if data = append(data, f.Body...); int64(len(data)) > g.files.most() {
-			return wire.Errorf(wire.CodeQuota, "the file is larger than the workspace limit")
-		}
+		data = append(data, f.Body...)
 	}
 }

@@ -40,12 +40,6 @@ const name = "memory"
 type Options struct {
 	// Images are the references that there are; any other is backend.ErrImage. Empty: there is every image.
 	Images []string
-	// ImageEnv is what every image declares, "NAME=value"; nil is a PATH.
-	ImageEnv []string
-	// Programs are the interpreters that a sandbox has; nil is sh, bash, python3 and node.
-	Programs []string
-	// Limits are the limits of sandboxes that ask for none. Only that of the workspace has an effect.
-	Limits backend.Limits
 }
 
 // Backend is a backend.SandboxBackend. All methods may be called concurrently.
@@ -88,18 +82,7 @@ func New(o *Options) (*Backend, error) {
 	if o != nil {
 		e.o = *o
 	}
-	if err := e.o.Limits.Validate(); err != nil {
-		return nil, fmt.Errorf("memory: %w", err)
-	}
 	e.o.Images = slices.Clone(e.o.Images)
-	e.o.ImageEnv = slices.Clone(e.o.ImageEnv)
-	if e.o.ImageEnv == nil {
-		e.o.ImageEnv = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
-	}
-	e.o.Programs = slices.Clone(e.o.Programs)
-	if e.o.Programs == nil {
-		e.o.Programs = []string{"sh", "bash", "python3", "node"}
-	}
 	return &Backend{e: e}, nil
 }
 
@@ -129,7 +112,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	if err := b.begin(ctx, Call{Op: OpCreate, Sandbox: spec.ID, Image: spec.Image}); err != nil {
 		return backend.Info{}, err
 	}
-	p, err := kit.NewPlan(name, spec, nil, b.e.o.Limits)
+	p, err := kit.NewPlan(name, spec, nil, backend.Limits{})
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -161,14 +144,10 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	r.Image = strings.Clone(p.Spec.Image)
 	info := r.Info(p.SandboxLabels(name), p.Spec.Labels)
 	info.ID, info.ImageID, info.Created = "memory-"+strings.ToLower(rand.Text()), imageID(p.Spec.Image), p.Spec.Created
-	info.ImageEnv = e.o.ImageEnv
-	info.State = backend.StateRunning
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, s := range e.sandboxes {
-		if s.info.SessionID == info.SessionID {
-			return backend.Info{}, fmt.Errorf("memory: sandbox %s already exists: %w", info.SessionID, backend.ErrExists)
-		}
+	if e.of(info.SessionID) != nil {
+		return backend.Info{}, fmt.Errorf("memory: sandbox %s already exists: %w", info.SessionID, backend.ErrExists)
 	}
 	w := e.workspaces[info.SessionID]
 	if w == nil {
@@ -182,21 +161,28 @@ func (e *engine) create(p *kit.Plan) (backend.Info, error) {
 	s := &sandbox{info: info, files: w.files}
 	s.guest = newGuest(e, s)
 	e.sandboxes[info.ID] = s
-	return s.describe(true), nil
+	return s.describe(), nil
+}
+
+// of returns the sandbox of a session; nil for none. The caller holds the mutex.
+func (e *engine) of(sessionID string) *sandbox {
+	for _, s := range e.sandboxes {
+		if s.info.SessionID == sessionID {
+			return s
+		}
+	}
+	return nil
 }
 
 // describe returns a copy of what is known of the sandbox. The caller holds the engine's mutex.
-func (s *sandbox) describe(env bool) backend.Info {
+func (s *sandbox) describe() backend.Info {
 	info := s.info
 	info.Labels = maps.Clone(info.Labels)
 	info.State = backend.StateRunning
 	if s.guest == nil {
 		info.State = backend.StateStopped
 	}
-	info.ImageEnv = nil
-	if env {
-		info.ImageEnv = slices.Clone(s.info.ImageEnv)
-	}
+	info.ImageEnv = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
 	return info
 }
 
@@ -229,7 +215,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	if err != nil {
 		return backend.Info{}, err
 	}
-	return s.describe(true), nil
+	return s.describe(), nil
 }
 
 // List describes the sandboxes that match filter.
@@ -242,7 +228,9 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 	var all []backend.Info
 	for _, s := range b.e.sandboxes {
 		if kit.Matches(filter, &s.info) {
-			all = append(all, s.describe(false))
+			info := s.describe()
+			info.ImageEnv = nil
+			all = append(all, info)
 		}
 	}
 	slices.SortFunc(all, func(x, y backend.Info) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
@@ -360,10 +348,8 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	if w == nil {
 		return nil
 	}
-	for _, s := range b.e.sandboxes {
-		if s.files == w.files {
-			return fmt.Errorf("memory: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
-		}
+	if b.e.of(sessionID) != nil {
+		return fmt.Errorf("memory: the workspace of sandbox %s is in use: %w", sessionID, backend.ErrExists)
 	}
 	if w.instance != instance {
 		return fmt.Errorf("memory: workspace of sandbox %s belongs to another installation: %w", sessionID, backend.ErrExists)

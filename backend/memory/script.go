@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -108,15 +109,12 @@ func (b *Backend) Fault(f func(context.Context, Call) error) {
 // was one.
 func (b *Backend) Lose(sessionID string) bool {
 	b.e.mu.Lock()
-	id := ""
-	for _, s := range b.e.sandboxes {
-		if s.info.SessionID == sessionID {
-			id = s.info.ID
-		}
-	}
+	s := b.e.of(sessionID)
 	b.e.mu.Unlock()
-	b.e.remove(id, true)
-	return id != ""
+	if s != nil {
+		b.e.remove(s.info.ID, true)
+	}
+	return s != nil
 }
 
 // Calls returns all calls until now, in order.
@@ -165,7 +163,7 @@ func (e *engine) answer(c Command) Answer {
 			return a
 		}
 	}
-	return Answer{ExitCode: 127, Stderr: "memory: no answer for this command; add b.On(" + quote(c.Line()) + ", memory.Answer{…})\n"}
+	return Answer{ExitCode: 127, Stderr: fmt.Sprintf("memory: no answer for this command; add b.On(%q, memory.Answer{…})\n", c.Line())}
 }
 
 var _ backend.SandboxBackend = (*Backend)(nil)
