@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,26 @@ func TestLateRemove(t *testing.T) {
 				t.Errorf("Get: %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestLateCgroup: the control group that a runtime makes of a removed sandbox goes with the next sandbox of the session.
+func TestLateCgroup(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	gone := backendtest.Create(t, b, spec)
+	backendtest.Remove(t, b, gone.ID)
+	next := backendtest.Create(t, b, spec)
+	root := "/sys/fs/cgroup/pids"
+	if _, err := os.Stat(root); err != nil { // version 2
+		root = "/sys/fs/cgroup"
+	}
+	late := filepath.Join(root, cgroupParent(), containerd.ContainerOf(gone.ID))
+	must(t, os.Mkdir(late, 0o755))
+	backendtest.Remove(t, b, next.ID)
+	if _, err := os.Stat(late); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s: %v", late, err)
 	}
 }
 

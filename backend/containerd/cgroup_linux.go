@@ -108,6 +108,11 @@ func (b *driver) removeCgroup(cgroup string) {
 		for errors.Is(unix.Rmdir(path), unix.EBUSY) && time.Since(begin) < 2*time.Second { // a kernel of its own that was killed ends slowly
 			time.Sleep(10 * time.Millisecond)
 		}
+		// A runtime that outlives its killed shim may make the group of an earlier container of the sandbox after its removal.
+		earlier, _ := filepath.Glob(strings.TrimSuffix(path, filepath.Ext(path)) + ".*") // the pattern is well-formed
+		for _, p := range earlier {
+			_ = unix.Rmdir(p)
+		}
 		_ = unix.Rmdir(filepath.Dir(path))
 	}
 }
