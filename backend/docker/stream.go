@@ -18,6 +18,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -124,7 +125,11 @@ func (o *output) Write(p []byte) (int, error) {
 	n := min(len(p), len(o.start))
 	if !bytes.Equal(p[:n], o.start[:n]) {
 		text := strings.TrimSpace(sanitize.Text(string(p[:min(len(p), 400)])))
-		return 0, fmt.Errorf("docker: the engine did not start the program: %s", text)
+		err := fmt.Errorf("docker: the engine did not start the program: %s", text)
+		if strings.Contains(text, "is not running") { // even though the engine says that it runs, when its runtime was killed
+			err = fmt.Errorf("%w: %w", err, backend.ErrLost)
+		}
+		return 0, err
 	}
 	o.start = o.start[n:]
 	return o.w.Write(p)

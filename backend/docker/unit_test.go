@@ -3,11 +3,13 @@ package docker_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
@@ -29,8 +31,11 @@ func TestStreamDemultiplexes(t *testing.T) {
 		t.Error("a malformed frame went unnoticed")
 	}
 	// An engine that cannot start a program writes the reason to its output.
-	if got, err := io.ReadAll(feed(t, frame(1, "container is not running\r\n"), "WCLGUEST")); err == nil || len(got) != 0 || !strings.Contains(err.Error(), "is not running") {
+	if got, err := io.ReadAll(feed(t, frame(1, "container is not running\r\n"), "WCLGUEST")); !errors.Is(err, backend.ErrLost) || len(got) != 0 || !strings.Contains(err.Error(), "is not running") {
 		t.Errorf("the engine's own output: %q, %v", got, err)
+	}
+	if _, err := io.ReadAll(feed(t, frame(1, "exec failed\r\n"), "WCLGUEST")); err == nil || errors.Is(err, backend.ErrLost) {
+		t.Errorf("a program that the engine cannot start: %v", err)
 	}
 	if got, err := io.ReadAll(feed(t, append(frame(1, "WCL"), frame(1, "GUEST and more")...), "WCLGUEST")); err != nil || string(got) != "WCLGUEST and more" {
 		t.Errorf("a start in two parts: %q, %v", got, err)

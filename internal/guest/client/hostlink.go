@@ -38,8 +38,8 @@ func (l *hostLink) awaitAck() error {
 	switch {
 	case errors.Is(err, wire.ErrMarker):
 		return protocolErrorf("%v", err)
-	case err != nil:
-		return fmt.Errorf("%w: %v", ErrConnLost, err)
+	case err != nil: // a driver's stream may say that the sandbox is lost
+		return fmt.Errorf("%w: %w", ErrConnLost, err)
 	case version != wire.ProtocolVersion:
 		return protocolErrorf("it speaks version %d of the protocol, this host version %d; remove the sandbox and "+
 			"create it again, or use the Workcell that created it", version, wire.ProtocolVersion)
