@@ -144,8 +144,3 @@ func (wf *Workflow) where(at expr.Place) string {
 	line, column := wf.src.Place(at.Node, at.Offset)
 	return fmt.Sprintf("%s:%d:%d", wf.src.File, line, column)
 }
-
-// panicError returns the Error of a recovered panic. The stack goes to the log, not to the user.
-func panicError(value any) *Error {
-	return &Error{Code: codePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(value)), " "))}
-}

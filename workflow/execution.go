@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/firebase/genkit/go/core"
@@ -195,12 +196,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 
 // runBody runs what is particular to the step's type. A panic is the step's failure.
 func (ex *execution) runBody(ctx context.Context) (res result, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			ex.run.logPanic(ex.path, p)
-			res, err = result{}, panicError(p)
-		}
-	}()
+	defer ex.run.recovered(ex.path, &err)
 	if res, err = ex.body.run(ctx, ex); res.has {
 		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
@@ -211,8 +207,13 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 	return res, ex.run.wf.placed(err)
 }
 
-func (r *run) logPanic(path string, p any) {
-	r.opts.Logger.Error("panic in a workflow step", "run", r.result.RunID, "step", path, "panic", p, "stack", string(debug.Stack()))
+// recovered makes an error of a panic, whose stack goes to the log and not to the user. The caller defers it.
+func (r *run) recovered(path string, err *error) {
+	if p := recover(); p != nil {
+		r.opts.Logger.Error("panic in a workflow step",
+			"run", r.result.RunID, "step", path, "panic", p, "stack", string(debug.Stack()))
+		*err = &Error{Code: codePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(p)), " "))}
+	}
 }
 
 // retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.

@@ -126,22 +126,13 @@ func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(co
 	outs, errs := make([]any, n), make([]*Error, n)
 	var next atomic.Int64
 	var group sync.WaitGroup
-	one := func(i int) {
-		defer func() {
-			if p := recover(); p != nil {
-				ex.run.logPanic(ex.path, p)
-				errs[i] = panicError(p)
-			}
-			if errs[i] != nil && (!b.wait || errs[i].Final) {
-				cancel(errSibling)
-			}
-		}()
+	one := func(i int) (err error) {
+		defer ex.run.recovered(ex.path, &err)
 		out, err := work(ctx, i)
-		if err != nil {
-			errs[i] = asError(err, codeInternal)
-			return
+		if err == nil {
+			outs[i] = out
 		}
-		outs[i] = out
+		return err
 	}
 	for range min(b.maxConcurrency, n) {
 		group.Go(func() {
@@ -150,7 +141,12 @@ func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(co
 					errs[i] = stop
 					continue
 				}
-				one(i)
+				if err := one(i); err != nil {
+					errs[i] = asError(err, codeInternal)
+					if !b.wait || errs[i].Final {
+						cancel(errSibling)
+					}
+				}
 			}
 		})
 	}

@@ -17,13 +17,8 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	done := make(chan answer, 1)
 	go func() {
 		a := answer{err: &Error{Code: codeInternal, Message: "the step's goroutine exited without a result"}} // runtime.Goexit
-		defer func() {
-			if p := recover(); p != nil {
-				r.logPanic(path, p)
-				a = answer{err: panicError(p)}
-			}
-			done <- a
-		}()
+		defer func() { done <- a }()
+		defer r.recovered(path, &a.err)
 		value, err := fn(ctx)
 		a = answer{value, err}
 	}()

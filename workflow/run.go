@@ -112,12 +112,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 
 // perform runs the steps. A panic of the engine itself becomes the run's error: the sandboxes must still be closed.
 func (r *run) perform(ctx context.Context) (out any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.logPanic("", p)
-			out, err = nil, panicError(p)
-		}
-	}()
+	defer r.recovered("", &err)
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
 	defer cancel()
 	if err := r.restorable(ctx); err != nil {
@@ -334,12 +329,7 @@ func (r *run) record(ctx context.Context, e *Entry) error {
 }
 
 func (r *run) append(ctx context.Context, e Entry) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.logPanic(e.Path, p)
-			err = panicError(p)
-		}
-	}()
+	defer r.recovered(e.Path, &err)
 	return r.opts.Journal.Append(ctx, e)
 }
 
@@ -347,11 +337,7 @@ func (r *run) append(ctx context.Context, e Entry) (err error) {
 func (r *run) emit(ctx context.Context, ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer func() {
-		if p := recover(); p != nil {
-			r.logPanic(ev.Path, p)
-		}
-	}()
+	defer r.recovered(ev.Path, new(error))
 	ev.RunID, ev.Workflow, ev.Time = r.result.RunID, r.wf.ID, time.Now().UTC()
 	if r.opts.OnEvent != nil {
 		r.opts.OnEvent(ev)
