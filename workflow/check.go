@@ -14,7 +14,7 @@ func (l *loader) check(wf *Workflow) {
 		l.checkPaths(r)
 	}
 	for _, s := range l.steps {
-		if s.typ == TypeFail && s.onError.kind != targetNone {
+		if s.typ == TypeFail && s.onError.id != "" {
 			l.Fail(s.onError.at, "remove it", "step %s has type fail and cannot have on_error", s.id)
 		}
 		for _, t := range s.targets() {

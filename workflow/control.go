@@ -65,7 +65,7 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 			return res, nil
 		}
 	}
-	if b.fallback.kind == targetStep {
+	if b.fallback.id != "" {
 		res.next = &b.fallback
 		return res, nil
 	}

@@ -154,7 +154,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, before visit) (re
 		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
 		span.End()
 	}()
-	if ex.onError.kind != targetNone || attempt < ex.retry.attempts {
+	if ex.onError.id != "" || attempt < ex.retry.attempts {
 		spanCtx = context.WithValue(spanCtx, handledKey{}, true)
 	}
 	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
@@ -264,9 +264,9 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 		e.Status, e.Error = StatusFailed, ex.failure(err)
 		err = nil
 		switch {
-		case e.Error.Final || ctx.Err() != nil || ex.onError.kind == targetNone:
+		case e.Error.Final || ctx.Err() != nil || ex.onError.id == "":
 			next, err = len(ex.seq.steps), e.Error
-		case ex.onError.kind == targetStep:
+		case ex.onError.id != goOn:
 			next = ex.seq.index[ex.onError.id]
 		}
 	}
@@ -285,7 +285,7 @@ const maxLosses = 5
 // canRepeat reports whether a step failed because of its engine, and a resumed run can repeat it with the files of the
 // steps before it.
 func (ex *execution) canRepeat(ctx context.Context, err error) bool {
-	handled := ex.onError.kind != targetNone || ctx.Value(handledKey{}) != nil
+	handled := ex.onError.id != "" || ctx.Value(handledKey{}) != nil
 	switch {
 	case outage(err, handled):
 		return true
@@ -371,7 +371,7 @@ func (ex *execution) following(res result) int {
 		return len(ex.seq.steps)
 	case res.next != nil:
 		return ex.seq.index[res.next.id]
-	case ex.next.kind == targetStep:
+	case ex.next.id != "":
 		return ex.seq.index[ex.next.id]
 	}
 	return ex.index + 1

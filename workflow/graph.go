@@ -1,7 +1,5 @@
 package workflow
 
-import "slices"
-
 // edgesOf returns the nodes that each step of a sequence can lead to. Node len(steps) is the end of the sequence. If an
 // error in a step hides its successor, the step can lead anywhere.
 func edgesOf(seq *sequence) [][]int {
@@ -21,26 +19,17 @@ func edgesOf(seq *sequence) [][]int {
 			edges[i] = anywhere
 			continue
 		}
-		switch b := s.body.(type) {
+		for _, t := range s.targets() {
+			edges[i] = append(edges[i], nodes(t)...)
+		}
+		follows := s.next.id == ""
+		switch s.body.(type) {
 		case *switchBody:
-			for _, t := range b.targets() {
-				edges[i] = append(edges[i], nodes(t)...)
-			}
+			follows = false
 		case *endBody, *failBody:
-			edges[i] = []int{len(seq.steps)}
-		default:
-			edges[i] = []int{i + 1}
-			if s.next.kind == targetStep {
-				edges[i] = slices.Clone(nodes(s.next))
-			}
+			edges[i], follows = append(edges[i], len(seq.steps)), false
 		}
-		if s.cond != nil { // a step that is skipped is as if it were not there
-			edges[i] = append(edges[i], i+1)
-		}
-		switch s.onError.kind {
-		case targetStep:
-			edges[i] = append(edges[i], nodes(s.onError)...)
-		case targetContinue:
+		if follows || s.cond != nil || s.onError.id == goOn { // after a step that is skipped, too
 			edges[i] = append(edges[i], i+1)
 		}
 	}

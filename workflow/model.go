@@ -121,11 +121,18 @@ func (s *step) branches() []branch {
 
 // targets returns the steps that the step names, as far as they are given.
 func (s *step) targets() []target {
-	to := []target{s.next, s.onError}
+	var to []target
 	if b, ok := s.body.(*switchBody); ok {
-		to = append(b.targets(), to...)
+		for _, c := range b.cases {
+			to = append(to, c.to)
+		}
+		to = append(to, b.fallback)
 	}
-	return slices.DeleteFunc(to, func(t target) bool { return t.kind != targetStep })
+	to = append(to, s.next)
+	if s.onError.id != goOn {
+		to = append(to, s.onError)
+	}
+	return slices.DeleteFunc(to, func(t target) bool { return t.id == "" })
 }
 
 // sandboxRef is what `sandbox` of a step or a branch says: nothing, a name, or isolated.
@@ -136,18 +143,12 @@ type sandboxRef struct {
 
 // target is where a run continues.
 type target struct {
-	kind targetKind
-	id   string
-	at   *yamlnode.Node
+	id string // empty: not given
+	at *yamlnode.Node
 }
 
-type targetKind int
-
-const (
-	targetNone     targetKind = iota // not given
-	targetStep                       // the step id
-	targetContinue                   // as if the step had succeeded; on_error only
-)
+// goOn as on_error continues as if the step had succeeded. No step has this id.
+const goOn = "continue"
 
 // retry is how often a failed step is tried and how long the run waits in between. The wait doubles each time, up to
 // maxBackoff.
@@ -225,17 +226,6 @@ type (
 		output *expr.Value // nil is the last output
 	}
 )
-
-// targets returns the steps that the cases and the default lead to.
-func (b *switchBody) targets() []target {
-	var to []target
-	for _, c := range append(slices.Clone(b.cases), switchCase{to: b.fallback}) {
-		if c.to.kind == targetStep {
-			to = append(to, c.to)
-		}
-	}
-	return to
-}
 
 // assignment is a name with its value.
 type assignment struct {

@@ -30,9 +30,8 @@ func (o *object) cases(b *switchBody) {
 		if c.require("when", "an expression that is true or false") {
 			sc.when = o.expression(c.at["when"], "when of "+c.what, true)
 		}
-		if c.require("next", "the ID of a step") {
-			sc.to = c.target("next")
-		}
+		c.require("next", "the ID of a step")
+		sc.to = c.target("next")
 		b.cases = append(b.cases, sc)
 	}
 }
@@ -61,9 +60,8 @@ func (o *object) transitions(b *switchBody) {
 				seen[sc.text] = at.Line
 			}
 		}
-		if c.require("next", "the ID of a step") {
-			sc.to = c.target("next")
-		}
+		c.require("next", "the ID of a step")
+		sc.to = c.target("next")
 		b.cases = append(b.cases, sc)
 	}
 	for _, want := range []string{"true", "false"} { // a boolean must have a way for both

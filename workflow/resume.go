@@ -341,7 +341,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return 0, err
 	}
-	if e.Error != nil && (e.Error.Final || ex.onError.kind == targetNone) {
+	if e.Error != nil && (e.Error.Final || ex.onError.id == "") {
 		return 0, e.Error
 	}
 	return next, nil

@@ -152,7 +152,7 @@ func (l *loader) register(o *object, s *step) {
 	if !o.require("id", "every step requires an id") || s.id == "" {
 		return
 	}
-	if s.id == "continue" {
+	if s.id == goOn {
 		l.Fail(o.at["id"], "continue is reserved for on_error: continue", "a step cannot be called continue")
 	}
 	if first := l.byID[s.id]; first != nil {
@@ -174,10 +174,7 @@ func (l *loader) common(o *object, s *step) {
 	if n := o.at["retry"]; n != nil {
 		l.retry(n, o.what, &s.retry)
 	}
-	if s.onError = o.target("on_error"); s.onError.id == "continue" {
-		s.onError = target{kind: targetContinue, at: s.onError.at}
-	}
-	s.next = o.target("next")
+	s.onError, s.next = o.target("on_error"), o.target("next")
 	if n := o.at["next"]; n != nil {
 		switch s.typ {
 		case TypeSwitch:
@@ -213,11 +210,7 @@ func (l *loader) retry(n *yamlnode.Node, what string, r *retry) {
 
 // target reads the id of a step; whether it exists is checked when all steps are known.
 func (o *object) target(key string) target {
-	id := o.text(key)
-	if id == "" {
-		return target{}
-	}
-	return target{kind: targetStep, id: id, at: o.at[key]}
+	return target{id: o.text(key), at: o.at[key]}
 }
 
 func (o *object) agentBody(*step) body {
