@@ -3,6 +3,7 @@ package frontmatter
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/hint"
@@ -170,16 +171,16 @@ func looksLikeSandbox(key string) bool {
 // meta reads a key other than `sandbox`. Genkit drops values of the wrong type without a word; here they are errors.
 func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 	m := &doc.Meta
-	empty := yamlnode.IsNull(n)
+	if yamlnode.IsNull(n) && slices.Contains([]string{"description", "tools", "use"}, key.Value) {
+		return
+	}
 	switch key.Value {
 	case "name":
 		d.Decode(n, "name", new(string))
 	case "model":
 		d.Decode(n, "model", &m.Model)
 	case "description":
-		if !empty {
-			d.Decode(n, "description", &m.Description)
-		}
+		d.Decode(n, "description", &m.Description)
 	case "maxTurns":
 		if d.Decode(n, "maxTurns", &m.MaxTurns) && (m.MaxTurns < 0 || m.MaxTurns > 10_000) {
 			d.Fail(n, "", "maxTurns must be 1 to 10000, not %d", m.MaxTurns)
@@ -189,13 +190,9 @@ func (doc *Document) meta(d decoder, key, n *yamlnode.Node) {
 			d.Fail(n, "available: auto, required, none", "unknown toolChoice %q", sanitize.Clip(m.ToolChoice))
 		}
 	case "tools":
-		if !empty {
-			d.Decode(n, "tools", &m.Tools)
-		}
+		d.Decode(n, "tools", &m.Tools)
 	case "use":
-		if !empty {
-			doc.use(d, n)
-		}
+		doc.use(d, n)
 	case "outputs":
 		doc.outputs(d, n)
 	case "output":
@@ -240,16 +237,21 @@ func (doc *Document) use(d decoder, n *yamlnode.Node) {
 	}
 }
 
-// Problem makes an error about what stands at path in the frontmatter: names of keys, and numbers from 0 of entries of
-// lists. Where the path ends early, so does the search, and the error is about what is there.
-func (d *Document) Problem(path []any, hint, format string, args ...any) *Error {
+// Problem makes an error about the value at a path in the frontmatter, "sandbox.host_tools.allow[2].when", or about the
+// last value on the way to it that exists.
+func (d *Document) Problem(path, hint, format string, args ...any) *Error {
 	e := &Error{File: d.File, Message: fmt.Sprintf(format, args...), Hint: hint}
 	if d.root == nil {
 		return e
 	}
 	at := d.root
-	for _, step := range path {
-		next := descend(at, step)
+	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+		next := lookup(at, name)
+		if list := yamlnode.Follow(at); list.Kind == yamlnode.List {
+			if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(list.Content) {
+				next = list.Content[i]
+			}
+		}
 		if next == nil {
 			break
 		}
@@ -264,20 +266,7 @@ func (d *Document) AsRoot() *Error {
 	if d.Sandbox == nil || !d.Sandbox.AsRoot() {
 		return nil
 	}
-	return d.Problem([]any{"sandbox", "user"}, "", "the sandbox runs as root")
-}
-
-// descend returns the value of a key, or the entry of a list with a number; nil when there is none.
-func descend(n *yamlnode.Node, step any) *yamlnode.Node {
-	switch step := step.(type) {
-	case string:
-		return lookup(n, step)
-	case int:
-		if n = yamlnode.Follow(n); n.Kind == yamlnode.List && step < len(n.Content) {
-			return n.Content[step]
-		}
-	}
-	return nil
+	return d.Problem("sandbox.user", "", "the sandbox runs as root")
 }
 
 // lookup returns the value of a key of a mapping, aliases followed; nil when there is none.

@@ -36,7 +36,7 @@ func TestHostTools(t *testing.T) {
 	if diff := cmp.Diff(want, doc.Sandbox.HostTools); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := doc.SandboxProblem("host_tools.allow[2].when", "", "here").Error(); got != "x.prompt:9:15: here" {
+	if got := doc.Problem("sandbox.host_tools.allow[2].when", "", "here").Error(); got != "x.prompt:9:15: here" {
 		t.Error(got)
 	}
 	// Genkit's middleware gets it as JSON.

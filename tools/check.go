@@ -79,17 +79,18 @@ type agentCheck struct {
 	errs frontmatter.Errors
 }
 
-func (c *agentCheck) fail(path []any, hint, format string, args ...any) {
+func (c *agentCheck) fail(path, hint, format string, args ...any) {
 	c.errs = append(c.errs, c.doc.Problem(path, hint, format, args...))
 }
 
 // names checks tools: and use:, which Genkit looks up when the agent runs.
 func (c *agentCheck) names() {
 	for i, name := range c.doc.Meta.Tools {
+		path := fmt.Sprintf("tools[%d]", i)
 		if strings.HasPrefix(name, "sandbox_") {
-			c.fail([]any{"tools", i}, "remove it; sandbox: adds the sandbox tools", "tool %q must not be listed", sanitize.Clip(name))
+			c.fail(path, "remove it; sandbox: adds the sandbox tools", "tool %q must not be listed", sanitize.Clip(name))
 		} else {
-			c.fail([]any{"tools", i}, "remove it; sandbox: adds tools that run code", "unknown tool %q", sanitize.Clip(name))
+			c.fail(path, "remove it; sandbox: adds tools that run code", "unknown tool %q", sanitize.Clip(name))
 		}
 	}
 	for _, name := range c.doc.Meta.Use {
@@ -97,7 +98,7 @@ func (c *agentCheck) names() {
 		if near, ok := suggest.Closest(name, []string{frontmatter.Middleware}); ok {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		c.fail([]any{"use"}, hint, "use: unknown middleware %q", sanitize.Clip(name))
+		c.fail("use", hint, "use: unknown middleware %q", sanitize.Clip(name))
 	}
 }
 
@@ -113,17 +114,17 @@ func (c *agentCheck) contract(source string) error {
 		formats = append(formats, f.Name())
 	}
 	if format != "" && !slices.Contains(formats, format) {
-		c.fail([]any{"output", "format"}, suggest.Hint(format, formats), "unknown output format %q", sanitize.Clip(format))
+		c.fail("output.format", suggest.Hint(format, formats), "unknown output format %q", sanitize.Clip(format))
 	}
 	text, _ := parsed.Input.Schema.(string)
 	if name, _, _ := strings.Cut(text, ","); slices.Contains(dotprompt.JSONSchemaScalarTypes, strings.TrimSpace(name)) {
-		c.fail([]any{"input", "schema"}, "for example schema: {task: string}",
+		c.fail("input.schema", "for example schema: {task: string}",
 			"input must be a mapping of names to values, not %s", sanitize.Clip(text))
 	} else {
-		c.schema(parsed.Input.Schema, "input", "schema")
+		c.schema(parsed.Input.Schema, "input.schema")
 	}
 	if format != ai.OutputFormatText { // which looks at no schema
-		c.schema(parsed.Output.Schema, "output", "schema")
+		c.schema(parsed.Output.Schema, "output.schema")
 	}
 	return nil
 }
@@ -172,7 +173,7 @@ func (c *agentCheck) included(found partials, t template) {
 }
 
 // schema checks a schema, in the short form of dotprompt or as JSON Schema.
-func (c *agentCheck) schema(v any, path ...any) {
+func (c *agentCheck) schema(v any, path string) {
 	if v == nil {
 		return
 	}

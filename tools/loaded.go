@@ -113,6 +113,7 @@ func asksForSandbox(file string, src []byte) error {
 	case err != nil || doc.Sandbox == nil:
 		return nil
 	}
-	return doc.Problem([]any{"sandbox"}, "pass genkit.WithPromptFS(tools.PromptFS(os.DirFS(…))) to genkit.Init, or move the file and use tools.LoadAgent",
+	return doc.Problem("sandbox",
+		"pass genkit.WithPromptFS(tools.PromptFS(os.DirFS(…))) to genkit.Init, or move the file and use tools.LoadAgent",
 		"it requires a sandbox, which Genkit ignores in files that it loads")
 }

@@ -40,7 +40,7 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs frontmatter.Errors) {
 	for key := range parsed.Config {
 		if strings.EqualFold(key, "httpOptions") { // as JSON is read
-			errs = append(errs, doc.Problem([]any{"config", key}, "remove it; set provider addresses in the environment",
+			errs = append(errs, doc.Problem("config."+key, "remove it; set provider addresses in the environment",
 				"config must not contain httpOptions, which control where the provider's key is sent"))
 		}
 	}
@@ -54,7 +54,7 @@ func checkReach(doc *frontmatter.Document, parsed dotprompt.ParsedPrompt) (errs 
 			_, err = gojsonschema.NewSchema(gojsonschema.NewGoLoader(schema))
 		}
 		if err != nil {
-			errs = append(errs, doc.Problem([]any{key, "schema"}, "", "%s.schema: %s", key, oneLine(err.Error())))
+			errs = append(errs, doc.Problem(key+".schema", "", "%s.schema: %s", key, oneLine(err.Error())))
 		}
 	}
 	return errs
@@ -66,7 +66,7 @@ var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 func checkSource(doc *frontmatter.Document, source string) (errs frontmatter.Errors) {
 	if doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
 		for _, p := range hosttools.ConditionProblems(*doc.Sandbox.HostTools) {
-			errs = append(errs, doc.SandboxProblem("host_tools."+p.Field, p.Hint, "%s", p.Message))
+			errs = append(errs, doc.Problem("sandbox.host_tools."+p.Field, p.Hint, "%s", p.Message))
 		}
 	}
 	parsed, err := parseSource(source)

@@ -87,6 +87,6 @@ func conflict(a, b frontmatter.Sandbox, base session.Request) []string {
 
 // sandboxPlace returns file:line of an agent's `sandbox:`.
 func sandboxPlace(doc *frontmatter.Document) string {
-	at := doc.Problem([]any{"sandbox"}, "", "")
+	at := doc.Problem("sandbox", "", "")
 	return fmt.Sprintf("%s:%d", at.File, at.Line)
 }

@@ -112,7 +112,7 @@ func (a *App) checkImage(doc *frontmatter.Document) error {
 		return err // what has no image of its own is checked where the image is known
 	}
 	if err := c.CheckImage(doc.Sandbox.Image); err != nil {
-		return doc.Problem([]any{"sandbox", "image"}, "use another image, or ask the operator to allow this image", "%v", err)
+		return doc.Problem("sandbox.image", "use another image, or ask the operator to allow this image", "%v", err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func startEager(ctx context.Context, c *serverfile.Config, sources []hosttools.S
 func (h *Host) needHostTools() error {
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		if doc := h.docs[name]; h.hosts == nil && doc.Sandbox != nil && doc.Sandbox.HostTools != nil {
-			return Fail(ExitInvalid, doc.SandboxProblem("host_tools", "", "no host tools file specified"), "pass --host-tools FILE")
+			return Fail(ExitInvalid, doc.Problem("sandbox.host_tools", "", "no host tools file specified"), "pass --host-tools FILE")
 		}
 	}
 	return nil
@@ -99,11 +99,11 @@ func HostToolProblems(ctx context.Context, r *hosttools.Registry, doc *frontmatt
 	}
 	problems, err := r.Check(ctx, *doc.Sandbox.HostTools)
 	if err != nil {
-		return []error{doc.SandboxProblem("host_tools", "", "%v", err)}
+		return []error{doc.Problem("sandbox.host_tools", "", "%v", err)}
 	}
 	var errs []error
 	for _, p := range problems {
-		errs = append(errs, doc.SandboxProblem("host_tools."+p.Field, p.Hint, "%s", p.Message))
+		errs = append(errs, doc.Problem("sandbox.host_tools."+p.Field, p.Hint, "%s", p.Message))
 	}
 	return errs
 }

@@ -260,12 +260,12 @@ func modelProblem(doc *frontmatter.Document) error {
 		if app.NeedsNoModel(doc.Sandbox) {
 			return nil
 		}
-		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent has no model")
+		return doc.Problem("", "add model: provider/name, or pass --model to run", "the agent has no model")
 	}
 	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), app.AgentExt)}
 	if _, err := use.Provider(); err != nil {
 		_, hint := app.Classify(err)
-		return doc.Problem([]any{"model"}, hint, "%v", err)
+		return doc.Problem("model", hint, "%v", err)
 	}
 	return nil
 }
@@ -301,12 +301,12 @@ func (c *checker) skillsOf(doc *frontmatter.Document) error {
 	dir := filepath.Dir(doc.File)
 	root, err := os.OpenRoot(dir) // links out of it are not followed, as in a run
 	if err != nil {
-		return doc.Problem([]any{"sandbox", "executor", "skills"}, "", "%v", err)
+		return doc.Problem("sandbox.executor.skills", "", "%v", err)
 	}
 	defer root.Close() // only read from
 	found, err := skill.Find(root.FS(), s.Executor.Skills)
 	if err != nil {
-		return doc.Problem([]any{"sandbox", "executor", "skills"}, "paths are relative to the agent file", "executor.skills: %v", err)
+		return doc.Problem("sandbox.executor.skills", "paths are relative to the agent file", "executor.skills: %v", err)
 	}
 	for _, name := range found {
 		path := filepath.Join(dir, filepath.FromSlash(name), skillFile)
