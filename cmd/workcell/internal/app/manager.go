@@ -77,14 +77,14 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := a.StateDir()
+	place, err := a.State()
 	if err != nil {
 		return nil, err
 	}
-	if opts.Egress, err = a.egress(dir); err != nil {
+	if opts.Egress, err = a.egress(place.Dir); err != nil {
 		return nil, err
 	}
-	if opts.Environments, err = a.environments(dir); err != nil {
+	if opts.Environments, err = a.environments(place.Dir); err != nil {
 		return nil, err
 	}
 	caches, err := a.Caches()
@@ -92,10 +92,6 @@ func (a *App) OpenManager(ctx context.Context, use Use) (_ *Manager, err error) 
 		return nil, err
 	}
 	opts.Caches = caches.Caches()
-	place, err := a.State()
-	if err != nil {
-		return nil, err
-	}
 	store, err := a.openStore(ctx, place, use.State)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,12 +198,7 @@ func (h *Host) alone(wf *workflow.Workflow) func() Answer {
 		}
 		h.onReply = func(res tools.AgentResult, err error) { kept.Store(&Answer{res, err}) }
 	}
-	return func() Answer {
-		if got := kept.Load(); got != nil {
-			return *got
-		}
-		return Answer{}
-	}
+	return func() Answer { return *cmp.Or(kept.Load(), &Answer{}) }
 }
 
 // leave keeps the sandboxes of a run whose results are not collected, and prints how to collect them.

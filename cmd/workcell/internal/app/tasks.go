@@ -62,6 +62,7 @@ type mcpTask struct {
 // Models are not looked for yet: running a task whose key is missing returns that error.
 func (a *App) TaskRunner(m *Manager, hosts *hosttools.Registry, agents, workflows string, coding CodingTasks) (*taskRunner, error) {
 	r := &taskRunner{App: a, manager: m, tools: hosts, tasks: map[string]mcpTask{}, hosts: map[string]*Host{}}
+	r.began.with = map[session.Run][]*transfer.Snapshot{}
 	var errs []error
 	var err error
 	if r.prompts, err = coding.write(a.opts.Model); err != nil {
@@ -250,9 +251,6 @@ func taskOutputs(box *session.Session, made patch.Tree) []mcpserver.TaskOutput {
 func (r *taskRunner) keepSnapshot(run session.Run, s *transfer.Snapshot) {
 	r.began.Lock()
 	defer r.began.Unlock()
-	if r.began.with == nil {
-		r.began.with = map[session.Run][]*transfer.Snapshot{}
-	}
 	r.began.with[run] = append(r.began.with[run], s)
 	if len(r.manager.InScope(run.Scope())) == 0 { // the session was closed meanwhile
 		r.forget(run)
@@ -324,7 +322,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*Host, error) {
 				message, todo = message+": "+h.Error(), h.Hint
 			}
 			e := toolspec.Failf(toolspec.CodeUnavailable, "%s", message).
-				WithRemediation("Tell the user how to fix this where the server is started: "+todo)
+				WithRemediation("Tell the user how to fix this where the server is started: " + todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -377,9 +375,6 @@ func jsonText(v any) string {
 	if v == nil {
 		return ""
 	}
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return "" // plain data can be encoded; anything else has no JSON form
-	}
+	raw, _ := json.Marshal(v) // plain data can be encoded; anything else has no JSON form
 	return string(raw)
 }

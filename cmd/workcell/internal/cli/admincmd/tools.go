@@ -78,7 +78,7 @@ is printed to standard output.`,
 
 // use runs fn with what the agent may call, or with every tool.
 func (o *toolsOptions) use(ctx context.Context, approver hosttools.Approver, fn func(*hosttools.Set) error) (err error) {
-	r, err := o.OpenHostTools()
+	r, err := o.OpenHostTools(ctx, false)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	if err != nil {
 		return err
 	}
-	registry, err := a.OpenHostTools()
+	registry, err := a.OpenHostTools(ctx, false)
 	if err != nil {
 		return err
 	}
