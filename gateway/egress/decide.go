@@ -93,8 +93,8 @@ func (d *door) begin(ctx context.Context, to target) *attempt {
 }
 
 // note keeps a refusal for who started the command. It is called before the code inside can know of it.
-func (a *attempt) note(err error) {
-	if r, ok := err.(*refusal); ok && r.rule != "" { //nolint:errorlint // made here
+func (a *attempt) note(r *refusal) {
+	if r.rule != "" {
 		a.d.note(session.EgressRefusal{Host: a.to.String(), Rule: r.rule, Hint: r.hint})
 	}
 }
@@ -147,7 +147,7 @@ func (d *door) match(to target) (netrule.Match, *refusal) {
 }
 
 // open connects to a host that a rule allows.
-func (a *attempt) open(ctx context.Context) (*metered, error) {
+func (a *attempt) open(ctx context.Context) (*metered, *refusal) {
 	m, refused := a.d.match(a.to)
 	if refused != nil {
 		return nil, refused
@@ -156,9 +156,9 @@ func (a *attempt) open(ctx context.Context) (*metered, error) {
 	if a.d.bytes.Load() <= 0 {
 		return nil, a.spent()
 	}
-	addrs, err := a.d.g.resolve(ctx, a.to)
-	if err != nil {
-		return nil, err
+	addrs, refused := a.d.g.resolve(ctx, a.to)
+	if refused != nil {
+		return nil, refused
 	}
 	if err := a.record(audit.Allowed, m.Rule); err != nil {
 		return nil, &refusal{http.StatusBadGateway, kindDown, "", "cannot record the connection", ""}
@@ -176,7 +176,7 @@ func (a *attempt) spent() *refusal {
 
 // resolve returns the addresses of a host when all of them may be reached. The connection is made to one of these and to no other:
 // the name is not asked for again.
-func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, error) {
+func (g *Gateway) resolve(ctx context.Context, to target) ([]netip.Addr, *refusal) {
 	addrs := make([]netip.Addr, 1)
 	var literal bool
 	if addrs[0], literal = to.addr(); !literal {

@@ -122,22 +122,21 @@ func (d *door) serveRequest(w http.ResponseWriter, r *http.Request, fixed *targe
 	a := d.begin(r.Context(), to)
 	m, refused := d.match(to)
 	var host *metered
-	var err error
 	switch {
 	case fixed != nil && to != *fixed:
-		err = refuse(kindDenied, "http: Host", "Requests must name the host of the tunnel.", "the tunnel leads to %s, not to %s", fixed, to)
+		refused = refuse(kindDenied, "http: Host", "Requests must name the host of the tunnel.",
+			"the tunnel leads to %s, not to %s", fixed, to)
 	case to.port == 443 && !m.Named && refused == nil:
-		err = withoutTLS(to)
+		refused = withoutTLS(to)
 	default:
-		host, err = a.open(r.Context())
+		host, refused = a.open(r.Context())
 	}
-	if err != nil {
-		a.note(err)
-		r, _ := err.(*refusal) //nolint:errorlint // open makes nothing else
-		r.header(w.Header())
-		w.WriteHeader(r.status)
-		_, _ = io.WriteString(w, r.body()) // a client that is gone needs none
-		a.end(nil, err)
+	if refused != nil {
+		a.note(refused)
+		refused.header(w.Header())
+		w.WriteHeader(refused.status)
+		_, _ = io.WriteString(w, refused.body()) // the client may have closed the connection
+		a.end(nil, refused)
 		return
 	}
 	failed := errBroken // unless forward returns: where an answer breaks off it panics, for the server to break off, too

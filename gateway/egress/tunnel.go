@@ -36,16 +36,16 @@ func (d *door) tunnel(ctx context.Context, c *client, to target, answer func(*re
 		answer = func(*refusal) error { return nil } // it was given
 	}
 	a := d.begin(ctx, to)
-	host, err := a.open(ctx)
-	if err != nil {
-		a.note(err)
-		r, _ := err.(*refusal) //nolint:errorlint // open makes nothing else
-		_ = answer(r)          // a client that is gone needs none
-		a.end(nil, err)
+	host, refused := a.open(ctx)
+	if refused != nil {
+		a.note(refused)
+		_ = answer(refused) // the client may have closed the connection
+		a.end(nil, refused)
 		return
 	}
 	defer host.Close() //nolint:errcheck // it has ended
-	if err = answer(nil); err == nil {
+	err := answer(nil)
+	if err == nil {
 		err = d.through(c, a, host, m.Named)
 	}
 	if err == nil && host.spent.Load() {
@@ -73,21 +73,21 @@ func (d *door) through(c *client, a *attempt, host *metered, named bool) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { copyTo(c, host, c, host) })
 	defer wg.Wait()
-	begin, err := d.check(c, a.to, named)
-	if err != nil {
-		a.note(err)
+	begin, refused := d.check(c, a.to, named)
+	if refused != nil {
+		a.note(refused)
 		_ = c.SetWriteDeadline(time.Now().Add(alertTime)) // a connection that is closed is noticed by Write
 		_, _ = c.Write(alertDenied)                       // what is no TLS makes nothing of it
 		_ = host.Close()
 		_ = c.Close()
-		return err
+		return refused
 	}
 	copyTo(host, io.MultiReader(bytes.NewReader(begin), c), c, host)
 	return nil
 }
 
 // check reads what a client begins with, and returns it when it may pass.
-func (d *door) check(c *client, to target, named bool) ([]byte, error) {
+func (d *door) check(c *client, to target, named bool) ([]byte, *refusal) {
 	first, err := c.r.Peek(1)
 	if err != nil {
 		return nil, nil // it says nothing, which copying finds out as well
@@ -109,7 +109,7 @@ func withoutTLS(to target) *refusal {
 }
 
 // sniRule refuses a ClientHello that does not name the host that the client asked for. An address has no name.
-func sniRule(to target, name string, err error) error {
+func sniRule(to target, name string, err error) *refusal {
 	_, literal := to.addr()
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
 	const hint = "Send the requested host as an unencrypted TLS server name."
