@@ -49,44 +49,42 @@ type Made struct {
 }
 
 // Base returns the path of the file that keeps the workspace of a run as it began.
-func (d Dir) Base(run string) string { return d.of(run, baseFile) }
+func (d Dir) Base(run string) string { return d.Of(run, baseFile) }
 
 // Made returns the path of the file that keeps what a run made.
-func (d Dir) Made(run string) string { return d.of(run, madeFile) }
+func (d Dir) Made(run string) string { return d.Of(run, madeFile) }
 
 // Fetched marks the archive of a run as another machine's, before it is fetched. Such an archive names no workspace, because another
 // machine must not choose where files are written.
 func (d Dir) Fetched(run string) error {
-	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(d.of(run, fetchedFile), nil, 0o600)
+	return os.WriteFile(d.Of(run, fetchedFile), nil, 0o600)
 }
 
 // KeepNote keeps how a run was started on this machine, so that a writer of the database cannot change that.
 func (d Dir) KeepNote(run, note string) error {
-	return errors.Join(os.MkdirAll(d.of(run), 0o700), os.WriteFile(d.of(run, noteFile), []byte(note), 0o600))
+	return errors.Join(os.MkdirAll(d.Of(run), 0o700), os.WriteFile(d.Of(run, noteFile), []byte(note), 0o600))
 }
 
 // Note returns what KeepNote kept; fs.ErrNotExist for a run that began elsewhere, or has ended.
 func (d Dir) Note(run string) (string, error) {
-	note, err := os.ReadFile(d.of(run, noteFile))
+	note, err := os.ReadFile(d.Of(run, noteFile))
 	return string(note), err
 }
 
 // Needs makes a directory for the files that a process needs to carry out a run, which it deletes in the end. Those of processes
 // that were killed go with RemoveBegun.
 func (d Dir) Needs(run string) (string, error) {
-	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return "", err
 	}
-	return os.MkdirTemp(d.of(run), needsDir+unnamed)
+	return os.MkdirTemp(d.Of(run), needsDir+unnamed)
 }
 
-// Of returns the directory of a run, which may not be there.
-func (d Dir) Of(run string) string { return d.of(run) }
-
-func (d Dir) of(run string, name ...string) string {
+// Of returns the path of a run's directory, or of a file in it. Neither need exist.
+func (d Dir) Of(run string, name ...string) string {
 	if run == "." || run != filepath.Base(run) || !filepath.IsLocal(run) { // a database may have any id
 		run = "_"
 	}
@@ -110,16 +108,16 @@ type change struct {
 
 // Save keeps what a run made, in place of what was kept of it before. When it returns nil it is on the disk.
 func (d Dir) Save(run string, m Made) error {
-	if err := os.MkdirAll(d.of(run), 0o700); err != nil {
+	if err := os.MkdirAll(d.Of(run), 0o700); err != nil {
 		return err
 	}
 	if err := WriteWhole(d.Made(run), m.write); err != nil {
 		return err
 	}
-	if err := os.Remove(d.of(run, fetchedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(d.Of(run, fetchedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(syncDir(d.of(run)), syncDir(string(d)))
+	return errors.Join(syncDir(d.Of(run)), syncDir(string(d)))
 }
 
 // WriteWhole writes a file, which appears whole or not at all.
@@ -194,7 +192,7 @@ type Archive struct {
 
 // Open opens what a run made; fs.ErrNotExist when nothing is kept of it.
 func (d Dir) Open(run string) (*Archive, error) {
-	z, err := zip.OpenReader(d.of(run, madeFile))
+	z, err := zip.OpenReader(d.Of(run, madeFile))
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +200,7 @@ func (d Dir) Open(run string) (*Archive, error) {
 	left := uint64(maxBytes)
 	for _, f := range z.File {
 		if f.UncompressedSize64 > left { // which no entry exceeds when it is read
-			return nil, errors.Join(fmt.Errorf("%s contains more than %d bytes", d.of(run, madeFile), maxBytes), z.Close())
+			return nil, errors.Join(fmt.Errorf("%s contains more than %d bytes", d.Of(run, madeFile), maxBytes), z.Close())
 		}
 		left -= f.UncompressedSize64
 		ar.entries[f.Name] = f
@@ -212,9 +210,9 @@ func (d Dir) Open(run string) (*Archive, error) {
 		err = json.Unmarshal(e.Content, &ar.a)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", d.of(run, madeFile), err), z.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", d.Of(run, madeFile), err), z.Close())
 	}
-	if _, err := os.Lstat(d.of(run, fetchedFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(d.Of(run, fetchedFile)); !errors.Is(err, fs.ErrNotExist) {
 		ar.a.Workspace = ""
 	}
 	return ar, nil
@@ -328,7 +326,7 @@ func (d Dir) Begun() ([]string, error) {
 // begun lists files of a run. The id is not a pattern, because a database may have any id.
 func (d Dir) begun(run string) (files []string) {
 	for _, pattern := range []string{baseFile, noteFile, baseFile + unnamed, madeFile + unnamed, needsDir + unnamed} {
-		found, _ := fs.Glob(os.DirFS(d.of(run)), pattern) // only a bad pattern is an error
+		found, _ := fs.Glob(os.DirFS(d.Of(run)), pattern) // only a bad pattern is an error
 		files = append(files, found...)
 	}
 	return files
@@ -338,13 +336,13 @@ func (d Dir) begun(run string) (files []string) {
 func (d Dir) RemoveBegun(run string) error {
 	var errs []error
 	for _, file := range d.begun(run) {
-		errs = append(errs, os.RemoveAll(d.of(run, file)))
+		errs = append(errs, os.RemoveAll(d.Of(run, file)))
 	}
 	return errors.Join(errs...)
 }
 
 // Remove deletes what is kept of a run.
-func (d Dir) Remove(run string) error { return os.RemoveAll(d.of(run)) }
+func (d Dir) Remove(run string) error { return os.RemoveAll(d.Of(run)) }
 
 // Clear deletes what is kept of all runs.
 func (d Dir) Clear() error { return os.RemoveAll(string(d)) }
@@ -354,7 +352,7 @@ func (d Dir) Prune(before time.Time, known func(run string) bool) error {
 	ids, err := d.Runs()
 	errs := []error{err}
 	for _, id := range ids {
-		if info, err := os.Stat(d.of(id)); err == nil && info.ModTime().Before(before) && !known(id) {
+		if info, err := os.Stat(d.Of(id)); err == nil && info.ModTime().Before(before) && !known(id) {
 			errs = append(errs, d.Remove(id))
 		}
 	}

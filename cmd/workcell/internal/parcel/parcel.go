@@ -13,7 +13,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -227,5 +226,5 @@ func (f Files) below(dir string) (Files, error) {
 	for name, file := range f.Agents {
 		out.Agents[name] = at(file)
 	}
-	return out, errors.Join(slices.Clip(errs)...)
+	return out, errors.Join(errs...)
 }
