@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
@@ -68,18 +68,9 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 	return stream, err
 }
 
-// bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
-// runtime that has one of its own cannot be entered, nor that of a process that cannot be seen from here. The process of a host that died ends when the guest has heard
-// nothing from it for 30 s.
-type bridge struct {
-	io.Reader
-	io.WriteCloser
-	end func() error
-}
-
-// Close ends the stream and the process.
-func (s *bridge) Close() error { return errors.Join(s.WriteCloser.Close(), s.end()) }
-
+// bridge opens a stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
+// runtime that has one of its own cannot be entered, nor that of a process that cannot be seen from here. Close ends the
+// process. That of a host that died ends when the guest has heard nothing from it for 30 s.
 func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {
 	user, err := r.owner()
 	if err != nil {
@@ -111,11 +102,10 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 	if process == nil {
 		return nil, lost(err)
 	}
-	s := &bridge{Reader: stream.Stdout, WriteCloser: stream.Stdin}
-	s.end = sync.OnceValue(func() error {
+	s := host.NewStream(stream.Stdout, stream.Stdin, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		err := errors.Join(stream.Stdout.Close(), b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
+		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close(), b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := process.Delete(ctx, ctrd.WithProcessKill)
 			return err
 		}))

@@ -12,13 +12,13 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"sync"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
@@ -97,22 +97,15 @@ func refusal(resp *http.Response) error {
 // readBuffer holds the engine's chunks, which are at most 32 KiB.
 const readBuffer = 64 << 10
 
-// stream is a duplex stream whose incoming side carries the container's outputs in frames. Reads and writes may run
-// concurrently.
-type stream struct {
-	io.WriteCloser // to the guest's standard input
-	*io.PipeReader // the guest's standard output
-
-	closing func() error
-}
-
-func newStream(conn io.ReadWriteCloser, start []byte) *stream {
+// newStream returns a duplex stream whose incoming side carries the container's outputs in frames, of which it returns the
+// standard output. Reads and writes may run concurrently. Close ends both directions and pending calls.
+func newStream(conn io.ReadWriteCloser, start []byte) io.ReadWriteCloser {
 	r, w := io.Pipe()
 	go func() { // ends with the connection
 		_, err := stdcopy.StdCopy(&output{w, start}, io.Discard, bufio.NewReaderSize(newGatherer(conn), readBuffer))
 		_ = w.CloseWithError(err) // never fails
 	}()
-	return &stream{conn, r, sync.OnceValue(func() error { return errors.Join(conn.Close(), r.Close()) })}
+	return host.NewStream(r, conn, func() error { return errors.Join(conn.Close(), r.Close()) })
 }
 
 // output checks how output starts. An engine that cannot start a program writes the reason there instead.
@@ -134,6 +127,3 @@ func (o *output) Write(p []byte) (int, error) {
 	o.start = o.start[n:]
 	return o.w.Write(p)
 }
-
-// Close ends both directions and pending calls.
-func (s *stream) Close() error { return s.closing() }

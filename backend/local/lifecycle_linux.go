@@ -259,7 +259,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	conn, err := wire.DialSocket(path)
 	switch {
 	case err == nil:
-		return host.NewStream(conn), nil
+		return host.NewStream(conn, conn, conn.Close), nil
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):

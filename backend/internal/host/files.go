@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -69,13 +68,16 @@ func Public(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
 }
 
-// stream is a connection to a guest. Closing it again is no error.
+// stream is a connection to a guest.
 type stream struct {
-	net.Conn
-	close func() error
+	io.Reader
+	io.Writer
+	closing func() error
 }
 
-func (s *stream) Close() error { return s.close() }
+func (s *stream) Close() error { return s.closing() }
 
-// NewStream returns a connection whose second Close returns what the first did.
-func NewStream(conn net.Conn) io.ReadWriteCloser { return &stream{conn, sync.OnceValue(conn.Close)} }
+// NewStream returns the connection to a guest that has these ends. Its second Close returns what the first did.
+func NewStream(r io.Reader, w io.Writer, closing func() error) io.ReadWriteCloser {
+	return &stream{r, w, sync.OnceValue(closing)}
+}

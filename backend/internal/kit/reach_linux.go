@@ -41,7 +41,7 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 		conn, err := dialGuest(pid, group)
 		switch {
 		case err == nil:
-			return host.NewStream(conn), nil
+			return host.NewStream(conn, conn, conn.Close), nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, ErrNoProcess):
