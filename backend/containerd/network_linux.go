@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	gocni "github.com/containerd/go-cni"
@@ -44,22 +45,13 @@ func (o *CNIOptions) applyDefaults() error {
 
 // available reports whether all programs are there that a bridged network needs.
 func (o *CNIOptions) available() bool {
+	there := func(program string) bool { _, err := exec.LookPath(program); return err == nil }
 	for _, plugin := range []string{"bridge", "host-local", "firewall"} {
-		found := false
-		for _, dir := range o.BinDirs {
-			st, err := os.Stat(filepath.Join(dir, plugin))
-			found = found || err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
-		}
-		if !found {
+		if !slices.ContainsFunc(o.BinDirs, func(dir string) bool { return there(filepath.Join(dir, plugin)) }) {
 			return false
 		}
 	}
-	for _, path := range []string{"iptables", "/usr/sbin/iptables"} {
-		if _, err := exec.LookPath(path); err == nil {
-			return true
-		}
-	}
-	return false
+	return there("iptables") || there("/usr/sbin/iptables")
 }
 
 // networkConfig is the CNI configuration list of the one network of all bridged sandboxes. One is enough, because they
@@ -251,11 +243,6 @@ func deleteNetns(path string) error {
 	return nil
 }
 
-// publicResolvers are used where the machine has none that a sandbox could reach; Docker's choice.
-func publicResolvers() []netip.Addr {
-	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
-}
-
 // resolvers returns the machine's name servers but those on its loopback, behind which systemd keeps the true ones.
 func resolvers() []netip.Addr {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
@@ -275,7 +262,8 @@ func resolvers() []netip.Addr {
 			return out
 		}
 	}
-	return publicResolvers()
+	// Public ones, Docker's choice, where the machine has none that a sandbox could reach.
+	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
 }
 
 func resolvConf() []byte {

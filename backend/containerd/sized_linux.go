@@ -54,21 +54,13 @@ func (s stateDir) image(session string) string {
 	return filepath.Join(s.workspaces(session), "disk.img")
 }
 
-// sized is the size of the workspace's own file system, 0 if it has none.
-func (r *record) sized() int64 {
-	if r.config.Workspace != backend.WorkspaceSized {
-		return 0
-	}
-	return r.config.Limits.WorkspaceBytes
-}
-
 // newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is never
 // taken for half made.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
 // finishImage renames a workspace's file system to its final name, unless it has that.
 func (r *record) finishImage() error {
-	if r.sized() == 0 {
+	if r.config.Sized() == 0 {
 		return nil
 	}
 	image := r.state().image(r.session)
@@ -85,7 +77,7 @@ func (r *record) finishImage() error {
 // formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
 // made.
 func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
-	if r.sized() == 0 {
+	if r.config.Sized() == 0 {
 		return nil
 	}
 	file := r.state().newImage(r.session)
@@ -99,12 +91,12 @@ func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) 
 }
 
 func (r *record) sizedSpec(user kit.User) sizedfs.Spec {
-	return sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
+	return sizedfs.Spec{Bytes: r.config.Sized(), Files: kit.Inodes(r.config.Sized()), UID: int(user.UID), GID: int(user.GID)}
 }
 
 // attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.
 func (r *record) attachWorkspace() (io.Closer, error) {
-	if r.sized() == 0 {
+	if r.config.Sized() == 0 {
 		return io.NopCloser(nil), nil
 	}
 	d, err := sizedfs.Attach(r.state().image(r.session))
@@ -115,11 +107,8 @@ func (r *record) attachWorkspace() (io.Closer, error) {
 		return nil, stateError("mount the workspace", err)
 	}
 	link := r.state().file(r.id, deviceLink)
-	err = os.Symlink(d.Path, link+".new")
-	if errors.Is(err, os.ErrExist) {
-		err = errors.Join(os.Remove(link+".new"), os.Symlink(d.Path, link+".new"))
-	}
-	if err == nil {
+	_ = os.Remove(link + ".new") // of a process that died
+	if err = os.Symlink(d.Path, link+".new"); err == nil {
 		err = os.Rename(link+".new", link)
 	}
 	if err != nil {

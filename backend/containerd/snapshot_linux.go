@@ -29,7 +29,7 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 		return nil, fmt.Errorf("containerd: snapshots are not supported with OCI runtime %s: %w",
 			r.config.Runtime, backend.ErrUnsupported)
 	}
-	w := r.state().snapshots(r.session, r.sized() > 0)
+	w := r.state().snapshots(r.session, r.config.Sized() > 0)
 	p, err := b.task(ctx, r.id)
 	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return nil, err
@@ -62,7 +62,7 @@ func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snaps
 	if err != nil || !tag.is(r.labels[backend.LabelInstance], from.SessionID) {
 		return nil, fmt.Errorf("containerd: snapshot %.80q: %w", from.Snapshot, snapshots.ErrNone)
 	}
-	if tag.Bytes != r.sized() {
+	if tag.Bytes != r.config.Sized() {
 		return nil, fmt.Errorf("containerd: the snapshot's workspace has a different limit, %d bytes: %w", tag.Bytes, backend.ErrInvalid)
 	}
 	return r.state().snapshots(session, tag.Bytes > 0), nil
@@ -77,7 +77,7 @@ func (b *driver) forkFiles(ctx context.Context, r *record, user kit.User) error 
 	}
 	files := state.workspace(r.session)
 	to := snapshots.Target{Files: files}
-	if r.sized() > 0 {
+	if r.config.Sized() > 0 {
 		to.Image, to.Size = state.newImage(r.session), r.sizedSpec(user)
 	} else {
 		to.Files += ".new" // half of the files are nobody's workspace

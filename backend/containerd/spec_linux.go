@@ -22,14 +22,18 @@ const (
 // ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
 // of its volumes.
 func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
+	args := r.config.GuestArgs(r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
 	return &specs.Spec{
 		Version:  specVersion,
 		Hostname: hostname,
 		Root:     &specs.Root{Path: "rootfs", Readonly: p.Spec.Root != backend.RootWritable},
-		Process:  guestProcess(p.User, r, append([]string{embed.Path}, guestArgs(r)...)...),
+		Process:  guestProcess(p.User, r, append([]string{embed.Path}, args...)...),
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
-			Namespaces:    namespaces(r),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace}, {Type: specs.NetworkNamespace, Path: r.netns()},
+			},
 			CgroupsPath:   r.config.Cgroup,
 			Resources:     b.engine.resources(p.Spec.Limits),
 			Seccomp:       b.engine.seccomp,
@@ -56,23 +60,6 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 		NoNewPrivileges: true,
 		Rlimits:         rlimits(r),
 		OOMScoreAdj:     &score,
-	}
-}
-
-// guestArgs returns the guest's arguments.
-func guestArgs(r *record) []string {
-	return r.config.GuestArgs(r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
-}
-
-func namespaces(r *record) []specs.LinuxNamespace {
-	network := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.netns()}
-	return []specs.LinuxNamespace{
-		{Type: specs.PIDNamespace},
-		{Type: specs.IPCNamespace},
-		{Type: specs.UTSNamespace},
-		{Type: specs.MountNamespace},
-		{Type: specs.CgroupNamespace},
-		network,
 	}
 }
 
@@ -131,7 +118,7 @@ func bind(from, at string, more ...string) specs.Mount {
 
 // workspaceMount is the workspace's directory or its own file system.
 func workspaceMount(r *record) specs.Mount {
-	if r.sized() > 0 {
+	if r.config.Sized() > 0 {
 		options := append([]string{"rw", "nosuid", "nodev"}, strings.Split(sizedfs.Options, ",")...)
 		return specs.Mount{Type: "ext4", Source: r.state().file(r.id, deviceLink), Destination: backend.Workdir, Options: options}
 	}

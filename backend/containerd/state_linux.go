@@ -152,7 +152,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 	if err != nil {
 		return false, err
 	}
-	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.sized()}
+	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Sized()}
 	found, err := dir.readTag(r.session)
 	switch {
 	case err != nil:
@@ -162,7 +162,7 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 			return false, fmt.Errorf("containerd: the existing workspace has no owner record: %w", backend.ErrExists)
 		}
 		made = true
-	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.sized():
+	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.config.Sized():
 		return false, errStrange
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
@@ -198,7 +198,7 @@ func (b *driver) fillWorkspace(ctx context.Context, r *record, user kit.User, ta
 	if err != nil {
 		return err
 	}
-	durable := r.sized() > 0 || r.config.Fork != nil
+	durable := r.config.Sized() > 0 || r.config.Fork != nil
 	return stateError("create the workspace", host.WriteJSON(dir.workspaceTag(r.session), tag, durable))
 }
 

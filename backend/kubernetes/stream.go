@@ -55,15 +55,13 @@ func (d *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 
 // stream is the standard streams of a program in a pod.
 type stream struct {
-	in   *io.PipeWriter
-	out  *io.PipeReader
+	*io.PipeWriter // its input
+	*io.PipeReader // its output
+
 	end  context.CancelFunc
 	done chan struct{}
 	once sync.Once
 }
-
-func (s *stream) Read(p []byte) (int, error)  { return s.out.Read(p) }
-func (s *stream) Write(p []byte) (int, error) { return s.in.Write(p) }
 
 // ended reports whether the program has.
 func (s *stream) ended() bool {
@@ -78,9 +76,9 @@ func (s *stream) ended() bool {
 // Close ends both directions and pending calls, and with them the program.
 func (s *stream) Close() error {
 	s.once.Do(func() {
-		_ = s.out.Close() // never fails; first, or a read may see the program's end in the place of this
+		_ = s.PipeReader.Close() // never fails; first, or a read may see the program's end in the place of this
 		s.end()
-		_ = s.in.Close() // never fails
+		_ = s.PipeWriter.Close() // never fails
 		<-s.done
 	})
 	return nil
@@ -100,7 +98,7 @@ func (d *driver) exec(ctx context.Context, pod string, argv ...string) (*stream,
 	in, input := io.Pipe()
 	source := &source{Reader: in, wanted: make(chan struct{})}
 	output, out := io.Pipe()
-	s := &stream{in: input, out: output, end: end, done: make(chan struct{})}
+	s := &stream{PipeWriter: input, PipeReader: output, end: end, done: make(chan struct{})}
 	failed := make(chan error, 1)
 	go func() {
 		defer close(s.done)

@@ -21,14 +21,6 @@ const imageFile = "disk.img"
 
 func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
 
-// sized is the size of the workspace's own file system, 0 if it has none.
-func (r *record) sized() int64 {
-	if r.Workspace != backend.WorkspaceSized {
-		return 0
-	}
-	return r.Limits.WorkspaceBytes
-}
-
 // chooseEnforcement returns how the limit of a session's workspace is enforced. One that was kept stays what it is.
 func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.readOwner(session); err == nil && old.Size == 0 {
@@ -57,7 +49,7 @@ func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) e
 
 // sizedSpec describes a workspace's file system. Its root gets its owner when it is mounted.
 func (r *record) sizedSpec() sizedfs.Spec {
-	return sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized())}
+	return sizedfs.Spec{Bytes: r.Sized(), Files: kit.Inodes(r.Sized())}
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which

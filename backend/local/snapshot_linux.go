@@ -13,7 +13,7 @@ import (
 
 // snapshots returns where a sandbox's workspace lies, and its processes if it runs.
 func (b *driver) snapshots(x *sandbox) *snapshots.Workspace {
-	w := b.dirs.snapshots(x.session(), x.sized())
+	w := b.dirs.snapshots(x.session(), x.Sized())
 	w.Base = int64(x.IDs.Base)
 	if p, ok := x.running(b.machine.boot); ok {
 		w.Processes = host.ProcessesOf(p.PID, func(group string) bool { return groupNames.MatchString(group) && group == x.Group })
@@ -77,7 +77,7 @@ func (b *driver) origin(_ context.Context, x *sandbox, from backend.ForkOf) (*sn
 	if err != nil || w.Instance != x.instance() {
 		return nil, fmt.Errorf("local: snapshot %.80q: %w", from.Snapshot, backend.ErrNotFound)
 	}
-	if w.Size != x.sized() {
+	if w.Size != x.Sized() {
 		return nil, fmt.Errorf("local: the snapshot's workspace has a different limit, %d bytes: %w", w.Size, backend.ErrInvalid)
 	}
 	return b.dirs.snapshots(from.SessionID, w.Size), nil
@@ -90,7 +90,7 @@ func (b *driver) forkFiles(ctx context.Context, x *sandbox, dir string) error {
 		return err
 	}
 	to := snapshots.Target{Files: filepath.Join(dir, "files"), Base: int64(x.IDs.Base)}
-	if x.sized() > 0 {
+	if x.Sized() > 0 {
 		to.Image, to.Size = filepath.Join(dir, imageFile), x.sizedSpec()
 	}
 	x.held, err = origin.Fork(ctx, x.fork.Snapshot, to)

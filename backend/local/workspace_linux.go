@@ -55,9 +55,9 @@ func (b *driver) claimWorkspace(ctx context.Context, x *sandbox) error {
 		return fmt.Errorf("local: the workspace of sandbox %s cannot be used, %w; remove it first: %w", x.session(), scrub(err), backend.ErrExists)
 	case old.Instance != x.instance():
 		return fmt.Errorf("local: workspace of sandbox %s belongs to another instance: %w", x.session(), backend.ErrExists)
-	case old.Size == 0 && x.sized() > 0: // it is a directory and stays one
+	case old.Size == 0 && x.Sized() > 0: // it is a directory and stays one
 		x.Workspace = backend.WorkspaceWatched
-	case old.Size != x.sized():
+	case old.Size != x.Sized():
 		return fmt.Errorf("local: the existing workspace of sandbox %s has a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
 	}
 	if err := b.endFormer(ctx, old); err != nil {
@@ -120,7 +120,7 @@ func (b *driver) makeWorkspace(ctx context.Context, x *sandbox) (err error) {
 	err = os.MkdirAll(files, 0o700)
 	if err == nil {
 		w := workspace{
-			Instance: x.instance(), Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Group: x.Group,
+			Instance: x.instance(), Base: x.IDs.Base, Size: x.Sized(), Maker: x.Nonce, Last: x.Nonce, Group: x.Group,
 		}
 		err = host.WriteJSON(filepath.Join(tmp, ownerFile), w, false)
 	}

@@ -33,6 +33,14 @@ func (p *Plan) Record(e backend.Enforcement) Record {
 	}
 }
 
+// Sized returns the size of the workspace's own file system, 0 if it has none.
+func (r *Record) Sized() int64 {
+	if r.Workspace != backend.WorkspaceSized {
+		return 0
+	}
+	return r.Limits.WorkspaceBytes
+}
+
 // Labels returns the labels of an object that belongs to the sandbox.
 func (p *Plan) Labels(role string) map[string]string {
 	return map[string]string{
