@@ -16,20 +16,18 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	if e.memory {
 		memory := l.MemoryBytes + kit.GuestMemory
-		r.Memory = &specs.LinuxMemory{Limit: &memory}
+		r.Memory = &specs.LinuxMemory{Limit: new(memory)}
 		if e.caps.Memory {
-			swap := memory // memory and swap together: no swap on top
-			r.Memory.Swap = &swap
+			r.Memory.Swap = new(memory) // memory and swap together: no swap on top
 		}
 	}
 	if e.caps.CPU {
 		// Having less than asked for is bound enough.
-		quota, period := min(l.CPUMillis, int64(e.cpus)*1000)*cpuPeriod/1000, uint64(cpuPeriod)
-		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+		quota := min(l.CPUMillis, int64(e.cpus)*1000) * cpuPeriod / 1000
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cpuPeriod))}
 	}
 	if e.caps.PIDs {
-		pids := l.PIDs + kit.GuestPIDs
-		r.Pids = &specs.LinuxPids{Limit: &pids}
+		r.Pids = &specs.LinuxPids{Limit: new(l.PIDs + kit.GuestPIDs)}
 	}
 	return r
 }

@@ -50,7 +50,6 @@ func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 
 // guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
 func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
-	score := 0 // not what containerd itself has, which may be protected
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
 		Args:            args,
@@ -59,7 +58,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
 		Rlimits:         rlimits(r),
-		OOMScoreAdj:     &score,
+		OOMScoreAdj:     new(0), // not what containerd itself has, which may be protected
 	}
 }
 

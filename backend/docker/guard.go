@@ -100,13 +100,12 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		}
 		cmd = append(cmd, string(js))
 	}
-	pids := int64(64)
 	host := &container.HostConfig{
 		NetworkMode: container.NetworkMode(network), IpcMode: container.IPCModePrivate,
 		CapDrop: []string{"ALL"}, CapAdd: caps, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true,
 		LogConfig:  container.LogConfig{Type: "none"},
 		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
-		Resources:  container.Resources{PidsLimit: &pids},
+		Resources:  container.Resources{PidsLimit: new(int64(64))},
 		Mounts:     []mount.Mount{b.guest.plain.mount(true)},
 	}
 	id, err := b.createFromInit(ctx, "", kit.User{}, b.guest.plain.labels(backend.RoleInit), host, func(c *container.Config) {

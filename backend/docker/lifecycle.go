@@ -81,9 +81,8 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 }
 
 func (b *driver) stopContainer(ctx context.Context, id string) error {
-	now := 0
 	return b.calls.Do(ctx, "stop container", func(ctx context.Context) error {
-		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &now})
+		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: new(0)})
 	})
 }
 

@@ -22,8 +22,7 @@ func (e *engine) resources(l backend.Limits, root int64) container.Resources {
 		r.NanoCPUs = min(l.CPUMillis*1e6, int64(e.cpus)*1e9)
 	}
 	if e.caps.PIDs {
-		pids := l.PIDs + kit.GuestPIDs
-		r.PidsLimit = &pids
+		r.PidsLimit = new(l.PIDs + kit.GuestPIDs)
 	}
 	files, size := kit.OpenFiles(l), kit.FileBytes(l, backend.WorkspaceWatched, root)
 	r.Ulimits = []*container.Ulimit{

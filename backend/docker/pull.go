@@ -62,8 +62,7 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	err = b.calls.Fail(ctx, what, err)
-	var e *kit.Error
-	if errors.As(err, &e) && !errors.Is(e.Kind, backend.ErrUnavailable) {
+	if e, ok := errors.AsType[*kit.Error](err); ok && !errors.Is(e.Kind, backend.ErrUnavailable) {
 		return b.calls.Error(what, backend.ErrImage, e.Detail)
 	}
 	return err

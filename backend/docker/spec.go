@@ -107,7 +107,6 @@ func (p *plan) makeLabels(guest string) (map[string]string, error) {
 }
 
 func (b *driver) containerConfig(p *plan) *container.Config {
-	second := 1
 	return &container.Config{
 		Image:       p.Image,
 		Hostname:    "workcell",
@@ -120,12 +119,12 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		Healthcheck: &container.HealthConfig{Test: []string{noneShell}},
 		// The guest outlives every signal but this one, because its commands may send it any.
 		StopSignal:  "SIGKILL",
-		StopTimeout: &second,
+		StopTimeout: new(1),
 	}
 }
 
 func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostConfig {
-	noInit, network := false, container.NetworkMode(backend.NetworkNone)
+	network := container.NetworkMode(backend.NetworkNone)
 	if p.Spec.Network == backend.NetworkBridge {
 		network = networkName
 	}
@@ -146,7 +145,7 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		ShmSize:        kit.ShmSize(p.Spec.Limits),
 		Runtime:        p.Spec.OCIRuntime,
-		Init:           &noInit,
+		Init:           new(false),
 		Resources:      p.engine.resources(p.Spec.Limits, p.Root),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
 		Mounts:         b.mounts(p, img, nonce),

@@ -77,15 +77,14 @@ func (p *plan) command() []string {
 
 // podSpec returns what all pods of the driver have.
 func (d *driver) podSpec(u kit.User) corev1.PodSpec {
-	no, uid, gid, grace, once := false, int64(u.UID), int64(u.GID), int64(1), corev1.FSGroupChangeOnRootMismatch
-	nonRoot := uid != 0
+	uid, gid := int64(u.UID), int64(u.GID)
 	s := corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
-		TerminationGracePeriodSeconds: &grace, // the guest has nothing to save
+		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+		TerminationGracePeriodSeconds: new(int64(1)), // the guest has nothing to save
 		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector,
 		DNSPolicy: corev1.DNSDefault, // there is nothing to resolve
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: &nonRoot, FSGroup: &gid, FSGroupChangePolicy: &once,
+			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: new(uid != 0), FSGroup: &gid, FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
@@ -97,9 +96,8 @@ func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 
 // confined returns what every container is denied.
 func confined(readonly bool) *corev1.SecurityContext {
-	no := false
 	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: &no, Privileged: &no, ReadOnlyRootFilesystem: &readonly,
+		AllowPrivilegeEscalation: new(false), Privileged: new(false), ReadOnlyRootFilesystem: &readonly,
 		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
 }

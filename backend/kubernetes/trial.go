@@ -156,8 +156,7 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 		}},
 		Spec: t.d.podSpec(t.p.User),
 	}
-	deadline := int64(trialLife / time.Second)
-	pod.Spec.ActiveDeadlineSeconds, pod.Spec.NodeName, pod.Spec.DNSPolicy = &deadline, t.node, corev1.DNSClusterFirst
+	pod.Spec.ActiveDeadlineSeconds, pod.Spec.NodeName, pod.Spec.DNSPolicy = new(int64(trialLife/time.Second)), t.node, corev1.DNSClusterFirst
 	limits := backend.Limits{MemoryBytes: 32 << 20, CPUMillis: 100}
 	pod.Spec.Containers = []corev1.Container{{
 		Name: containerName, Image: cmp.Or(t.d.opts.GuestImage, t.p.Ref), ImagePullPolicy: corev1.PullIfNotPresent,
@@ -209,9 +208,8 @@ func (t *trial) sweep(ctx context.Context) {
 }
 
 func (t *trial) remove(ctx context.Context, name string) error {
-	now := int64(0)
 	err := t.d.calls.Do(ctx, "delete pod", func(ctx context.Context) error {
-		return t.d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		return t.d.api.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 	})
 	return kit.Ignore(err, backend.ErrNotFound)
 }

@@ -73,8 +73,8 @@ func hint(part string, errno unix.Errno) string {
 
 // forkError returns the error of a process in fresh namespaces that could not be made.
 func (b *driver) forkError(err error) error {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
 		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
 	}
 	kind, text := backend.ErrUnsupported, ""
@@ -110,8 +110,7 @@ func userNamespaceHint() string {
 func (b *driver) tryIsolation(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
-	var missing *isolationError
-	if errors.As(err, &missing) && missing.Isolation == launch.IsolationLayers {
+	if missing, ok := errors.AsType[*isolationError](err); ok && missing.Isolation == launch.IsolationLayers {
 		b.log.Info("local: a writable root is not supported on this host", "error", err)
 		b.machine.layers = false
 		err = b.try(ctx, backend.RootReadonly)

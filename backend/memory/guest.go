@@ -185,8 +185,8 @@ func (g *guest) request(r *request) {
 	if err == nil {
 		return
 	}
-	var e *wire.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
 		e = wire.Errorf(wire.CodeInternal, "%v", err)
 	}
 	if b, err := wire.AppendError(nil, e); err == nil {

@@ -54,13 +54,10 @@ func Sync(path string) error {
 
 // Public removes host paths from an error and keeps its class. A full disk is backend.ErrNoRoom.
 func Public(err error) error {
-	var pe *os.PathError
-	var le *os.LinkError
-	switch {
-	case errors.As(err, &pe):
-		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
-	case errors.As(err, &le):
-		err = fmt.Errorf("%s: %w", le.Op, le.Err)
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		err = fmt.Errorf("%s: %w", e.Op, e.Err)
+	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
+		err = fmt.Errorf("%s: %w", e.Op, e.Err)
 	}
 	if errors.Is(err, backend.ErrNoRoom) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err

@@ -50,7 +50,7 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if done := (*Error)(nil); errors.As(err, &done) {
+	if _, done := errors.AsType[*Error](err); done {
 		return err
 	}
 	if errors.Is(context.Cause(ctx), backend.ErrClosed) {
@@ -94,8 +94,8 @@ func Ignore(err error, kinds ...error) error {
 
 // Unexplained reports whether an engine failed and said no class of failure.
 func Unexplained(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Kind == nil
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Kind == nil
 }
 
 // classed adds a class to an engine's failure without one, such as a full disk or a missing runtime: the same request may
@@ -135,8 +135,8 @@ func Classify(err error, own func(error) error) error {
 }
 
 func isNetwork(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	_, ok := errors.AsType[net.Error](err)
+	return ok || IsAny(err, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE)
 }
 
 // maxDetail is the longest text of an engine that goes into an error.

@@ -126,11 +126,11 @@ type span struct {
 
 // assembleABI makes the part of the filter for one ABI, which always returns.
 func assembleABI(f *specs.LinuxSeccomp, a abi) ([]bpf.Instruction, error) {
-	byNumber, err := verdicts(f, a)
+	deny, err := retValue(f.DefaultAction, f.DefaultErrnoRet)
 	if err != nil {
 		return nil, err
 	}
-	deny, err := retValue(f.DefaultAction, f.DefaultErrnoRet)
+	byNumber, err := verdicts(f, a, deny)
 	if err != nil {
 		return nil, err
 	}
@@ -180,13 +180,9 @@ func search(spans []span) []bpf.Instruction {
 	return append(append(out, left...), right...)
 }
 
-// verdicts finds what the filter says of each number of an ABI.
-func verdicts(f *specs.LinuxSeccomp, a abi) (map[uint32]verdict, error) {
+// verdicts finds what the filter says of each number of an ABI, and denies a call for which no rule holds.
+func verdicts(f *specs.LinuxSeccomp, a abi, deny uint32) (map[uint32]verdict, error) {
 	table, err := callNumbers(a.table)
-	if err != nil {
-		return nil, err
-	}
-	deny, err := retValue(f.DefaultAction, f.DefaultErrnoRet)
 	if err != nil {
 		return nil, err
 	}
