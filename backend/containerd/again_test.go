@@ -142,7 +142,8 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	spec.Limits.WorkspaceBytes = 4 << 20
 	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
 	tag, image := filepath.Join(dir, "owner.json"), filepath.Join(dir, "disk.img")
-	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)))
+	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600)))
+	must(t, os.WriteFile(image+".new", []byte("half"), 0o600))
 	info := backendtest.Create(t, b, spec) // its creator died
 	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo mine > f")
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))

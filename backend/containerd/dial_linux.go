@@ -105,10 +105,11 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 	s := host.NewStream(stream.Stdout, stream.Stdin, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close(), b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
+		ended := b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := process.Delete(ctx, ctrd.WithProcessKill)
 			return err
-		}))
+		})
+		err := errors.Join(stream.Stdin.Close(), stream.Stdout.Close(), ended)
 		if !errors.Is(lost(err), err) { // with the sandbox, it ended anyway
 			return nil
 		}

@@ -48,7 +48,8 @@ func (b *driver) findEnvironment(ctx context.Context, p *plan, img *image) (_ *i
 
 // environment returns the snapshot of an environment.
 func (b *driver) environment(ctx context.Context, name string) (snapshots.Info, error) {
-	return kit.Call(ctx, b.calls, "look for environment", kit.With(b.api.SnapshotService(b.engine.snapshotter).Stat, environments+name))
+	s := b.api.SnapshotService(b.engine.snapshotter)
+	return kit.Call(ctx, b.calls, "look for environment", kit.With(s.Stat, environments+name))
 }
 
 // prepareBuilding makes the directory to install in. No task of the sandbox runs yet.

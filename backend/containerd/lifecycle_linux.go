@@ -228,7 +228,9 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.removeFiles(ctx, r, workspace); err != nil {
 		return b.settle(ctx, "remove files", err)
 	}
-	err = b.calls.Do(ctx, "remove container", func(ctx context.Context) error { return b.api.ContainerService().Delete(ctx, r.id) })
+	err = b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
+		return b.api.ContainerService().Delete(ctx, r.id)
+	})
 	if err = kit.Ignore(err, backend.ErrNotFound); err != nil {
 		return err
 	}

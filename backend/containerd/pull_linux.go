@@ -32,7 +32,8 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 	})
 	silent := errors.Is(context.Cause(cctx), kit.ErrSilent) || cerrdefs.IsUnavailable(err)
 	failed := b.calls.Fail(ctx, what, err) // which logs all of it
-	switch {                               // the errors of a containerd or a caller that is gone stay; all others are about the image
+	// If containerd or the caller is gone, the error says so. All others are about the image.
+	switch {
 	case err == nil:
 		report(backend.PullProgress{Image: p.Image, Status: "Downloaded"})
 		return nil

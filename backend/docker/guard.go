@@ -61,7 +61,8 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 // guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
 // never given instead.
 func guardError(err error) error {
-	if err == nil || kit.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed) {
+	over := kit.IsAny(err, context.Canceled, context.DeadlineExceeded, backend.ErrUnavailable, backend.ErrClosed)
+	if err == nil || over {
 		return err
 	}
 	return fmt.Errorf("docker: cannot filter the bridged network: %v: %w", err, backend.ErrUnsupported)

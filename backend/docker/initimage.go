@@ -87,5 +87,6 @@ func archive(headers ...tar.Header) (*bytes.Buffer, error) {
 
 // directory describes a directory with an owner.
 func directory(path string, o kit.User) tar.Header {
-	return tar.Header{Name: strings.TrimPrefix(path, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)}
+	name := strings.TrimPrefix(path, "/") + "/"
+	return tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)}
 }

@@ -55,7 +55,9 @@ func (b *driver) fetchImage(ctx context.Context, p *kit.Plan, report func(backen
 			b.log.Debug("docker: pull failed", "image", p.Image, "error", m.Error)
 			return b.calls.Error(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
-		report(backend.PullProgress{Image: p.Image, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
+		report(backend.PullProgress{
+			Image: p.Image, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total,
+		})
 	}
 }
 

@@ -111,7 +111,8 @@ func (b *driver) unusedVolumes(ctx context.Context, label, value string) ([]*vol
 
 // removeInits removes the containers that prepared a volume.
 func (b *driver) removeInits(ctx context.Context, name volumeName) error {
-	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))
+	role := filters.Arg("label", backend.LabelRole+"="+backend.RoleInit)
+	list, err := b.listContainers(ctx, filters.Arg("volume", string(name)), role)
 	for _, c := range list {
 		if c.State != container.StateRunning {
 			err = errors.Join(err, b.removeContainer(ctx, c.ID))

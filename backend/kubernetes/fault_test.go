@@ -288,7 +288,8 @@ func TestNodeAway(t *testing.T) {
 	}
 	name, _, _ := strings.Cut(other.ID, ".")
 	now := int64(0)
-	must(t, clustertest.Pods(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	pods := clustertest.Pods(admin(t), namespace())
+	must(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	if _, err := b.Dial(t.Context(), other.ID); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("Dial of a deleted pod: %v, want ErrNotFound", err)
 	}
@@ -415,7 +416,10 @@ func TestServerRestarts(t *testing.T) {
 		ended <- err
 	}
 	go exec("echo ran >> log; sleep 20; cat log", "ran\n")
-	backendtest.Eventually(t, "the command to run", func() bool { _, err := s.StatFile(t.Context(), "log"); return err == nil })
+	backendtest.Eventually(t, "the command to run", func() bool {
+		_, err := s.StatFile(t.Context(), "log")
+		return err == nil
+	})
 	p.cut(true)
 	go exec("echo started", "started\n") // while the server is away
 	time.Sleep(12 * time.Second)

@@ -108,7 +108,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
-	// By now another process may have put the sandbox's next pod in its place.
+	// Another process may have created the sandbox's next pod meanwhile.
 	if err := d.removePod(ctx, pod.Name, false, func(now *corev1.Pod) bool { return now.UID == pod.UID }); err != nil {
 		return err
 	}
@@ -172,9 +172,9 @@ func hasNonce(nonce string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
 
-// removePod deletes a pod by its name if it is the one that is meant, and returns when it is gone. One is unused if no command ran
-// there: while its image is pulled, which kubelets do not give up for a pod that was deleted, it is not waited for. A container that
-// its kubelet starts nevertheless, to end it, has nothing but the guest.
+// removePod deletes the named pod if it is the meant one, and returns when it is gone. In an unused pod no command ran. While
+// its image is pulled, removePod does not wait for it, because kubelets finish the pull of a deleted pod. If the kubelet then
+// starts the container, to end it, it runs only the guest.
 func (d *driver) removePod(ctx context.Context, name string, unused bool, meant func(*corev1.Pod) bool) error {
 	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {

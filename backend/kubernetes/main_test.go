@@ -121,7 +121,7 @@ func podOf(t testing.TB, id string) *corev1.Pod {
 	return pod
 }
 
-// limitTo gives a namespace a quota, and waits until the server has it.
+// limitTo creates a quota in a namespace, and waits until the server applies it.
 func limitTo(t testing.TB, ns string, what corev1.ResourceName, most string) {
 	t.Helper()
 	all := quotas(admin(t), ns)

@@ -99,7 +99,7 @@ func configOf(m *metav1.ObjectMeta, role string) (config, bool) {
 	return c, id != "" && m.Name == objectName(id) && m.Labels[labelNonce] != ""
 }
 
-// selector returns what selects the pods of a filter, and those of another value with the same hash.
+// selector returns the label selector of a filter. It also selects pods whose values have the same hashes.
 func selector(f backend.Filter) string {
 	set := labels.Set{}
 	for k, v := range kit.FilterLabels(f) {

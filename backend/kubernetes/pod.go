@@ -84,7 +84,8 @@ func (d *driver) podSpec(u kit.User) corev1.PodSpec {
 		Hostname:                      "workcell", NodeSelector: d.opts.NodeSelector,
 		DNSPolicy: corev1.DNSDefault, // there is nothing to resolve
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: new(uid != 0), FSGroup: &gid, FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
+			RunAsUser: &uid, RunAsGroup: &gid, RunAsNonRoot: new(uid != 0),
+			FSGroup: &gid, FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}

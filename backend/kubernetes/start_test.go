@@ -101,8 +101,8 @@ func TestStartDebugged(t *testing.T) {
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debugger", Image: main.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}, SecurityContext: main.SecurityContext,
 		}}}
-		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(pod.Name).SubResource("ephemeralcontainers")
-		return update.Body(pod).Do(t.Context()).Error() == nil
+		update := pods.GetClient().Put().Namespace(namespace()).Resource("pods").Name(pod.Name)
+		return update.SubResource("ephemeralcontainers").Body(pod).Do(t.Context()).Error() == nil
 	})
 	must(t, errors.Join(b.Stop(t.Context(), info.ID), b.Start(t.Context(), info.ID)))
 	backendtest.Dial(t, b, info.ID)

@@ -156,7 +156,8 @@ func (t *trial) start(ctx context.Context, network string, args ...string) (stri
 		}},
 		Spec: t.d.podSpec(t.p.User),
 	}
-	pod.Spec.ActiveDeadlineSeconds, pod.Spec.NodeName, pod.Spec.DNSPolicy = new(int64(trialLife/time.Second)), t.node, corev1.DNSClusterFirst
+	pod.Spec.ActiveDeadlineSeconds = new(int64(trialLife / time.Second))
+	pod.Spec.NodeName, pod.Spec.DNSPolicy = t.node, corev1.DNSClusterFirst
 	limits := backend.Limits{MemoryBytes: 32 << 20, CPUMillis: 100}
 	pod.Spec.Containers = []corev1.Container{{
 		Name: containerName, Image: cmp.Or(t.d.opts.GuestImage, t.p.Ref), ImagePullPolicy: corev1.PullIfNotPresent,

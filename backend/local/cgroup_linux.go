@@ -157,7 +157,7 @@ func (b *driver) sweepGroups() error {
 		}
 	}
 	for _, dir := range dirs {
-		if !known[filepath.Base(dir)] { // what names a group is there before it, and the group is gone before that
+		if !known[filepath.Base(dir)] { // a sandbox's record exists before its group, and after it
 			_ = unix.Rmdir(dir) // another process may have been faster, or it is in use after all
 		}
 	}

@@ -174,7 +174,8 @@ func (b *driver) gatherEnvironment(x *sandbox, tmp string) error {
 	}
 	size, err := b.shareTree(files)
 	if err == nil {
-		err = host.WriteJSON(filepath.Join(tmp, environmentFile), environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size}, false)
+		e := environment{kit.EnvironmentLabels(&x.Record, x.Labels, time.Now()), size}
+		err = host.WriteJSON(filepath.Join(tmp, environmentFile), e, false)
 	}
 	if err != nil {
 		return err

@@ -297,7 +297,7 @@ func (g *guest) find(id string) (*execution, error) {
 	return nil, wire.Errorf(wire.CodeNotFound, "exec %.80q not found", id)
 }
 
-// gone returns a channel that is closed when the host leaves a request which has nothing more to say.
+// gone returns a channel that is closed when the host leaves. The request has no more frames.
 func (r *request) gone() <-chan struct{} {
 	left := make(chan struct{})
 	go func() {
@@ -307,7 +307,7 @@ func (r *request) gone() <-chan struct{} {
 	return left
 }
 
-// await waits for c, at most so many milliseconds (negative: without limit). It reports false when the host left before.
+// await waits for c, at most so many milliseconds (negative: no limit). It reports false when the host left before.
 func await(left, c <-chan struct{}, millis int64) bool {
 	var limit <-chan time.Time
 	if millis >= 0 {

@@ -163,7 +163,8 @@ func (e *engine) answer(c Command) Answer {
 			return a
 		}
 	}
-	return Answer{ExitCode: 127, Stderr: fmt.Sprintf("memory: no answer for this command; add b.On(%q, memory.Answer{…})\n", c.Line())}
+	missing := fmt.Sprintf("memory: no answer for this command; add b.On(%q, memory.Answer{…})\n", c.Line())
+	return Answer{ExitCode: 127, Stderr: missing}
 }
 
 var _ backend.SandboxBackend = (*Backend)(nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// WriteJSON writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
-// machine crashes; another one may be empty then, unless Sync follows.
+// WriteJSON replaces a file, which only this user can read, in one step. After a crash of the machine the file may be empty,
+// unless it is durable or Sync follows.
 func WriteJSON(path string, v any, durable bool) error {
 	tmp := path + ".new"
 	data, err := json.Marshal(v)

@@ -159,8 +159,7 @@ func parentOf(pid int) int {
 	return n
 }
 
-// ProcStat returns the fields of a process's stat behind the name of its program, which may hold anything: its state, its
-// parent and so on.
+// ProcStat returns the fields of a process's stat that follow the program's name, which may hold anything: state, parent, …
 func ProcStat(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

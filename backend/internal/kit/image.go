@@ -62,7 +62,9 @@ func dangerous(p string) bool {
 
 // EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
 // engine does not have.
-func EnsureImage[T any](ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get Fetch) (T, error) {
+func EnsureImage[T any](
+	ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get Fetch,
+) (T, error) {
 	var img T
 	driver := ps.calls.o.Name
 	if p.Spec.Pull != backend.PullAlways {
@@ -71,7 +73,8 @@ func EnsureImage[T any](ctx context.Context, ps *Pulls, p *Plan, find func(conte
 		}
 	}
 	if p.Spec.Pull == backend.PullNever {
-		return img, fmt.Errorf("%s: image %s not found on the engine, and pulling is disabled: %w", driver, p.Image, backend.ErrImage)
+		return img, fmt.Errorf("%s: image %s not found on the engine, and pulling is disabled: %w",
+			driver, p.Image, backend.ErrImage)
 	}
 	if err := ps.wait(ctx, p, get); err != nil {
 		return img, err

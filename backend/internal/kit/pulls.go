@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Pulls shares the fetch of one image among all who want it at a time. A fetch ends early when nobody waits any more.
+// Pulls shares a fetch among all callers that need its image. A fetch ends early when its last waiter leaves.
 type Pulls struct {
 	calls *Calls
 	limit time.Duration
@@ -26,8 +26,8 @@ func NewPulls(calls *Calls, limit time.Duration) *Pulls {
 	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
 
-// Fetch gets the image of a plan. Its context ends with the limit, or when nobody waits any more. It may call report at any
-// time, which never waits: a slow waiter loses reports and delays nobody.
+// Fetch gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report at any
+// time, which never blocks: a slow waiter loses reports and delays no other.
 type Fetch func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 
 // fetch is a pull under way.
@@ -39,7 +39,7 @@ type fetch struct {
 	waiters map[chan backend.PullProgress]struct{}
 }
 
-// wait fetches the plan's image, or waits for a fetch of the same that is under way.
+// wait fetches the plan's image, or waits for a running fetch of the image.
 func (ps *Pulls) wait(ctx context.Context, p *Plan, get Fetch) (err error) {
 	ctx, span := ps.calls.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Image))
 	defer func() { telemetry.End(span, err) }()
@@ -73,7 +73,8 @@ func (ps *Pulls) join(ctx context.Context, p *Plan, get Fetch) (*fetch, chan bac
 		return f, progress
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ps.limit)
-	f := &fetch{ref: p.Ref, done: make(chan struct{}), cancel: cancel, waiters: map[chan backend.PullProgress]struct{}{progress: {}}}
+	waiters := map[chan backend.PullProgress]struct{}{progress: {}}
+	f := &fetch{ref: p.Ref, done: make(chan struct{}), cancel: cancel, waiters: waiters}
 	ps.running[p.Ref] = f
 	ps.calls.pending.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
 		err := get(ctx, p, func(pr backend.PullProgress) { ps.publish(f, pr) })

@@ -46,7 +46,8 @@ func ReachGuest(ctx context.Context, group string, pid int, running func(context
 			return nil, ctx.Err()
 		case errors.Is(err, ErrNoProcess):
 			return nil, ErrNoProcess
-		case !IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait: // these soon end by themselves
+		// These pass: the guest was just started, or has just ended and the engine does not know yet.
+		case !IsAny(err, unix.ECONNREFUSED, unix.ENOENT, unix.ESRCH) || time.Since(began) > guestWait:
 			return nil, ErrElsewhere
 		}
 		if now, err := running(ctx); err != nil {

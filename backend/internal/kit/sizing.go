@@ -55,5 +55,6 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 
 // transient reports whether an error comes from a shortage of now.
 func transient(err error) bool {
-	return IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR)
+	return IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN,
+		syscall.EBUSY, syscall.EINTR)
 }

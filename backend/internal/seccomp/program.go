@@ -260,7 +260,8 @@ func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, 
 			low, bpf.JumpIf{Cond: bpf.JumpEqual, Val: lo, SkipFalse: skip}}, nil
 	case specs.OpLessThan:
 		return []bpf.Instruction{
-			high, bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: hi, SkipTrue: skip + 3}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: 2},
+			high, bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: hi, SkipTrue: skip + 3},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: hi, SkipFalse: 2},
 			low, bpf.JumpIf{Cond: bpf.JumpLessThan, Val: lo, SkipFalse: skip}}, nil
 	case specs.OpMaskedEqual: // Value is the mask, ValueTwo what is to be left
 		return []bpf.Instruction{

@@ -24,7 +24,8 @@ func Room(fd int, taken int64) error {
 	size := func(blocks uint64) int64 { return int64(min(blocks, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize }
 	free, kept := size(disk.Bavail), min(keptFree, size(disk.Blocks)/keptPart)
 	if taken > free-kept {
-		return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
+		return fmt.Errorf("the disk has %d MiB free, %d must stay free, and %d are required: %w",
+			free>>20, kept>>20, taken>>20, unix.ENOSPC)
 	}
 	return nil
 }

@@ -225,7 +225,7 @@ func (m *mirror) back(src, dst int) error {
 	}
 }
 
-// remove removes an entry, whatever it is. One that is not there is no error.
+// remove removes an entry, whatever it is. A missing entry is not an error.
 func (m *mirror) remove(dst int, name string) error {
 	st, err := stat(dst, name)
 	switch {
@@ -396,7 +396,8 @@ func copyRange(ctx context.Context, src, dst int, from, to int64) error {
 
 // cannotCopy reports whether two file systems do not copy from each other.
 func cannotCopy(err error) bool {
-	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL)
+	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) ||
+		errors.Is(err, unix.EINVAL)
 }
 
 // entry does what is neither a directory nor a file.
