@@ -58,14 +58,19 @@ func lost(err error) error {
 // bridged is bridge for a guest that may have ended just now, which the runtime knows before containerd does.
 func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io.ReadWriteCloser, error) {
 	stream, err := b.bridge(ctx, r)
-	for end := time.Now().Add(settleTime); err != nil && time.Now().Before(end) && pause(ctx, 20*time.Millisecond); {
-		if _, now, gone := b.running(ctx, id); gone != nil {
-			return nil, lost(gone)
-		} else if now != pid {
-			return nil, fmt.Errorf("containerd: the guest agent exited: %w", backend.ErrLost)
-		}
+	if err == nil {
+		return stream, nil
 	}
-	return stream, err
+	end := time.Now().Add(settleTime)
+	return nil, b.calls.Retry(ctx, func() (bool, error) {
+		switch _, now, gone := b.running(ctx, id); {
+		case gone != nil:
+			return true, lost(gone)
+		case now != pid:
+			return true, fmt.Errorf("containerd: the guest agent exited: %w", backend.ErrLost)
+		}
+		return time.Now().After(end), err
+	})
 }
 
 // bridge opens a stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a

@@ -160,13 +160,3 @@ func (b *driver) killTask(ctx context.Context, id string) error {
 	}
 	return kit.Ignore(err, backend.ErrNotFound)
 }
-
-// pause waits for d, and reports whether ctx has not ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
