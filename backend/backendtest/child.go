@@ -123,16 +123,22 @@ func (c *child) hear(t *testing.T) word {
 // orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is reached.
 const orphanTimeout = 8 * time.Second
 
-// childOwner makes a sandbox, starts a command in it and waits for its death.
-func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
+// childCreate makes the sandbox of a process that is to be killed, and tells of a failure.
+func (s *suite) childCreate(t *testing.T, spec backend.Spec, tell func(word)) backend.Info {
+	t.Helper()
 	s.b = s.h.New(t)
-	info, err := s.b.Create(t.Context(), spec)
+	info, err := s.b.Create(context.Background(), spec)
 	if err != nil {
 		tell(word{Error: err.Error()})
-		return
+		t.FailNow()
 	}
-	rw, err := s.b.Dial(context.Background(), info.ID)
-	conn := Connect(t, rw, err)
+	return info
+}
+
+// childOwner makes a sandbox, starts a command in it and waits for its death.
+func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
+	info := s.childCreate(t, spec, tell)
+	conn := s.dial(t, info.ID)
 	Sh(t, conn, "echo mine > owner")
 	long := command("/bin/sh", "-c", "i=0; while [ ! -e stop ]; do echo $i; i=$((i+1)); sleep 0.02; done; echo end")
 	long.YieldMillis = 0
@@ -146,17 +152,11 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 
 // childOrphan makes a sandbox that is to end some time after this process and after a command that outlives it.
 func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
-	s.b = s.h.New(t)
 	spec.OrphanTimeout, spec.Ephemeral = orphanTimeout, true
-	info, err := s.b.Create(context.Background(), spec)
-	if err != nil {
-		tell(word{Error: err.Error()})
-		return
-	}
-	rw, err := s.b.Dial(context.Background(), info.ID)
+	info := s.childCreate(t, spec, tell)
 	long := command("/bin/sh", "-c", fmt.Sprintf("sleep %d; echo kept > done", 2*orphanTimeout/time.Second))
 	long.YieldMillis = 0
-	request(t, Connect(t, rw, err), long)
+	request(t, s.dial(t, info.ID), long)
 	tell(word{ID: info.ID})
 	select {}
 }
@@ -171,8 +171,7 @@ func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
 	}
 	i := slices.IndexFunc(list, func(in backend.Info) bool { return in.SessionID == spec.ID })
 	for range visits {
-		rw, err := s.b.Dial(context.Background(), list[i].ID)
-		Sh(t, Connect(t, rw, err), "echo here")
+		Sh(t, s.dial(t, list[i].ID), "echo here")
 	}
 	tell(word{ID: list[i].ID})
 	select {}

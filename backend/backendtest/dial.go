@@ -29,8 +29,7 @@ func (s *suite) beside(t *testing.T) {
 	other := s.backend(t) // as another process
 	var conns []*client.Conn
 	for range 2 {
-		rw, err := other.Dial(t.Context(), info.ID)
-		conns = append(conns, Connect(t, rw, err))
+		conns = append(conns, Dial(t, other, info.ID))
 	}
 	for i, c := range append(conns, owner) {
 		if got := Sh(t, c, "echo $0"); got != "/bin/sh\n" {

@@ -207,9 +207,8 @@ func (s *suite) networkAllowed(t *testing.T) {
 	info, err := b.Create(t.Context(), spec)
 	must(t, err)
 	defer Remove(t, s.b, info.ID)
-	rw, err := b.Dial(t.Context(), info.ID)
 	ok := 0
-	for dest, r := range reach(t, Connect(t, rw, err), dests...) {
+	for dest, r := range reach(t, Dial(t, b, info.ID), dests...) {
 		switch {
 		case r.Result != "ok":
 		case strings.Contains(dest, "169.254.169.254"):

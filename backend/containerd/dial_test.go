@@ -26,8 +26,7 @@ func TestForeignNetwork(t *testing.T) {
 	conn := backendtest.Dial(t, b, info.ID)
 	count := func() string { return backendtest.Sh(t, conn, "set -- /proc/[0-9]*; echo $#") }
 	before := count()
-	rw, err := newBackend(t, nil).Dial(t.Context(), info.ID)
-	other := backendtest.Connect(t, rw, err)
+	other := backendtest.Dial(t, newBackend(t, nil), info.ID)
 	if got := backendtest.Sh(t, other, "seq 100000 | tail -n 1; seq 100000"); !strings.HasPrefix(got, "100000\n1\n2\n") {
 		t.Errorf("%.40q", got)
 	}
