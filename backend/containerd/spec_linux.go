@@ -22,7 +22,7 @@ const (
 // ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
 // of its volumes.
 func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
-	args := r.config.GuestArgs(r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
+	args := r.config.GuestArgs(r.config.RootBytes)
 	return &specs.Spec{
 		Version:  specVersion,
 		Hostname: hostname,
@@ -72,11 +72,11 @@ func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 		ms = append(ms, bind(dir.file(r.id, f), "/etc/"+f, "ro", "noexec"))
 	}
 	ms = append(ms,
-		tmpfs("/tmp", p.Spec.Limits.TmpBytes, "1777", p.User),
+		tmpfs("/tmp", p.Spec.Limits.TmpBytes, p.User),
 		bind(dir.guest(b.guestFor(r.config.Runtime).Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {
-		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, "1777", kit.User{}))
+		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, kit.User{}))
 	}
 	for _, m := range p.Spec.Mounts {
 		mode := "ro"
@@ -104,10 +104,10 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 }
 
 // tmpfs allows execution: installers and compilers run what they put into /tmp.
-func tmpfs(at string, size int64, mode string, o kit.User) specs.Mount {
+func tmpfs(at string, size int64, o kit.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
 		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),
-		"mode=" + mode, fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
+		"mode=1777", fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
 	}}
 }
 

@@ -113,7 +113,7 @@ func (b *driver) containerConfig(p *plan) *container.Config {
 		User:        p.User.String(),
 		WorkingDir:  "/",
 		Entrypoint:  []string{embed.Path},
-		Cmd:         p.Record(backend.WorkspaceWatched).GuestArgs(true, p.Root),
+		Cmd:         p.Record(backend.WorkspaceWatched).GuestArgs(p.Root),
 		Env:         kit.GuestEnv(),
 		Labels:      p.labels,
 		Healthcheck: &container.HealthConfig{Test: []string{noneShell}},
@@ -147,14 +147,14 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 		Runtime:        p.Spec.OCIRuntime,
 		Init:           new(false),
 		Resources:      p.engine.resources(p.Spec.Limits, p.Root),
-		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
+		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User)},
 		Mounts:         b.mounts(p, img, nonce),
 	}
 }
 
 // tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
-func tmpfsOptions(size int64, o kit.User, mode string) string {
-	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, kit.Inodes(size), mode, o.UID, o.GID)
+func tmpfsOptions(size int64, o kit.User) string {
+	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, kit.Inodes(size), o.UID, o.GID)
 }
 
 // terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine

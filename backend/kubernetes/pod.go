@@ -71,7 +71,7 @@ func (d *driver) manifest(p *plan) (*corev1.Pod, error) {
 // command returns the sandbox's main process. It sets the limits of processes, of which a pod has none.
 func (p *plan) command() []string {
 	l := p.Spec.Limits
-	args := append([]string{embed.Path}, p.Record(backend.WorkspaceWatched).GuestArgs(true, p.Root)...)
+	args := append([]string{embed.Path}, p.Record(backend.WorkspaceWatched).GuestArgs(p.Root)...)
 	return append(args, fmt.Sprintf("--open-files=%d", kit.OpenFiles(l)), fmt.Sprintf("--file-bytes=%d", kit.FileBytes(l, backend.WorkspaceWatched, p.Root)))
 }
 

@@ -50,7 +50,7 @@ func (b *driver) view(r *record, g group) *launch.Config {
 		Seccomp: b.machine.filter,
 		Rlimits: b.rlimits(r),
 		Argv: append([]string{embed.Path, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-			r.GuestArgs(r.Workspace != backend.WorkspaceSized, 0)...), // a root that can be written to has a size
+			r.GuestArgs(0)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {

@@ -100,7 +100,7 @@ func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 
 // GuestArgs returns the guest's arguments: when it ends without a host, the limits of the workspace, which the guest
 // enforces itself if they are watched, and the limit of the root.
-func (r Record) GuestArgs(watched bool, root int64) []string {
+func (r Record) GuestArgs(root int64) []string {
 	args := []string{}
 	if r.OrphanTimeout > 0 {
 		args = append(args, fmt.Sprintf("--orphan-timeout=%v", r.OrphanTimeout))
@@ -108,7 +108,7 @@ func (r Record) GuestArgs(watched bool, root int64) []string {
 	}
 	if size := r.Limits.WorkspaceBytes; size > 0 {
 		args = append(args, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", Inodes(size)),
-			fmt.Sprintf("--workspace-watched=%t", watched))
+			fmt.Sprintf("--workspace-watched=%t", r.Workspace == backend.WorkspaceWatched))
 	}
 	if root > 0 {
 		args = append(args, fmt.Sprintf("--root-bytes=%d", root), fmt.Sprintf("--root-files=%d", Inodes(root)))
