@@ -30,9 +30,7 @@ func TestForeignNetwork(t *testing.T) {
 	if got := backendtest.Sh(t, other, "seq 100000 | tail -n 1; seq 100000"); !strings.HasPrefix(got, "100000\n1\n2\n") {
 		t.Errorf("%.40q", got)
 	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, other.Close())
 	backendtest.Eventually(t, "the process of the second stream to end", func() bool { return count() == before })
 	must(t, b.Stop(t.Context(), info.ID))
 	<-conn.Done()

@@ -36,9 +36,7 @@ func TestCreateFails(t *testing.T) {
 				if info, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnavailable) {
 					t.Errorf("Create: %+v, %v, want ErrUnavailable", info, err)
 				}
-				if err := b.Close(); err != nil { // waits for the clean-up
-					t.Error(err)
-				}
+				must(t, b.Close()) // waits for the clean-up
 				nothingLeft(t, spec.ID)
 			})
 		}
@@ -69,9 +67,7 @@ func TestCreateFallsSilent(t *testing.T) {
 			}
 			silent.Store(false)
 			p.on(func(context.Context, string, bool) error { return nil })
-			if err := b.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, b.Close())
 			nothingLeft(t, spec.ID)
 		})
 	}

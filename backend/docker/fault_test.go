@@ -94,9 +94,7 @@ func TestEngineFallsSilentInCreate(t *testing.T) {
 	}
 	time.Sleep(100 * time.Millisecond) // what is first asked for, to take back what was made, is lost, too
 	p.on(func(*http.Request) bool { return true })
-	if err := b.Close(); err != nil { // waits for what is to be taken back
-		t.Error(err)
-	}
+	must(t, b.Close()) // waits for what is to be taken back
 	nothingLeft(t, spec.ID)
 }
 

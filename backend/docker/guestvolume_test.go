@@ -26,11 +26,7 @@ func TestGuestVolume(t *testing.T) {
 	api := engineAPI(t)
 	guest := &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
 	name := "workcell-guest-" + guest.Version
-	t.Cleanup(func() {
-		if err := api.VolumeRemove(context.Background(), name, true); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, api.VolumeRemove(context.Background(), name, true)) })
 	backends := make([]*docker.Backend, 4)
 	for i := range backends {
 		backends[i] = newBackend(t, func(o *docker.Options) { o.Guest = guest })
@@ -89,9 +85,7 @@ func TestOldGuests(t *testing.T) {
 	names := []string{foreign}
 	t.Cleanup(func() {
 		for _, name := range names {
-			if err := api.VolumeRemove(context.Background(), name, true); err != nil {
-				t.Error(err)
-			}
+			must(t, api.VolumeRemove(context.Background(), name, true))
 		}
 	})
 	if _, err := api.VolumeCreate(t.Context(), volume.CreateOptions{Name: foreign}); err != nil {

@@ -116,7 +116,5 @@ func dropInits(t testing.TB, users ...string) {
 // removeContainer removes what is no sandbox.
 func removeContainer(t testing.TB, api *dockerclient.Client, id string) {
 	t.Helper()
-	if err := api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}); err != nil {
-		t.Error(err)
-	}
+	must(t, api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}))
 }

@@ -68,11 +68,7 @@ func stubGuest(t *testing.T) *backend.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())
 	api := engineAPI(t)
-	t.Cleanup(func() {
-		if err := api.VolumeRemove(context.Background(), "workcell-guest-"+version, true); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, api.VolumeRemove(context.Background(), "workcell-guest-"+version, true)) })
 	program := filepath.Join(t.TempDir(), "guest")
 	build := exec.Command("go", "build", "-o", program, "testdata/stubguest.go")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

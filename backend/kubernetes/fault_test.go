@@ -42,9 +42,7 @@ func ownNamespace(t *testing.T) string {
 	api, ns := admin(t), namespace()+"-"+strings.ToLower(rand.Text())[:8]
 	must(t, clustertest.Make(t.Context(), api, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 	t.Cleanup(func() {
-		if err := clustertest.Namespaces(api, "").Delete(context.Background(), ns, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+		must(t, clustertest.Namespaces(api, "").Delete(context.Background(), ns, metav1.DeleteOptions{}))
 	})
 	return ns
 }
@@ -399,11 +397,7 @@ func TestServerRestarts(t *testing.T) {
 	b := newBackend(t, func(o *kubernetes.Options) { o.Config = p.config })
 	m, err := session.NewManager(b, &session.Options{Instance: instance})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
 	run := session.NewRunID()
 	s, _, err := m.Open(t.Context(), session.WorkflowKey(run, "default"), session.Request{Image: debianImage})
 	must(t, err)
@@ -425,9 +419,7 @@ func TestServerRestarts(t *testing.T) {
 	time.Sleep(12 * time.Second)
 	p.cut(false)
 	for range 2 {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must(t, <-ended)
 	}
 }
 

@@ -21,11 +21,7 @@ func TestForgedPod(t *testing.T) {
 	opts := &session.Options{Instance: instance, Store: record.NewMemoryStore(), ReapEvery: -1}
 	m, err := session.NewManager(newBackend(t, nil), opts)
 	must(t, err)
-	defer func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, m.Close(context.Background())) }()
 	s, created, err := m.Open(t.Context(), key, session.Request{Image: debianImage})
 	if err != nil || !created || s.ID() == spec.ID {
 		t.Errorf("Open: created %v, %v", created, err)

@@ -79,11 +79,7 @@ func pullSecret(t testing.TB, dir string) (name string) {
 	if _, err := secrets.Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := secrets.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, secrets.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	return name
 }
 
@@ -109,9 +105,7 @@ func startPod(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
-		if err := pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-			t.Error(err)
-		}
+		must(t, pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	})
 	return made
 }

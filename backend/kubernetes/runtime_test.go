@@ -22,11 +22,7 @@ func TestRuntimeClass(t *testing.T) {
 	classes := runtimeClasses(admin(t), "")
 	_, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc"}, metav1.CreateOptions{})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, classes.Delete(context.Background(), name, metav1.DeleteOptions{})) })
 	spec := newSpec()
 	spec.OCIRuntime = name
 	if _, err := newBackend(t, nil).Create(t.Context(), spec); !errors.Is(err, backend.ErrUnsupported) {

@@ -60,11 +60,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 	kept := newSpec()
 	must(t, b.Remove(t.Context(), backendtest.Create(t, b, kept).ID, backend.RemoveOptions{}))
 	had := claimOf(t, namespace(), kept)
-	t.Cleanup(func() {
-		if err := b.RemoveWorkspace(context.Background(), instance, kept.ID); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, b.RemoveWorkspace(context.Background(), instance, kept.ID)) })
 	if had == "" {
 		t.Fatal("no claim is kept")
 	}
@@ -100,9 +96,7 @@ func TestClaimOfCreateThatFails(t *testing.T) {
 				backendtest.Remove(t, silent, info.ID)
 				t.Error("Create has succeeded")
 			}
-			if err := silent.Close(); err != nil { // waits for what is undone beside its caller
-				t.Error(err)
-			}
+			must(t, silent.Close()) // waits for what is undone beside its caller
 			if got := claimOf(t, namespace(), c.spec); got != c.want || !lost.Load() {
 				t.Errorf("claim %q, want %q; answer lost: %v", got, c.want, lost.Load())
 			}
@@ -139,15 +133,9 @@ func TestNoClassAnyMore(t *testing.T) {
 	t.Parallel()
 	had, plain := newBackend(t, nil), newBackend(t, func(o *kubernetes.Options) { o.StorageClass = "" })
 	removed, kept := newSpec(), newSpec()
-	if err := plain.Remove(t.Context(), backendtest.Create(t, had, removed).ID, backend.RemoveOptions{Volumes: true}); err != nil {
-		t.Error(err)
-	}
-	if err := had.Remove(t.Context(), backendtest.Create(t, had, kept).ID, backend.RemoveOptions{}); err != nil {
-		t.Error(err)
-	}
-	if err := plain.RemoveWorkspace(t.Context(), instance, kept.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, plain.Remove(t.Context(), backendtest.Create(t, had, removed).ID, backend.RemoveOptions{Volumes: true}))
+	must(t, had.Remove(t.Context(), backendtest.Create(t, had, kept).ID, backend.RemoveOptions{}))
+	must(t, plain.RemoveWorkspace(t.Context(), instance, kept.ID))
 	for _, spec := range []backend.Spec{removed, kept} {
 		if left := claimOf(t, namespace(), spec); left != "" {
 			t.Errorf("claim %s is left", left)
@@ -155,7 +143,5 @@ func TestNoClassAnyMore(t *testing.T) {
 	}
 	rules := slices.DeleteFunc(role(t, "role.yaml"), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "persistentvolumeclaims") })
 	blind := newBackend(t, func(o *kubernetes.Options) { o.Config, o.StorageClass = as(t, namespace(), rules), "" })
-	if err := everything(t, blind, namespace(), newSpec()); err != nil {
-		t.Error(err)
-	}
+	must(t, everything(t, blind, namespace(), newSpec()))
 }

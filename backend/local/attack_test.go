@@ -136,12 +136,8 @@ func TestReusedPID(t *testing.T) {
 	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateStopped {
 		t.Errorf("state %s, %v", got.State, err)
 	}
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Error(err)
-	}
-	if err := b.Start(t.Context(), info.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
+	must(t, b.Start(t.Context(), info.ID))
 }
 
 // A process whose record is damaged is found by its control group.
@@ -152,17 +148,13 @@ func TestDamagedProcess(t *testing.T) {
 	info := backendtest.Create(t, b, newSpec())
 	conn := backendtest.Dial(t, b, info.ID)
 	must(t, os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte("{"), 0o600))
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	select {
 	case <-conn.Done():
 	case <-time.After(3 * time.Minute):
 		t.Error("the sandbox runs on")
 	}
-	if err := b.Start(t.Context(), info.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, b.Start(t.Context(), info.ID))
 }
 
 // What Info tells is the truth: there is no image.

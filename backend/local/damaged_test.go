@@ -53,9 +53,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	if got := backendtest.Sh(t, next, "cat f"); got != "kept\n" {
 		t.Errorf("f holds %q", got)
 	}
-	if err := b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
 	<-next.Done()
 }
 

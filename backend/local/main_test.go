@@ -204,8 +204,6 @@ func lock(t testing.TB, file string) (unlock func()) {
 	}
 	must(t, err)
 	return func() {
-		if err := errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()))
 	}
 }

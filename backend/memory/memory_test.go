@@ -23,11 +23,7 @@ func manage(t *testing.T) (*memory.Backend, *session.Manager) {
 	must(t, err)
 	m, err := session.NewManager(b, nil)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), b.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, errors.Join(m.Close(context.Background()), b.Close())) })
 	return b, m
 }
 

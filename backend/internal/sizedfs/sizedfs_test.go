@@ -52,9 +52,7 @@ func use(t *testing.T, file string, size int64) {
 	check(t, at, size, size/4096)
 	err = churn(filepath.Join(at, "f"))
 	unmount(t, at)
-	if err := errors.Join(err, second.Close(), d.Close()); err != nil {
-		t.Error(err)
-	}
+	must(t, errors.Join(err, second.Close(), d.Close()))
 	if !setAside(t, file) {
 		t.Errorf("%d bytes: not all is set aside", size)
 	}
