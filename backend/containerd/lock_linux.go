@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // alone runs f on a sandbox while no other call, in this process or another, ends or deletes a sandbox of its session, or
@@ -39,7 +41,7 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 		if _, err := l.TryLockContext(ctx, lockRetry); err != nil {
 			return nil, errors.Join(b.settle(ctx, "wait for other calls", stateError("lock", err)), l.Close())
 		}
-		if isAt(l, path) {
+		if host.Current(l) {
 			return func() {
 				_ = os.Remove(path) // before the next one has it; one that is left there does no harm
 				_ = l.Unlock()      // nothing was written
@@ -47,11 +49,4 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 		}
 		_ = l.Unlock() // the one that had the lock deleted the file
 	}
-}
-
-// isAt reports whether a lock is that of the file which has the name now.
-func isAt(l *flock.Flock, path string) bool {
-	held, err1 := l.Stat()
-	named, err2 := os.Lstat(path)
-	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }

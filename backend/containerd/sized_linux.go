@@ -30,10 +30,7 @@ func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enfor
 		return backend.WorkspaceWatched, nil
 	}
 	enforcement, err := b.sizing.Enforcement(ctx)
-	if err != nil && ctx.Err() != nil {
-		return "", b.calls.Fail(ctx, "inspect workspaces", ctx.Err())
-	}
-	return enforcement, stateError("create a workspace", err)
+	return enforcement, b.settle(ctx, "inspect workspaces", stateError("create a workspace", err))
 }
 
 // chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.

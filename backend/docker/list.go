@@ -32,7 +32,8 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, err
 }
 
-// imageEnv returns the environment that an image declares; nothing when the image was deleted meanwhile.
+// imageEnv returns the environment that an image declares, without the guest's, which an environment's image has; nothing when
+// the image was deleted meanwhile.
 func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	res, err := b.lookUp(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
@@ -41,7 +42,7 @@ func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withoutGuest(res.Config.Env), nil
+	return slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) }), nil
 }
 
 // List describes the sandboxes that match filter.
@@ -86,17 +87,11 @@ func (b *driver) listContainers(ctx context.Context, filter ...filters.KeyValueP
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
 	info.ID, info.ImageID = res.ID, res.Image
-	info.ImageEnv = withoutGuest(res.Config.Env)
 	info.State = backend.StateGone
 	if res.State != nil {
 		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
 	}
 	return info
-}
-
-// withoutGuest returns the environment of an image without what is the guest's, as an environment's has.
-func withoutGuest(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) })
 }
 
 // describeLabels reads back what Create wrote. What does not parse stays empty.

@@ -204,11 +204,19 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]strin
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // a guest of another version does not report on its stream
 		r, err = d.report(ctx, pod.Name)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return d.keepEnv(imageOf(pod), r), nil
+}
+
+// keepEnv returns what an image declares, which never changes for one id, and keeps it.
+func (d *driver) keepEnv(image string, r wire.PodReport) []string {
 	env := imageEnv(r.Environ)
-	if image := imageOf(pod); err == nil && image != "" {
+	if image != "" {
 		d.env.Store(image, env)
 	}
-	return env, err
+	return env
 }
 
 // hear runs the guest's program in a pod, and returns its streams behind the report that it begins with.

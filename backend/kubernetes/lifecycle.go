@@ -50,17 +50,16 @@ func (d *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, nil
 }
 
-// declared returns what an image declares, which for one digest never changes.
+// declared returns what the image of a pod declares.
 func (d *driver) declared(ctx context.Context, pod, image string) ([]string, error) {
 	if env, ok := d.env.Load(image); ok && image != "" {
 		return env.([]string), nil
 	}
 	r, err := d.report(ctx, pod)
-	env := imageEnv(r.Environ)
-	if err == nil && image != "" {
-		d.env.Store(image, env)
+	if err != nil {
+		return nil, err
 	}
-	return env, err
+	return d.keepEnv(image, r), nil
 }
 
 // List describes the sandboxes that match filter.

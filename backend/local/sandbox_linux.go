@@ -185,11 +185,7 @@ func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) 
 }
 
 // current reports whether the lock is that of the directory which has the sandbox's name now.
-func (x *sandbox) current() bool {
-	held, err1 := x.lock.Stat()
-	named, err2 := os.Stat(x.file(lockFile))
-	return err1 == nil && err2 == nil && os.SameFile(held, named)
-}
+func (x *sandbox) current() bool { return host.Current(x.lock) }
 
 func (x *sandbox) unlock() {
 	if x.lock != nil {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/gofrs/flock"
+
 	"github.com/workcell-dev/workcell/backend"
 )
 
@@ -41,6 +43,13 @@ func ReadJSON(path string, v any) error {
 		return err
 	}
 	return json.Unmarshal(data, v)
+}
+
+// Current reports whether a lock is that of the file which has its path now.
+func Current(l *flock.Flock) bool {
+	held, err1 := l.Stat()
+	named, err2 := os.Lstat(l.Path())
+	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
 // Sync brings a file or a directory to the disk.

@@ -44,17 +44,13 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	switch {
 	case err == nil:
 		s.found = backend.WorkspaceSized
-	case ctx.Err() != nil || transient(err):
+	// A shortage may pass.
+	case ctx.Err() != nil || IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
+		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR):
 		return "", err
 	default:
 		s.log.Info(s.name+": no file systems for workspaces on this host, so their size is only monitored", "error", err)
 		s.found = backend.WorkspaceWatched
 	}
 	return s.found, nil
-}
-
-// transient reports whether an error comes from a shortage of now.
-func transient(err error) bool {
-	return IsAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN,
-		syscall.EBUSY, syscall.EINTR)
 }
