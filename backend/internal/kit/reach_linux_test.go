@@ -58,27 +58,19 @@ func TestReachReusedID(t *testing.T) {
 		}
 		return
 	}
-	if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")))
 	const group = "/" // every process is in one
 	guest := startListener(t, embed.Path)
 	pid := guest.Process.Pid
 	conn, err := dialGuest(pid, group)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g, err := findGuest(pid, group)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	kill(guest)
 	other := startListener(t, embed.Path)
 	for other.Process.Pid != pid {
 		kill(other)
-		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0))
 		other = startListener(t, embed.Path)
 	}
 	if _, err := g.dial(); err == nil {
@@ -114,9 +106,7 @@ func TestReachBusy(t *testing.T) {
 	}
 	for range queue + 1 {
 		conn, err := reach()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close() //nolint:errcheck // of no interest
 	}
 	if _, err := reach(); !errors.Is(err, ErrElsewhere) {
@@ -133,9 +123,7 @@ func startListener(t *testing.T, name string) *exec.Cmd {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "listening\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
@@ -150,9 +138,14 @@ func kill(cmd *exec.Cmd) {
 func open(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.Open(name)
+	must(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
 }

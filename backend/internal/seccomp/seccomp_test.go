@@ -33,9 +33,7 @@ func TestJSONIsOneLine(t *testing.T) {
 func TestOCI(t *testing.T) {
 	t.Parallel()
 	f, err := seccomp.OCI(seccomp.Target{Arch: "amd64", Kernel: "6.1.0-18-amd64"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]specs.Arch{specs.ArchX86_64, specs.ArchX86, specs.ArchX32}, f.Architectures); diff != "" {
 		t.Errorf("architectures (-want +got)\n%s", diff)
 	}
@@ -79,9 +77,7 @@ func TestOCIConditions(t *testing.T) {
 		{seccomp.Target{Arch: "arm64", Kernel: "6.1"}, "sync_file_range2", 1},
 	} {
 		f, err := seccomp.OCI(c.target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := rules(f, c.call); len(got) != c.want {
 			t.Errorf("%+v: %s has %d rules, want %d", c.target, c.call, len(got), c.want)
 		}
