@@ -110,7 +110,7 @@ func (b *driver) restart(ctx context.Context, r *record) error {
 	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
 		return err
 	}
-	if err := b.unfinished(ctx, r, (*snapshots.Workspace).Recover); err != nil {
+	if err := b.Recover(ctx, r); err != nil {
 		return err
 	}
 	if err := b.installGuest(r.config.Runtime); err != nil {

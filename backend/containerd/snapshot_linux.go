@@ -40,21 +40,6 @@ func (b *driver) snapshots(ctx context.Context, r *record) (*snapshots.Workspace
 	return w, nil
 }
 
-// unfinished does something about a workspace with which something is under way.
-func (b *driver) unfinished(ctx context.Context, r *record, f func(*snapshots.Workspace, context.Context) error) error {
-	if !snapshots.Busy(r.state().workspaces(r.session)) {
-		return nil
-	}
-	w, err := b.snapshots(ctx, r)
-	if err != nil {
-		return err
-	}
-	if err := f(w, ctx); err != nil {
-		return fmt.Errorf("containerd: the workspace is only partly rolled back: %w", err)
-	}
-	return nil
-}
-
 // origin returns where the workspace of a snapshot lies that the sandbox may have.
 func (*driver) origin(_ context.Context, r *record, from backend.ForkOf) (*snapshots.Workspace, error) {
 	session := sessionName(from.SessionID)
@@ -104,5 +89,5 @@ func (b *driver) waitForWorkspace(ctx context.Context, id string) error {
 	if !ok || !snapshots.Busy(b.state.workspaces(session)) {
 		return nil
 	}
-	return b.alone(ctx, id, func(r *record) error { return b.unfinished(ctx, r, (*snapshots.Workspace).Recover) })
+	return b.alone(ctx, id, func(r *record) error { return b.Recover(ctx, r) })
 }

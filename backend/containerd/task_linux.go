@@ -15,7 +15,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/backend/internal/snapshots"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -97,7 +96,7 @@ func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) 
 
 // deleteTask ends a sandbox's processes and returns when they are gone.
 func (b *driver) deleteTask(ctx context.Context, r *record) error {
-	if err := b.unfinished(ctx, r, (*snapshots.Workspace).Thaw); err != nil {
+	if err := b.Thaw(ctx, r); err != nil {
 		return err
 	}
 	var begin time.Time // of what endWait bounds

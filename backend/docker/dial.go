@@ -68,7 +68,7 @@ func (b *driver) running(ctx context.Context, id string) (backend.Info, int, err
 	if err != nil {
 		return backend.Info{}, 0, err
 	}
-	if err := b.settle(ctx, res); err != nil {
+	if err := b.Recover(ctx, res); err != nil {
 		return backend.Info{}, 0, err
 	}
 	info := describeContainer(res)

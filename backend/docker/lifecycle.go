@@ -55,7 +55,7 @@ func (b *driver) Start(ctx context.Context, id string) error {
 		return err
 	}
 	if !res.State.Running {
-		if err := errors.Join(b.settle(ctx, res), b.whole(ctx, res)); err != nil {
+		if err := errors.Join(b.Recover(ctx, res), b.whole(ctx, res)); err != nil {
 			return err
 		}
 		if err := b.startContainer(ctx, id); err != nil {
@@ -74,7 +74,7 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 	if err != nil || !res.State.Running {
 		return err
 	}
-	if err := b.thaw(ctx, res); err != nil {
+	if err := b.Thaw(ctx, res); err != nil {
 		return err
 	}
 	return b.stopContainer(ctx, id)
@@ -90,7 +90,7 @@ func (b *driver) stopContainer(ctx context.Context, id string) error {
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	res, err := b.own(ctx, id)
 	if err == nil {
-		err = b.thaw(ctx, res)
+		err = b.Thaw(ctx, res)
 	}
 	if err == nil {
 		err = b.removeContainer(ctx, id)

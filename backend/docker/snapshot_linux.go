@@ -61,28 +61,18 @@ func (b *driver) sandboxSnapshots(_ context.Context, res container.InspectRespon
 type workspaceSnapshots = snapshots.Methods[container.InspectResponse]
 
 func (b *driver) snapshotMethods() workspaceSnapshots {
-	return workspaceSnapshots{Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots, Origin: b.sandboxOrigin}
+	return workspaceSnapshots{
+		Driver: "docker", Own: b.own, Workspace: b.sandboxSnapshots, Origin: b.sandboxOrigin,
+		Dir: func(res container.InspectResponse) string {
+			return b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))
+		},
+	}
 }
 
 func (b *driver) sandboxOrigin(
 	ctx context.Context, res container.InspectResponse, from backend.ForkOf,
 ) (*snapshots.Workspace, error) {
 	return b.origin(ctx, from, res.Config.Labels[backend.LabelInstance])
-}
-
-// unfinished does something about a workspace with which something is under way.
-func (b *driver) unfinished(ctx context.Context, res container.InspectResponse, f func(*snapshots.Workspace, context.Context) error) error {
-	if !snapshots.Busy(b.volumeDir(workspaceName(res.Config.Labels[backend.LabelID]))) {
-		return nil
-	}
-	w, err := b.sandboxSnapshots(ctx, res)
-	if err != nil {
-		return nil //nolint:nilerr // it is none of this process's
-	}
-	if err := f(w, ctx); err != nil {
-		return fmt.Errorf("docker: the workspace is only partly rolled back: %w", err)
-	}
-	return nil
 }
 
 // removeUnforked removes a workspace when nobody copies from it.
@@ -125,16 +115,6 @@ func (b *driver) whole(ctx context.Context, res container.InspectResponse) error
 		}
 		return nil
 	})
-}
-
-// settle brings to its end what a dead process began with a sandbox's workspace, or waits for a living one.
-func (b *driver) settle(ctx context.Context, res container.InspectResponse) error {
-	return b.unfinished(ctx, res, (*snapshots.Workspace).Recover)
-}
-
-// thaw lets the processes of a sandbox that is to be ended end.
-func (b *driver) thaw(ctx context.Context, res container.InspectResponse) error {
-	return b.unfinished(ctx, res, (*snapshots.Workspace).Thaw)
 }
 
 // origin returns where the workspace of a snapshot lies that a sandbox of the instance may have.

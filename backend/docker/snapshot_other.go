@@ -25,7 +25,10 @@ func (b *driver) removeUnforked(ctx context.Context, v volumeName) error {
 func (b *driver) half(volume.Volume) bool                                { return false }
 func (b *driver) whole(context.Context, container.InspectResponse) error { return nil }
 
-func (b *driver) settle(context.Context, container.InspectResponse) error { return nil }
-func (b *driver) thaw(context.Context, container.InspectResponse) error   { return nil }
+// Recover does nothing without snapshots.
+func (b *driver) Recover(context.Context, container.InspectResponse) error { return nil }
+
+// Thaw does nothing without snapshots.
+func (b *driver) Thaw(context.Context, container.InspectResponse) error { return nil }
 
 func (c *creation) forkFiles(context.Context) error { return backend.ErrNoSnapshots }

@@ -60,9 +60,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.tryIsolation(ctx); err != nil {
 		return nil, err
 	}
+	b.Methods = b.snapshotMethods()
 	b.sweep(ctx)
 	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
-	b.Methods = b.snapshotMethods()
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }

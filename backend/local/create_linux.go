@@ -234,7 +234,7 @@ func (b *driver) start(ctx context.Context, x *sandbox) (err error) {
 		return err
 	}
 	defer l.close()
-	if err := b.recoverWorkspace(ctx, x); err != nil {
+	if err := b.Recover(ctx, x); err != nil {
 		return err
 	}
 	if x.Workspace == backend.WorkspaceSized {

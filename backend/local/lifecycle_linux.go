@@ -148,8 +148,8 @@ func (b *driver) Stop(ctx context.Context, id string) error {
 
 // halt ends the process of a locked sandbox and removes what holds it.
 func (b *driver) halt(ctx context.Context, x *sandbox) error {
-	if err := b.snapshots(x).Thaw(ctx); err != nil {
-		return fmt.Errorf("local: stopping: %w", scrub(err))
+	if err := b.Thaw(ctx, x); err != nil {
+		return err
 	}
 	if p, ok := x.started(); ok {
 		if err := p.kill(ctx, b.machine.boot); err != nil {

@@ -33,7 +33,7 @@ func (d dirs) snapshots(session string, sized int64) *snapshots.Workspace {
 // snapshotMethods returns the driver's methods for snapshots.
 func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
 	return snapshots.Methods[*sandbox]{
-		Driver: name, Origin: b.origin,
+		Driver: name, Origin: b.origin, Dir: func(x *sandbox) string { return b.dirs.workspace(x.session()) },
 		Own:       func(_ context.Context, id string) (*sandbox, error) { return b.own(id) },
 		Workspace: func(_ context.Context, x *sandbox) (*snapshots.Workspace, error) { return b.snapshots(x), nil },
 		Hold: func(ctx context.Context, id string, f func(*sandbox) error) error {
@@ -50,14 +50,6 @@ func (b *driver) snapshotMethods() snapshots.Methods[*sandbox] {
 	}
 }
 
-// recoverWorkspace brings to its end what a process began with the workspace of a locked sandbox, and died.
-func (b *driver) recoverWorkspace(ctx context.Context, x *sandbox) error {
-	if err := b.snapshots(x).Recover(ctx); err != nil {
-		return fmt.Errorf("local: the workspace is only partly rolled back: %w", scrub(err))
-	}
-	return nil
-}
-
 // settled waits for what is done to a sandbox's workspace, or brings it to its end.
 func (b *driver) settled(ctx context.Context, x *sandbox) error {
 	if !snapshots.Busy(b.dirs.workspace(x.session())) {
@@ -68,7 +60,7 @@ func (b *driver) settled(ctx context.Context, x *sandbox) error {
 		return err
 	}
 	defer x.unlock()
-	return b.recoverWorkspace(ctx, x)
+	return b.Recover(ctx, x)
 }
 
 // origin returns where the workspace of a snapshot lies that the sandbox may have.

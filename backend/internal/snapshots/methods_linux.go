@@ -2,6 +2,7 @@ package snapshots
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -12,7 +13,9 @@ type Methods[R any] struct {
 	Driver string // name of the driver
 	Own    func(ctx context.Context, id string) (R, error)
 	// Hold calls f with a sandbox that neither starts nor ends during the call. If nil, Own is enough.
-	Hold      func(ctx context.Context, id string, f func(R) error) error
+	Hold func(ctx context.Context, id string, f func(R) error) error
+	// Dir is Workspace.Dir, also where Workspace fails.
+	Dir       func(sandbox R) string
 	Workspace func(ctx context.Context, sandbox R) (*Workspace, error)
 	// Origin returns the workspace of a snapshot, if the sandbox may have a copy.
 	Origin func(ctx context.Context, sandbox R, from backend.ForkOf) (*Workspace, error)
@@ -37,6 +40,33 @@ func (m *Methods[R]) hold(ctx context.Context, id string, f func(*Workspace) err
 		return err
 	}
 	return held(r)
+}
+
+// Recover completes what a dead process began with the workspace of a sandbox, or waits for a process that is at work.
+func (m *Methods[R]) Recover(ctx context.Context, sandbox R) error {
+	return m.unfinished(ctx, sandbox, (*Workspace).Recover)
+}
+
+// Thaw lets the processes of a sandbox run, so that they can end.
+func (m *Methods[R]) Thaw(ctx context.Context, sandbox R) error {
+	return m.unfinished(ctx, sandbox, (*Workspace).Thaw)
+}
+
+func (m *Methods[R]) unfinished(ctx context.Context, sandbox R, f func(*Workspace, context.Context) error) error {
+	if !Busy(m.Dir(sandbox)) {
+		return nil
+	}
+	w, err := m.Workspace(ctx, sandbox)
+	switch {
+	case errors.Is(err, backend.ErrUnsupported): // a process with more rights began that
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := f(w, ctx); err != nil {
+		return fmt.Errorf("%s: the workspace is only partly rolled back: %w", m.Driver, classed(err))
+	}
+	return nil
 }
 
 // Snapshot copies the files of a sandbox's workspace.
