@@ -131,8 +131,9 @@ func removeTree(parent int, name string, deleted *int64) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	// A command that keeps making entries gets some rounds, not all of them.
-	for range 8 {
+	// Some entries may be missing from a pass that removes others. A command that keeps making entries gets some passes,
+	// not all of them.
+	for range 16 {
 		if err := removeEntries(f, deleted); err != nil {
 			return err
 		}
@@ -147,31 +148,26 @@ func removeTree(parent int, name string, deleted *int64) error {
 	return err
 }
 
-// removeEntries removes what is in f until a pass finds nothing.
+// removeEntries removes the entries of a directory in one pass.
 func removeEntries(f *os.File, deleted *int64) error {
 	fd := int(f.Fd())
-	for removed := true; removed; {
-		removed = false
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		for {
-			names, err := f.Readdirnames(512)
-			for _, n := range names {
-				if err := removeEntry(fd, n, deleted); err != nil {
-					return err
-				}
-				removed = true
-			}
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	for {
+		names, err := f.Readdirnames(512)
+		for _, n := range names {
+			if err := removeEntry(fd, n, deleted); err != nil {
 				return err
 			}
 		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return nil
 }
 
 func removeEntry(fd int, name string, deleted *int64) error {
