@@ -73,7 +73,7 @@ func hostileHandshake(t *testing.T) {
 	}{
 		"silence":       {func(net.Conn) {}, client.ErrNoAnswer, ""},
 		"end":           {func(c net.Conn) { _ = c.Close() }, client.ErrConnLost, ""},
-		"half a marker": {say(marker[:31]), client.ErrNoAnswer, ""},
+		"half a marker": {say(marker[:9]), client.ErrNoAnswer, ""},
 		"no hello":      {say(marker), client.ErrNoAnswer, ""},
 		"noise":         {say(noise(1 << 20)), client.ErrProtocol, ""},
 		"a host":        {say(wire.AppendMarker(nil, wire.FromHost, wire.ProtocolVersion)), client.ErrProtocol, ""},
