@@ -29,7 +29,6 @@ const pipeMax = 1 << 20
 // Sweep takes what they left in the pipes. A longer command gets a goroutine for each pipe with Start.
 type Pipes struct {
 	sink Sink
-	bufs *sync.Pool
 	done chan struct{} // closed when both pipes are at their end
 	left atomic.Int32  // pipes not at their end
 	ways [2]*outputPipe
@@ -48,22 +47,17 @@ type outputPipe struct {
 	held  []byte       // beginning of a character that the last read cut in two; of the one who reads
 }
 
-// ReadBuffers are shared by all pipes: a buffer is held only while there is something to read.
-func ReadBuffers() *sync.Pool {
-	return &sync.Pool{New: func() any { return new([chunkMax]byte) }}
-}
+// buffers are shared by all pipes: a buffer is held only while there is something to read.
+var buffers = sync.Pool{New: func() any { return new([chunkMax]byte) }}
 
-func getBuffer(p *sync.Pool) *[chunkMax]byte {
-	buf, ok := p.Get().(*[chunkMax]byte)
-	if !ok { // cannot happen: nothing else is put there
-		buf = new([chunkMax]byte)
-	}
+func getBuffer() *[chunkMax]byte {
+	buf, _ := buffers.Get().(*[chunkMax]byte) // nothing else is put there
 	return buf
 }
 
 // NewPipes reads from two descriptors; a negative one stands for a pipe at its end.
-func NewPipes(fds [2]int, sink Sink, bufs *sync.Pool) *Pipes {
-	o := &Pipes{sink: sink, bufs: bufs, done: make(chan struct{})}
+func NewPipes(fds [2]int, sink Sink) *Pipes {
+	o := &Pipes{sink: sink, done: make(chan struct{})}
 	o.left.Store(2)
 	for i, ch := range []wire.Channel{wire.ChanStdout, wire.ChanStderr} {
 		o.ways[i] = &outputPipe{o: o, fd: fds[i], ch: ch}
@@ -85,12 +79,12 @@ func (o *Pipes) Totals() (stdout, stderr int64) {
 func (o *Pipes) Sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {
-			buf := getBuffer(o.bufs)
+			buf := getBuffer()
 			n, err := w.fill(w.fd, buf)
 			if n > 0 {
 				w.take(buf[:n])
 			}
-			o.bufs.Put(buf)
+			buffers.Put(buf)
 			if errors.Is(err, unix.EAGAIN) || w.total.Load() > pipeMax {
 				break // somebody else holds the pipe
 			}
@@ -195,7 +189,7 @@ func (w *outputPipe) pump() {
 			w.take(buf[:n])
 		}
 		if buf != nil {
-			w.o.bufs.Put(buf)
+			buffers.Put(buf)
 		}
 		if err != nil {
 			return
@@ -207,9 +201,9 @@ func (w *outputPipe) pump() {
 func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err error) {
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
-		buf = getBuffer(w.o.bufs)
+		buf = getBuffer()
 		if n, err = w.fill(int(fd), buf); errors.Is(err, unix.EAGAIN) {
-			w.o.bufs.Put(buf)
+			buffers.Put(buf)
 			buf, n, err = nil, 0, nil
 			w.busy.Store(false)
 			return false

@@ -2,7 +2,6 @@ package output
 
 import (
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func TestDrainOfOnePipe(t *testing.T) {
 			}
 			fds[i], writers[i] = p[0], os.NewFile(uintptr(p[1]), "pipe")
 		}
-		o := NewPipes(fds, nowhere{}, &sync.Pool{New: func() any { return new([chunkMax]byte) }})
+		o := NewPipes(fds, nowhere{})
 		o.Start()
 		if err := writers[1-held].Close(); err != nil {
 			t.Fatal(err)

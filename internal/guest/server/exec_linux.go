@@ -97,7 +97,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 		return nil, s.shortage(err)
 	}
 	e.status.PID = e.proc.PID
-	e.out = output.NewPipes(e.proc.Out, sink, s.buffers)
+	e.out = output.NewPipes(e.proc.Out, sink)
 	s.execs.add(e)
 	s.quotas.Started()
 	return e, nil

@@ -77,7 +77,6 @@ type Server struct {
 	quotas disk.Quotas
 	admit  func() (disk.Marks, error) // waits until a command may start
 
-	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
 }
 
@@ -98,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f}
 	s.memory = proc.OpenMemory()
 	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection)
 	if err != nil {
