@@ -40,7 +40,7 @@ type Spawner struct {
 	*tracker
 	workdir string
 	reaper  *reaper
-	null    int // read end of the standard input of commands that get none
+	null    int // standard input of commands that get none
 
 	tracing    chan struct{} // held while a command gets limits of its own
 	protection *Protection
@@ -51,9 +51,9 @@ type Spawner struct {
 // NewSpawner makes a spawner.
 func NewSpawner(workdir string, reapAll bool, p *Protection) (*Spawner, error) {
 	t := newTracker(p)
-	null, err := emptyInput()
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) // which every container runtime makes
 	if err != nil {
-		return nil, err
+		return nil, os.NewSyscallError("/dev/null", err)
 	}
 	return &Spawner{workdir: workdir, reaper: newReaper(reapAll), tracker: t, null: null,
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.score, score: oomScores(p.score)}, nil
@@ -69,19 +69,6 @@ func oomScores(f *os.File) [2]string {
 		own = max(own, 0)
 	}
 	return [2]string{strconv.Itoa(own), strconv.Itoa(min(own+childOOMScore, maxOOMScore))}
-}
-
-// emptyInput opens something that is at its end. An image may lack /dev/null; a pipe that nobody writes to does as well.
-func emptyInput() (int, error) {
-	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		return fd, nil
-	}
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return -1, err
-	}
-	return p[0], unix.Close(p[1])
 }
 
 // Close stops the reaper once no children are left.
