@@ -3,7 +3,6 @@ package launch
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -12,30 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolationError is a failure to build a part of the isolation.
-type isolationError struct {
-	part, what string
-	err        error
-}
+// Error returns the part and what failed.
+func (r *Report) Error() string { return r.Isolation + ": " + r.What }
 
-func (e *isolationError) Error() string { return fmt.Sprintf("%s: %s: %v", e.part, e.what, e.err) }
-
-func (e *isolationError) report() Report {
-	r := Report{Isolation: e.part, What: e.what}
-	var errno unix.Errno
-	if errors.As(e.err, &errno) {
-		r.Errno = int(errno)
-	} else {
-		r.What += ": " + e.err.Error()
-	}
-	return r
-}
-
+// failed returns a *Report of a failure to build a part of the isolation; nil for no failure.
 func failed(part, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &isolationError{part, what, err}
+	r := &Report{Isolation: part, What: what}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		r.Errno = int(errno)
+	} else {
+		r.What += ": " + err.Error()
+	}
+	return r
 }
 
 // Main is the launcher. It returns only when it failed, or when there is no guest to become, with the exit code.
@@ -78,15 +69,11 @@ func readConfig() (*Config, io.Reader, error) {
 
 // tell reports a failure, or success for nil.
 func tell(err error) int {
-	var r Report
-	code := 0
+	r, code := new(Report), 0
 	if err != nil {
 		code = 1
-		var w *isolationError
-		if errors.As(err, &w) {
-			r = w.report()
-		} else {
-			r = Report{Isolation: IsolationConfig, What: err.Error()}
+		if !errors.As(err, &r) {
+			r = &Report{Isolation: IsolationConfig, What: err.Error()}
 		}
 	}
 	b, err := json.Marshal(r)
