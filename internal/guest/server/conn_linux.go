@@ -55,8 +55,8 @@ func (c *sessionConn) serve() error {
 	if err != nil {
 		return err
 	}
-	c.s.hosts.Add(1) // before the host knows that it is connected
-	defer c.s.hosts.Add(-1)
+	c.s.orphan.count(1) // before the host knows that it is connected
+	defer c.s.orphan.count(-1)
 	if err := c.greet(version); err != nil {
 		return err
 	}
@@ -64,8 +64,6 @@ func (c *sessionConn) serve() error {
 	if err != nil {
 		return err
 	}
-	c.s.orphan.count(1)
-	defer c.s.orphan.count(-1)
 	err = c.s.serveSession(mux, c)
 	_ = mux.Close() // it has ended already, this waits for its goroutines
 	return err

@@ -13,7 +13,7 @@ func (s *Server) handleHealth(r *request) error {
 		UptimeMillis: time.Since(s.started).Milliseconds(),
 		Running:      max(s.execs.active(), s.spawner.Alive()),
 		CPUMillis:    cpuMillis(),
-		Hosts:        int(s.hosts.Load()),
+		Hosts:        s.orphan.count(0),
 	}
 	h.MemoryUsed, h.MemoryLimit, h.PIDsUsed = s.memory.Usage()
 	return r.Answer(h)

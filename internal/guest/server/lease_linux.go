@@ -23,12 +23,13 @@ func newLease(after time.Duration, over func()) *lease {
 	return &lease{after: after, timer: time.AfterFunc(after, over)}
 }
 
-// count adds hosts, or removes them if by is negative.
-func (l *lease) count(by int) {
+// count adds hosts, or removes them if by is negative, and returns how many are connected.
+func (l *lease) count(by int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hosts += by
 	l.wait(l.after)
+	return l.hosts
 }
 
 // wait calls over after d, unless a host comes or is connected. The caller holds mu.

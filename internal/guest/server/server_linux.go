@@ -70,7 +70,6 @@ type Server struct {
 
 	services map[string]*service // by name; never changed
 
-	hosts  atomic.Int64 // that are connected
 	dials  atomic.Int64 // open connections to ports
 	memory *proc.Memory
 	orphan *lease
