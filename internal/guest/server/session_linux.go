@@ -197,8 +197,8 @@ func (r *request) present() bool {
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// gaveUp reports whether a host that left gave the request up. Otherwise it was cut off. A farewell gives up everything: it
-// may overtake the end of a stream.
+// gaveUp reports whether a host that left gave the request up. Otherwise it was cut off. A farewell gives up
+// everything: it may overtake the end of a stream.
 func (r *request) gaveUp() bool { return !r.mux.IsClosed() || r.conn.bye.Load() }
 
 // Release ends the goroutine of watch.

@@ -22,8 +22,8 @@ const (
 // ErrMarker: a stream does not begin with a marker.
 var ErrMarker = errors.New("the stream does not begin as it must")
 
-// AppendMarker appends the bytes that each side sends first: magic (8) and version (2, big-endian). They are the same in
-// every version, so that a guest can answer hosts of other versions.
+// AppendMarker appends the bytes that each side sends first: magic (8) and version (2, big-endian). They are the same
+// in every version, so that a guest can answer hosts of other versions.
 func AppendMarker(dst []byte, magic string, version uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, magic...), version)
 }
