@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 	"github.com/workcell-dev/workcell/internal/guest/proc"
@@ -60,31 +59,29 @@ func run(args []string) int {
 func serve(args []string) int {
 	protection := proc.Protect()
 	log := newLog()
+	cfg := server.Config{Version: version, ReapAll: true, Protection: protection, Log: log,
+		Orphaned: func() { os.Exit(0) }}
 	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
 	flags.SetOutput(log)
-	workdir := flags.String("workdir", "/workspace", "root of file requests and default directory of commands")
-	scratch := flags.String("scratch", "/tmp", "second root of file requests; empty for none")
-	orphan := flags.Duration("orphan-timeout", 0, "end if no host came and nothing ran for this long; 0 for never")
-	ephemeral := flags.Bool("ephemeral", false, "don't count processes of ended commands for that")
-	var limit, layer disk.Limit
-	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
-	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
-	flags.BoolVar(&limit.Watched, "workspace-watched", false, "the limit is this program's to enforce, nobody else does")
-	flags.Int64Var(&layer.Bytes, "root-bytes", 0, "limit of what is written outside of the work directory; 0 for none")
-	flags.Int64Var(&layer.Files, "root-files", 0, "limit of how many files and directories are made or changed there; 0 for none")
-	openFiles := flags.Uint64("open-files", 0, "limit of open files of every process, where no engine has set one; 0 leaves it")
-	fileBytes := flags.Uint64("file-bytes", 0, "limit of a file's size for every process, where no engine has set one; 0 leaves it")
-	listen := flags.Int("listen-fd", -1, "serve hosts on this listening socket, not on the one in the abstract namespace")
+	flags.StringVar(&cfg.Workdir, "workdir", "/workspace", "root of file requests and default directory of commands")
+	flags.StringVar(&cfg.Scratch, "scratch", "/tmp", "second root of file requests; empty for none")
+	flags.DurationVar(&cfg.OrphanTimeout, "orphan-timeout", 0, "end after this time without hosts or commands; 0: never")
+	flags.BoolVar(&cfg.Ephemeral, "ephemeral", false, "don't count processes of ended commands for that")
+	flags.Int64Var(&cfg.Workspace.Bytes, "workspace-bytes", 0, "size limit of the work directory; 0 for none")
+	flags.Int64Var(&cfg.Workspace.Files, "workspace-files", 0, "limit of files and directories there; 0 for none")
+	flags.BoolVar(&cfg.Workspace.Watched, "workspace-watched", false, "the guest enforces this limit itself")
+	flags.Int64Var(&cfg.Layer.Bytes, "root-bytes", 0, "size limit of changes outside of the work directory; 0 for none")
+	flags.Int64Var(&cfg.Layer.Files, "root-files", 0, "limit of changed files and directories there; 0 for none")
+	openFiles := flags.Uint64("open-files", 0, "open files of each process, if the engine sets no limit; 0 for none")
+	fileBytes := flags.Uint64("file-bytes", 0, "size of a file, if the engine sets no limit; 0 for none")
+	listen := flags.Int("listen-fd", -1, "serve hosts on this socket, not on the abstract one")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if err := errors.Join(lower(unix.RLIMIT_NOFILE, *openFiles), lower(unix.RLIMIT_FSIZE, *fileBytes)); err != nil {
 		return fail(log, err)
 	}
-	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version,
-		OrphanTimeout: *orphan, Ephemeral: *ephemeral,
-		Orphaned: func() { os.Exit(0) }, ReapAll: true, Protection: protection,
-		Log: log, Workspace: limit, Layer: layer})
+	s, err := server.New(cfg)
 	if err != nil {
 		return fail(log, err)
 	}
