@@ -109,11 +109,10 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	list, _, err := s.lookup(ctx, sc, id)
-	if err != nil || len(list) != 1 {
+	sandbox, err := s.one(ctx, sc, id)
+	if err != nil {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	sandbox := list[0].session
 	info, err := sandbox.StatFile(ctx, name)
 	if err != nil {
 		return nil, resourceError(uri, err)

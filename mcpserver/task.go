@@ -143,6 +143,9 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 		return out, err
 	default:
 		out.Error = s.failure(ctx, c.tool, err)
+		if out.Error.Code == toolspec.CodeLost && id != "" && s.kept(ctx, run.Scope()) {
+			out.Error.Remediation = "The files are kept: get them with get_files, or run the task again, with this session_id."
+		}
 	}
 	out.Outcome = cmp.Or(out.Outcome, "failed")
 	return out, nil
@@ -303,22 +306,36 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	if err != nil {
 		return nil, err
 	}
-	switch len(list) {
-	case 0:
+	if len(list) == 0 {
 		return nil, toolspec.Failf(toolspec.CodeNotFound, "no sandbox yet, so there are no files").
 			WithRemediation("Run a task or open a sandbox first.")
-	case 1:
-		return list[0].session, nil
 	}
 	ids := make([]string, len(list))
 	for i, f := range list {
-		if id != "" && f.session.Key().Name == record.DefaultName {
-			return f.session, nil
+		if len(list) == 1 || id != "" && f.session.Key().Name == record.DefaultName {
+			return s.reopened(ctx, f.session)
 		}
 		ids[i] = f.session.ID()
 	}
 	return nil, toolspec.Failf(toolspec.CodeInvalid, "several sandboxes exist: %s", strings.Join(ids, ", ")).
 		WithRemediation("Pass one of them as session_id.")
+}
+
+// reopened returns a sandbox. If the sandbox died and its files are kept, reopened opens it again.
+func (s *Server) reopened(ctx context.Context, one *session.Session) (*session.Session, error) {
+	info := one.Info()
+	if info.State != session.StateLost || !s.kept(ctx, info.Key.Scope()) {
+		return one, nil
+	}
+	req := session.Request{Image: info.Image, Network: info.Network, Egress: info.Egress, Mode: session.OpenAsIs}
+	again, _, err := s.manager.Open(ctx, info.Key, req.WithDefaults(s.base))
+	return again, err
+}
+
+// kept reports whether the files of all sandboxes of a scope are kept, even if sandboxes died.
+func (s *Server) kept(ctx context.Context, scope record.Scope) bool {
+	gone, err := s.manager.Gone(ctx, scope)
+	return err == nil && len(gone) == 0
 }
 
 func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionInput) (cleanupSessionOutput, error) {

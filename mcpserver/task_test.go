@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/memory"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
@@ -323,4 +324,73 @@ func sandboxRun(t *testing.T, m *session.Manager) session.Run {
 		t.Fatalf("%v, %v", list, err)
 	}
 	return session.Run{Namespace: list[0].Key.Namespace, ID: list[0].Run}
+}
+
+// TestDeadSandbox verifies that the files of a task whose sandbox dies are kept. The answer reports this, each tool finds
+// them, and the next task of the session continues with them. If they died with the sandbox, the tools report that.
+func TestDeadSandbox(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		die  func(b *memory.Backend, info session.Info) error
+		kept bool
+	}{
+		"stopped": {func(b *memory.Backend, info session.Info) error { return b.Stop(t.Context(), info.EngineID) }, true},
+		"removed": {func(b *memory.Backend, info session.Info) error {
+			return b.Remove(t.Context(), info.EngineID, backend.RemoveOptions{})
+		}, true},
+		"with its files": {func(b *memory.Backend, info session.Info) error { b.Lose(info.ID); return nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			engine, err := memory.New(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := session.NewManager(engine, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			note, id := noteTask(m), ""
+			task := func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+				res, err := note(ctx, req)
+				run, _ := session.RunFromContext(ctx)
+				s, getErr := m.Get(run.Key(session.DefaultName))
+				if err = errors.Join(err, getErr); err == nil && req.Text == "die" {
+					id = s.ID()
+					err = test.die(engine, s.Info())
+					for err == nil {
+						_, err = s.StatFile(ctx, "log")
+					}
+				}
+				return res, err
+			}
+			tasks := []mcpserver.Task{{Name: "note", Kind: "agent", Outputs: true}}
+			cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: tasks, RunTask: task}), nil)
+			r := do(t, cs, "execute_task", map[string]any{"task": "note", "input": "die"})
+			told := strings.Contains(fmt.Sprint(r.fields["error"]), "The files are kept")
+			if code, _ := r.failure(); code != "sandbox_lost" || told != test.kept {
+				t.Fatalf("the answer is %v", r.fields)
+			}
+			args := map[string]any{"session_id": r.text("session_id"), "format": "patch"}
+			got := do(t, cs, "get_files", args)
+			has := strings.Contains(got.text("patch"), "+die")
+			if code, _ := got.failure(); has != test.kept || !test.kept && code != "sandbox_lost" {
+				t.Errorf("the patch is %v", got.fields)
+			}
+			_, err = cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + id + "/log"})
+			if (err == nil) != test.kept {
+				t.Errorf("the file is read with %v", err)
+			}
+			want := map[bool]string{true: "dieagain", false: "again"}[test.kept]
+			args = map[string]any{"task": "note", "input": "again", "session_id": args["session_id"]}
+			if r := must(t, cs, "execute_task", args); r.text("text") != want {
+				t.Errorf("the next task answers %q, want %q", r.text("text"), want)
+			}
+			must(t, cs, "cleanup_session", map[string]any{"session_id": args["session_id"]})
+			there, err := engine.HasWorkspace(t.Context(), m.Instance(), id)
+			if err = errors.Join(err, m.Close(context.Background()), engine.Close()); err != nil || there {
+				t.Errorf("its files are left: %v; %v", there, err)
+			}
+		})
+	}
 }

@@ -179,7 +179,11 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State, w
 			m.unregister(s, false)
 			return custody.ErrOvertaken
 		}
-		if err := m.keeper.RemoveEngine(ctx, s.engine.ID, true); err != nil {
+		err := m.keeper.RemoveEngine(ctx, s.engine.ID, true)
+		if err == nil && s.wasLost() { // an engine that lost it may have its workspace
+			err = m.keeper.RemoveWorkspace(ctx, s.id)
+		}
+		if err != nil {
 			m.unregister(s, true) // the reaper tries again
 			return err
 		}

@@ -144,10 +144,12 @@ func (m *Manager) Join(ctx context.Context, scope record.Scope) ([]*Session, err
 		return nil, wrapError("Join", m.driver, "", err)
 	}
 	for _, rec := range recs {
-		if rec.Key.Scope() != scope || has(m, m.byID, rec.ID) {
+		if rec.Key.Scope() != scope || has(m, m.byID, rec.ID) && !rec.WorkspaceOnly() {
 			continue
 		}
-		if _, err := m.lookup(ctx, scope, rec.ID); err != nil && !errors.Is(err, backend.ErrClosed) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrNotFound) {
+		_, err := m.joinRecorded(ctx, rec)
+		gone := errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound)
+		if err != nil && !gone {
 			return nil, wrapError("Join", m.driver, rec.ID, err)
 		}
 	}

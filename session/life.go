@@ -16,3 +16,6 @@ func (s *Session) on(e owner.Event) owner.State {
 
 // survives reports whether the files of an open session's sandbox are kept if its engine loses it.
 func (s *Session) survives() bool { return s.on(owner.EngineLost) != owner.Removing }
+
+// outlives reports whether lost files are kept beyond the idle timeout, because another process may open the key.
+func (s *Session) outlives() bool { return custody.Kind(s.key.Scope())&(owner.Named|owner.Run) != 0 }

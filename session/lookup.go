@@ -72,7 +72,7 @@ func (m *Manager) lookup(ctx context.Context, scope record.Scope, id string) (*S
 		if s, err = m.joinRecorded(ctx, rec); err != nil {
 			return nil, err
 		}
-	case s == nil && rec.State == record.Ready && rec.IdlePolicy == IdleStop:
+	case s == nil && rec.State == record.Ready && (rec.IdlePolicy == IdleStop || rec.KeepWorkspace):
 		return nil, &sanitize.Error{Text: "the sandbox is stopped; open it again", Err: backend.ErrClosed}
 	case s == nil || rec.State != record.Ready:
 		return nil, errGone

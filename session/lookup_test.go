@@ -115,7 +115,7 @@ func TestLost(t *testing.T) {
 			m := newManager(t, e, &session.Options{Logger: log.logger()})
 			key := record.AgentKey("run_1", "default")
 			s := mustOpen(t, m, key)
-			output(t, s, "echo old > file")
+			output(t, s, "echo kept > file")
 			running := make(chan error, 1)
 			go func() {
 				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "while [ -e file ]; do sleep 0.05; done"})
@@ -138,13 +138,7 @@ func TestLost(t *testing.T) {
 			if !strings.Contains(log.String(), "sandbox lost") {
 				t.Errorf("log: %s", log.String())
 			}
-			fresh, created, err := m.Open(t.Context(), key, testImage())
-			if err != nil || !created || fresh.ID() == s.ID() {
-				t.Fatalf("Open after the loss = %v, %v, %v", fresh, created, err)
-			}
-			if _, err := fresh.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrNotFound) {
-				t.Errorf("the fresh sandbox has the old file: %v", err)
-			}
+			reopen(t, m, key, testImage(), s.ID())
 			if e.count() != 1 || m.Used() != 1 {
 				t.Errorf("%d sandboxes, %d places, want 1 each", e.count(), m.Used())
 			}

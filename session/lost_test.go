@@ -99,40 +99,41 @@ func TestLostOnAFullDisk(t *testing.T) {
 	}
 }
 
-// vanish opens a sandbox with a file, whose container is then removed under its process.
-func vanish(t *testing.T, e *engine, m *session.Manager, store record.Store, key session.Key) *session.Session {
-	t.Helper()
-	s := mustOpen(t, m, key)
-	output(t, s, "echo kept > file")
-	e.remove(s.Info().EngineID)
-	eventually(t, "it is lost", func() bool { return recordOf(t, store, s.ID()).State == record.Removing })
-	return s
-}
-
-// TestLostLeavesNothing: of a sandbox that its process lost, nothing is left when that process is gone, though the engine
-// does not have it any more.
+// TestLostLeavesNothing verifies that the files of an agent's lost sandbox are removed after its idle timeout, whatever
+// its process does and although the engine has only the workspace.
 func TestLostLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for end, how := range map[string]func(*testing.T, *session.Manager){
-		"dies":     func(_ *testing.T, m *session.Manager) { m.Die() },
-		"detaches": func(t *testing.T, m *session.Manager) { must(t, m.Detach(t.Context())) },
+	for name, test := range map[string]struct {
+		opts *session.Options
+		end  func(*testing.T, *session.Manager)
+	}{
+		"lives":        {shared(), nil},
+		"has no store": {&session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute}, nil},
+		"dies":         {shared(), func(_ *testing.T, m *session.Manager) { m.Die() }},
+		"detaches":     {shared(), func(t *testing.T, m *session.Manager) { must(t, m.Detach(t.Context())) }},
 	} {
-		t.Run(end, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
-			opts := shared()
-			first, m := dying(t, e, opts), newManager(t, e, opts)
-			clock := newClock(m)
-			s := vanish(t, e, first, opts.Store, record.AgentKey("run_1", "default"))
-			clock.add(2 * time.Hour)
-			m.Reap(t.Context())
-			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Removing || !e.hasFiles(t, s.ID()) {
-				t.Errorf("while its process lives: %+v", rec)
+			first := dying(t, e, test.opts)
+			s := mustOpen(t, first, record.AgentKey("run_1", "default"))
+			output(t, s, "echo kept > file")
+			e.remove(s.Info().EngineID)
+			eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+			m := first
+			if test.end == nil {
+				defer func() { must(t, first.Close(context.Background())) }()
+			} else {
+				test.end(t, first)
+				m = newManager(t, e, test.opts)
 			}
-			how(t, first)
-			m.Reap(t.Context())
-			if rec := recordOf(t, opts.Store, s.ID()); rec.State != record.Closed || e.hasFiles(t, s.ID()) {
-				t.Errorf("record %+v, the files are there: %v", rec, e.hasFiles(t, s.ID()))
+			clock := newClock(m)
+			for after, there := range []bool{true, false} {
+				clock.add(9 * time.Minute)
+				m.Reap(t.Context())
+				if e.hasFiles(t, s.ID()) != there {
+					t.Errorf("round %d: files %v, want %v", after, !there, there)
+				}
 			}
 		})
 	}
@@ -188,46 +189,51 @@ func TestLostNamed(t *testing.T) {
 	}
 }
 
-// TestLostRun verifies that the next opener of a run's lost sandbox gets it with its files, and that nothing is left
-// after the run.
+// TestLostRun verifies that the next opener of the lost sandbox of a run, an agent, or a client gets it with its files,
+// and that nothing is left after the run.
 func TestLostRun(t *testing.T) {
 	t.Parallel()
-	for name, ruin := range ruins {
-		for next, die := range map[string]bool{"same process": false, "next process": true} {
-			t.Run(name+" "+next, func(t *testing.T) {
-				t.Parallel()
-				e := newEngine(t)
-				opts := shared()
-				m := dying(t, e, opts)
-				s := mustOpen(t, m, runKey)
-				output(t, s, "echo kept > file")
-				ruin(e, s.Info().EngineID)
-				eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
-				eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
-				if list := mustList(t, m); len(list) != 1 {
-					t.Errorf("list %+v", list)
-				}
-				clock := newClock(m)
-				clock.add(24 * time.Hour)
-				m.Reap(t.Context())
-				if die {
-					m.Die()
-					m = newManager(t, e, opts)
+	for key, later := range map[session.Key]time.Duration{
+		runKey: 24 * time.Hour, record.AgentKey("run_1", "a"): 9 * time.Minute, replicaKey("a"): 9 * time.Minute,
+		{Namespace: record.NamespaceMCP, ID: "run_1", Name: "a"}: 9 * time.Minute,
+	} {
+		for name, ruin := range ruins {
+			for next, die := range map[string]bool{"same process": false, "next process": true} {
+				t.Run(key.String()+" "+name+" "+next, func(t *testing.T) {
+					t.Parallel()
+					e := newEngine(t)
+					opts := shared()
+					m := dying(t, e, opts)
+					s := mustOpen(t, m, key)
+					output(t, s, "echo kept > file")
+					ruin(e, s.Info().EngineID)
+					eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
+					eventually(t, "its record has no owner", func() bool { return recordOf(t, opts.Store, s.ID()).Owner == "" })
+					if list := mustList(t, m); len(list) != 1 {
+						t.Errorf("list %+v", list)
+					}
+					clock := newClock(m)
+					clock.add(later)
 					m.Reap(t.Context())
-				}
-				before := recordOf(t, opts.Store, s.ID()).Expires
-				if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
-					t.Errorf("Gone = %v, %v", gone, err)
-				}
-				if after := recordOf(t, opts.Store, s.ID()).Expires; after.Before(before) {
-					t.Errorf("to look let it expire at %v, not %v", after, before)
-				}
-				reopen(t, m, runKey, testImage(), s.ID())
-				must(t, m.CloseScope(t.Context(), runKey.Scope()))
-				if e.count() != 0 || e.hasFiles(t, s.ID()) {
-					t.Errorf("%d sandboxes are left, files: %v", e.count(), e.hasFiles(t, s.ID()))
-				}
-			})
+					if die {
+						m.Die()
+						m = newManager(t, e, opts)
+						m.Reap(t.Context())
+					}
+					before := recordOf(t, opts.Store, s.ID()).Expires
+					if gone, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) > 0 {
+						t.Errorf("Gone = %v, %v", gone, err)
+					}
+					if after := recordOf(t, opts.Store, s.ID()).Expires; after.Before(before) {
+						t.Errorf("to look let it expire at %v, not %v", after, before)
+					}
+					reopen(t, m, key, testImage(), s.ID())
+					must(t, m.CloseScope(t.Context(), key.Scope()))
+					if e.count() != 0 || e.hasFiles(t, s.ID()) {
+						t.Errorf("%d sandboxes are left, files: %v", e.count(), e.hasFiles(t, s.ID()))
+					}
+				})
+			}
 		}
 	}
 }

@@ -55,9 +55,12 @@ var errAbandoned = errors.New("session: all callers canceled")
 // new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
 // the last one left the creation is cancelled and leaves nothing behind.
 //
-// When the key's sandbox was lost, Open removes what is left of it and makes a fresh one, with a new id and created true:
-// files of the old one are gone. With IdleStop it is started again, with its files. A key that is open with another request is
-// a ConflictError, a manager at Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
+// If the key's sandbox was lost, Open creates it again with its files, if the backend keeps files of stopped sandboxes
+// (backend.Capabilities.Persistent). Otherwise it makes a fresh one, with a new id and created true. Files of a lost
+// sandbox are kept for its idle timeout, those of runs and named sandboxes for 30 days.
+//
+// If the key is open with another request, Open returns a ConflictError. At Options.MaxSandboxes the error wraps
+// backend.ErrCapacity, and for a run that has ended backend.ErrClosed.
 //
 // A sandbox that another process left, because it died or as Detach does, is adopted with what is in it; created is
 // false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which

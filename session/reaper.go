@@ -83,7 +83,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	to := s.on(owner.Idle)
-	if s.wasLost() && s.survives() {
+	if s.wasLost() && s.survives() && s.outlives() {
 		to = owner.Ready
 	}
 	if err := m.finishClose(ctx, s, to, owner.Idle); err != nil {

@@ -98,7 +98,7 @@ func TestRecords(t *testing.T) {
 	b.murder()
 	eventually(t, "the record says lost", func() bool {
 		rec, err := store.Get(t.Context(), s.ID())
-		return err == nil && rec.State == record.Removing
+		return err == nil && rec.State == record.Ready && rec.KeepWorkspace && rec.Owner == ""
 	})
 	must(t, s.Close(t.Context()))
 	if rec, err = store.Get(t.Context(), s.ID()); err != nil || rec.State != record.Closed {

@@ -95,7 +95,9 @@ func (s *Session) follow(rec record.Record, req Request) {
 func (m *Manager) giveUpLost(s *Session, to owner.State, now time.Time) {
 	rec := s.recordAs(record.Ready, s.expiry())
 	if to == owner.WorkspaceOnly {
-		rec.LastUsed, rec.Expires = now, now.Add(max(lifetimes.Workspace, s.req.Retention))
+		if s.outlives() || rec.Expires.IsZero() {
+			rec.LastUsed, rec.Expires = now, now.Add(max(lifetimes.Workspace, s.req.Retention))
+		}
 		rec.KeepWorkspace, rec.Reason = true, string(owner.EngineLost)
 	}
 	rec.Owner, rec.LastUsed = "", rec.LastUsed.Truncate(time.Microsecond) // stores keep no less

@@ -128,8 +128,7 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLost ruins sandboxes behind their manager's back. The files of a run's sandbox are kept if the backend can keep
-// them.
+// TestLost ruins sandboxes behind their manager's back. The files are kept if the backend can keep them.
 func TestLost(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)
@@ -141,10 +140,9 @@ func TestLost(t *testing.T) {
 			ruin func(ctx context.Context, id string) error
 			kept bool
 		}{
-			"stopped":       {record.AgentKey("run_1", "stopped"), other.Stop, false},
-			"removed":       {record.AgentKey("run_1", "removed"), remove, false},
-			"run's stopped": {session.WorkflowKey("run_1", "stopped"), other.Stop, other.Capabilities().Persistent},
-			"run's removed": {session.WorkflowKey("run_1", "removed"), remove, false},
+			"stopped":       {record.AgentKey("run_1", "stopped"), other.Stop, other.Capabilities().Persistent},
+			"run's stopped": {record.WorkflowKey("run_1", "stopped"), other.Stop, other.Capabilities().Persistent},
+			"removed":       {record.WorkflowKey("run_1", "removed"), remove, false},
 		} {
 			key := test.key
 			s := open(t, m, key, request())

@@ -31,7 +31,7 @@ const (
 	actKill  act = "kill"  // kill the main process of a sandbox that was given out, behind the product's back
 )
 
-// asked is an act on a key; id is of the sandbox that exec and kill are about.
+// asked is an act on a key; id is the life of the sandbox that exec and kill are about.
 type asked struct {
 	act act
 	key session.Key
@@ -40,10 +40,11 @@ type asked struct {
 
 // answered is what came of it.
 type answered struct {
-	id      string // that open and get returned
+	id      string // life of the sandbox that open and get returned
 	created bool
 	err     error // its class
 	killed  bool
+	session *session.Session // so that no other life gets its address
 }
 
 // health of a sandbox.
@@ -98,7 +99,7 @@ func step(s keyState, in asked, out answered) (bool, keyState) {
 			return true, s
 		case out.err != nil:
 			return false, s
-		case out.created:
+		case out.created, sick && s.id != out.id: // the latter is the same sandbox in its next life
 			return s.id == "" || sick, keyState{out.id, alive}
 		}
 		return s.id == out.id && s.health != lost, s
@@ -210,7 +211,7 @@ func (c *client) work(t *testing.T, keys []session.Key, n int) {
 		in := asked{act: actOpen, key: key}
 		if s != nil {
 			in.act = []act{actOpen, actOpen, actOpen, actGet, actExec, actExec, actExec, actClose, actKill}[c.random.IntN(9)]
-			in.id = s.ID()
+			in.id = life(s)
 		}
 		c.record.record(c.number, in, func() answered {
 			switch in.act {
@@ -246,10 +247,13 @@ func (c *client) find(ctx context.Context, in asked) (s *session.Session, out an
 		s, out.created, out.err = c.l.Open(ctx, in.key, session.Request{Image: image, IdleTimeout: -1})
 	}
 	if s != nil {
-		out.id = s.ID()
+		out.id, out.session = life(s), s
 	}
 	return s, out
 }
+
+// life names what a session is about: a sandbox until that is lost.
+func life(s *session.Session) string { return fmt.Sprintf("%s %p", s.ID(), s) }
 
 // check judges the history.
 func (h *history) check(t *testing.T, f *fault) {

@@ -54,7 +54,7 @@ type Record struct {
 	Retention  time.Duration // Request.Retention
 	// KeepWorkspace in Ready: when the engine has no such sandbox, its workspace is kept for the next opener of the
 	// key. The sandbox is being rebuilt (OpenRebuild), was removed without its workspace
-	// (CloseOptions.KeepWorkspace), or was that of an interrupted run.
+	// (CloseOptions.KeepWorkspace), or was lost by its engine.
 	KeepWorkspace bool
 	// Reason is why the sandbox is not ready any more: "removed" by hand, "idle", "run ended", by itself or closed,
 	// "owner died", "engine lost". It is empty for one that is.

@@ -61,7 +61,7 @@ func (k *Keeper) removeAll(ctx context.Context, rec record.Record) (there bool, 
 		err = k.RemoveRemains(ctx, rec, true)
 	}
 	if !there && err == nil {
-		err = k.removeWorkspace(ctx, rec.ID)
+		err = k.RemoveWorkspace(ctx, rec.ID)
 	}
 	return there, err
 }
@@ -78,9 +78,9 @@ func (k *Keeper) RemoveRemains(ctx context.Context, rec record.Record, volumes b
 	return EngineError(k.Backend.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// removeWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the
+// RemoveWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the
 // rest was gone, or the workspace was kept for another sandbox that was never made.
-func (k *Keeper) removeWorkspace(ctx context.Context, id string) error {
+func (k *Keeper) RemoveWorkspace(ctx context.Context, id string) error {
 	err := k.Backend.RemoveWorkspace(ctx, k.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return nil

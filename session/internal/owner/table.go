@@ -122,7 +122,7 @@ func Table() []Rule {
 		{Ready, RunEnded, Anyone, Always, Gone, Remove, Never, ""},
 		{Ready, EngineLost, Named, Unowned, WorkspaceOnly, Nothing, Never, ""},
 		{Ready, EngineLost, Named, StopIdle, Suspended, Nothing, Never, ""},
-		{Ready, EngineLost, Named | Run, Keep, WorkspaceOnly, Nothing, Never, ""},
+		{Ready, EngineLost, Anyone, Keep, WorkspaceOnly, Nothing, Never, ""},
 		{Ready, EngineLost, Anyone, Always, Removing, Nothing, Never, ""},
 		{Ready, Removed, Anyone, Keep, WorkspaceOnly, KeepWorkspace, Never, ""},
 		{Ready, Removed, Anyone, Always, Gone, Remove, Never, ""},

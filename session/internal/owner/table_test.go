@@ -27,7 +27,7 @@ func TestTableInDocs(t *testing.T) {
 func markdown() string {
 	kinds := map[owner.Kind]string{
 		owner.Anyone: "", owner.Named: "named", owner.Run: "a run's", owner.Process: "an agent's or MCP client's",
-		owner.Named | owner.Run: "named or a run's", owner.Named | owner.Run | owner.Foreign: "named or a run's or other",
+		owner.Named | owner.Run | owner.Foreign: "named or a run's or other",
 	}
 	text := "| state | event | next state | the engine |\n|---|---|---|---|\n"
 	for _, r := range owner.Table() {
@@ -134,6 +134,7 @@ func TestOn(t *testing.T) {
 		"a run ends whose workspace is kept": {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
 		"lost":                               {owner.Facts{State: owner.Ready, Kind: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
 		"lost, named, kept":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, Keep: true, Owned: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"lost, an agent's, kept":             {owner.Facts{State: owner.Ready, Kind: owner.Process, Keep: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"lost, named, stop":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
 		"lost, named, nobody's":              {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
 		"lost, suspended":                    {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
