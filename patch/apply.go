@@ -155,6 +155,7 @@ func newApplier(root *os.Root, files iter.Seq[string]) *applier {
 }
 
 // isRepository reports whether Git takes a directory for a bare repository, or will: its configuration names programs.
+// The first look at a directory also sweeps it.
 func (a *applier) isRepository(dir string) bool {
 	is, known := a.repos[dir]
 	if !known {
@@ -164,6 +165,7 @@ func (a *applier) isRepository(dir string) bool {
 		}
 		is = has("HEAD") && (has("commondir") || has("objects") && has("refs"))
 		a.repos[dir] = is
+		a.lock(dir, true).Close()
 	}
 	return is
 }
@@ -332,7 +334,7 @@ func (a *applier) read(name string) (*Entry, error) {
 		target, err := a.root.Readlink(name)
 		return &Entry{Mode: fs.ModeSymlink, Content: []byte(target)}, err
 	case !info.Mode().IsRegular():
-		return nil, conflictError("the path is a " + kind(info.Mode()))
+		return nil, conflictError("the path is a directory or a special file")
 	}
 	f, err := a.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // what took its place may be a FIFO
 	if err != nil {
@@ -343,13 +345,6 @@ func (a *applier) read(name string) (*Entry, error) {
 	return &Entry{Mode: info.Mode().Perm(), Content: content}, err
 }
 
-func kind(m fs.FileMode) string {
-	if m.IsDir() {
-		return "directory"
-	}
-	return "special file"
-}
-
 // write puts e where was is, as a whole; with its very permissions when exact, else as a new file has them.
 func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	if dir := path.Dir(name); dir != "." {
@@ -357,7 +352,8 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 			return err
 		}
 	}
-	temp := filepath.FromSlash(path.Join(path.Dir(name), ".workcell-"+rand.Text()))
+	defer a.lock(path.Dir(name), false).Close()
+	temp := filepath.FromSlash(path.Join(path.Dir(name), tempPrefix+rand.Text()))
 	defer func() {
 		if err == nil {
 			return
@@ -374,6 +370,28 @@ func (a *applier) write(name string, was, e *Entry, exact bool) (err error) {
 	}
 	return a.root.Rename(temp, filepath.FromSlash(name))
 }
+
+const tempPrefix = ".workcell-"
+
+// lock opens a directory and locks it until it is closed, to protect temporary files from sweeps. A sweep removes the
+// files that killed writers left, unless another process has the lock. If locks fail, nothing is swept. The result may
+// be nil.
+func (a *applier) lock(dir string, sweep bool) *os.File {
+	f, _ := a.root.OpenFile(filepath.FromSlash(dir), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if sweep && lockDir(f, alone) {
+		names, _ := f.Readdirnames(-1)
+		for _, name := range names {
+			if strings.HasPrefix(name, tempPrefix) && len(name) == len(tempPrefix+rand.Text()) {
+				_ = a.root.Remove(filepath.Join(filepath.FromSlash(dir), name)) // or the next apply does
+			}
+		}
+	}
+	lockDir(f, shared)
+	return f
+}
+
+// Operations of flock.
+const shared, alone = 1, 2
 
 func (a *applier) create(name string, e *Entry, exact bool) error {
 	if e.isLink() {

@@ -3,6 +3,7 @@ package patch
 import (
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,4 +33,15 @@ func statExact(dir string) (os.FileInfo, error) {
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
 	return f.Stat()
+}
+
+// lockDir locks an open directory. It waits a moment for a sweep, but not for other programs.
+func lockDir(f *os.File, how int) bool {
+	for range 3 {
+		if unix.Flock(int(f.Fd()), how|unix.LOCK_NB) == nil {
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }

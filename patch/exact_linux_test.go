@@ -2,9 +2,14 @@ package patch_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,4 +46,90 @@ func TestLinkAtAnyMoment(t *testing.T) {
 			t.Fatal("written through a link")
 		}
 	}
+}
+
+// applyVariable makes the test's program apply patches in a directory until it is killed.
+const applyVariable = "PATCH_TEST_APPLY"
+
+func TestMain(m *testing.M) {
+	dir := os.Getenv(applyVariable)
+	for dir != "" {
+		_ = os.Remove(filepath.Join(dir, "sub", "large"))
+		large := patch.Tree{"sub/large": {Mode: 0o644, Content: make([]byte, 64<<20)}}
+		if _, err := large.Write(dir, nil, true); err != nil {
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// TestKilledApply verifies that the next apply removes the temporary file that a killed process left. It keeps the
+// file of a living process, even if this process is stopped.
+func TestKilledApply(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(dir, "sub", ".workcell-mine")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o755), os.WriteFile(mine, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), applyVariable+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	temporary := func() string {
+		found, err := filepath.Glob(filepath.Join(dir, "sub", ".workcell-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range found {
+			if name != mine {
+				return name
+			}
+		}
+		return ""
+	}
+	signal := func(sig syscall.Signal) {
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for temporary() == "" {
+		signal(syscall.SIGCONT)
+		time.Sleep(time.Millisecond)
+		signal(syscall.SIGSTOP)
+		for !stopped(t, cmd.Process.Pid) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	apply := func() {
+		t.Helper()
+		small := patch.Tree{"sub/small": {Mode: 0o644, Content: []byte("x")}}
+		if r, err := small.Write(dir, nil, true); err != nil || len(r.Conflicts) > 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	if apply(); temporary() == "" {
+		t.Error("the file of a living process was removed")
+	}
+	signal(syscall.SIGKILL)
+	_ = cmd.Wait() // it was killed
+	if apply(); temporary() != "" {
+		t.Errorf("%s is left", temporary())
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}
+
+// stopped reports whether a process is stopped.
+func stopped(t *testing.T, pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(stat), ") T ")
 }
