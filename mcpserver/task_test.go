@@ -354,7 +354,7 @@ func TestDeadSandbox(t *testing.T) {
 			task := func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 				res, err := note(ctx, req)
 				run, _ := session.RunFromContext(ctx)
-				s, getErr := m.Get(run.Key(session.DefaultName))
+				s, getErr := m.Get(run.Key(record.DefaultName))
 				if err = errors.Join(err, getErr); err == nil && req.Text == "die" {
 					id = s.ID()
 					err = test.die(engine, s.Info())

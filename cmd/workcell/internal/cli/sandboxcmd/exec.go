@@ -134,7 +134,7 @@ func (o *sessionsExecOptions) run(cmd *cobra.Command, a *command, args []string)
 		}
 		if res.Leaked {
 			a.Notice("processes of the command keep running until the sandbox ends (%s); to kill them, "+
-				"run `workcell sessions kill %s %s`", ends(s.Info()), args[0], res.ExecID)
+				"run `workcell sessions kill %s %s`", ends(s.Info(), nil), args[0], res.ExecID)
 		}
 		return a.execStatus(s.Info().Limits, res)
 	})(cmd, args)

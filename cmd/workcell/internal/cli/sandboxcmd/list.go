@@ -27,9 +27,10 @@ func newSessionsLsCmd(a *command) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List sandboxes",
 		Long: `List sandboxes. A sandbox is created (being prepared), running (accepts commands), stopped (only its files
-remain), or kept (its run has ended). ENDS shows when a running sandbox ends if it stays idle; it is not idle while a
-process runs in it. With --all, the list includes sandboxes that were removed in the last hour, or lost by a run in the
-last 30 days, and REASON shows why a sandbox is not running.
+remain), or kept (its run has ended). ENDS shows when a sandbox ends if it stays idle; it is not idle while a process
+runs in it. If the process that had the sandbox died, ENDS shows when cleanup removes it or its kept files. With --all,
+the list includes sandboxes that were removed in the last hour, or lost by a run in the last 30 days, and REASON shows
+why a sandbox is not running.
 
 With --watch, the command prints a line for each sandbox that is added, changed, or removed, until you interrupt it. A
 gap line means that events may be missing because the engine was not reachable.`,
@@ -48,10 +49,11 @@ gap line means that events may be missing because the engine was not reachable.`
 			if err != nil {
 				return err
 			}
+			left, _ := admin.Abandoned(ctx, m.Manager) // without it, all are shown as those of living processes
 			rows := []SandboxOutput{}
 			for _, info := range list {
 				if user == "" || info.Key.User() == user {
-					rows = append(rows, sandboxRow(info))
+					rows = append(rows, sandboxRow(info, left...))
 				}
 			}
 			now := time.Now()
@@ -91,7 +93,8 @@ func (a *command) watchSandboxes(ctx context.Context, m *app.Manager, user strin
 		out := eventOutput{Event: e.Type, Time: e.Time, Since: e.Since}
 		line := "since " + e.Since.Format(time.TimeOnly)
 		if e.Type != admin.EventGap {
-			row := sandboxRow(e.Info)
+			left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
+			row := sandboxRow(e.Info, left...)
 			if out.Sandbox = &row; e.Info.State == session.StateClosed && e.Type == admin.EventRemoved {
 				row.State = string(stateRemoved)
 			}
@@ -163,7 +166,8 @@ func (a *command) showSandbox(ctx context.Context, m *app.Manager, args []string
 	if err != nil {
 		return err
 	}
-	row := sandboxRow(found)
+	left, _ := admin.Abandoned(ctx, m.Manager) // as in ls
+	row := sandboxRow(found, left...)
 	return a.Print(row, func(w io.Writer) error {
 		cli.WriteFacts(w, [2]string{"id", row.ID}, [2]string{"name", row.Name}, [2]string{"user", row.UserName}, [2]string{"key", row.Key},
 			[2]string{"state", row.State}, [2]string{"ends", row.Ends}, [2]string{"reason", row.Reason},
@@ -185,7 +189,7 @@ type SandboxOutput struct {
 	Key      string              `json:"key"`
 	Run      string              `json:"run,omitempty"`
 	State    string              `json:"state"`            // created, running, stopped, kept, removing, lost or removed
-	Ends     string              `json:"ends,omitempty"`   // when a running sandbox ends, with its processes
+	Ends     string              `json:"ends,omitempty"`   // when the sandbox ends, with its processes
 	Reason   string              `json:"reason,omitempty"` // why it is not running any more: removed, idle, run ended, owner died or engine lost
 	Image    string              `json:"image"`
 	User     string              `json:"user"`
@@ -204,7 +208,7 @@ type SandboxOutput struct {
 	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
 }
 
-func sandboxRow(i session.Info) SandboxOutput {
+func sandboxRow(i session.Info, left ...record.Record) SandboxOutput {
 	name := ""
 	if app.IsNamed(i.Key) {
 		name = i.Key.ID
@@ -214,12 +218,28 @@ func sandboxRow(i session.Info) SandboxOutput {
 		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Reason: i.Reason, UserName: i.Key.User(), Image: i.Image, User: i.User, Network: i.Network, Mounts: i.Mounts,
 		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
-		IdlePolicy: i.IdlePolicy, Ends: ends(i),
+		IdlePolicy: i.IdlePolicy, Ends: ends(i, left),
 	}
 }
 
-// ends returns when a running sandbox ends, and with it its background processes.
-func ends(i session.Info) string {
+// ends returns when a sandbox ends, and with it its background processes. left are the records of sandboxes that no
+// process has.
+func ends(i session.Info, left []record.Record) string {
+	for _, rec := range left {
+		at, _ := admin.ReclaimAt(rec, time.Now())
+		wait := time.Until(at)
+		switch {
+		case rec.ID != i.ID:
+			continue
+		case at.IsZero():
+			return "when removed"
+		case wait <= 0:
+			return "at the next gc"
+		case i.IdlePolicy == session.IdleStop && i.State == session.StateReady:
+			return "stops in " + cli.Age(wait)
+		}
+		return "in " + cli.Age(wait)
+	}
 	if i.State != session.StateReady {
 		return ""
 	}
