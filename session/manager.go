@@ -226,11 +226,6 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 	ctx = context.WithoutCancel(ctx)
 	m.cancel()
 	m.wg.Wait()
-	if to == owner.Ready {
-		for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
-			m.touch(ctx, s)
-		}
-	}
 	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.joined }), owner.Ready)
 	err = errors.Join(err, m.closeAll(ctx, m.sessions(func(s *Session) bool { return !s.joined }), to))
 	if to == owner.Gone {

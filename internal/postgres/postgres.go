@@ -90,7 +90,7 @@ func Open(ctx context.Context, url string, components ...Component) (*DB, error)
 	db := &DB{pool: pool, where: fmt.Sprintf("database %s on %s", c.Database, c.Host), patience: openPatience, timeout: callTimeout}
 	for _, component := range append([]Component{owners()}, components...) {
 		if err := db.migrate(ctx, component); err != nil {
-			pool.Close()
+			db.Close()
 			return nil, err
 		}
 	}
@@ -139,8 +139,12 @@ func config(url string) (*pgxpool.Config, error) {
 	return conf, nil
 }
 
-// Close closes all connections.
-func (db *DB) Close() { db.pool.Close() }
+// Close closes all connections. It waits a moment for the server, which may be silent.
+func (db *DB) Close() {
+	ctx, closed := context.WithTimeout(context.Background(), time.Second)
+	go func() { db.pool.Close(); closed() }()
+	<-ctx.Done()
+}
 
 // migrate brings a component's tables up to date. Processes that start at once take turns.
 func (db *DB) migrate(ctx context.Context, c Component) error {

@@ -101,6 +101,41 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// TestCloseSilent verifies that a database is closed soon if its server accepts connections and does not answer.
+func TestCloseSilent(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	var conns []net.Conn // so that none is closed
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns = append(conns, conn)
+			_, _ = conn.Read(make([]byte, 1<<10))                                            // who connects
+			_, _ = conn.Write([]byte("R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I")) // may connect
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := postgres.Open(ctx, "postgres://u@"+l.Addr().String()+"/db?sslmode=disable") // which closes it
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Open = %v, want the end of its context", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the server")
+	}
+}
+
 // TestOwnerDies: an owner that is not renewed is dead for all when its lease is over, and for itself.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()

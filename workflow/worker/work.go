@@ -21,11 +21,12 @@ import (
 )
 
 const (
-	pollEvery   = 5 * time.Second  // how often a worker checks the queue if it hears nothing
-	againAfter  = 10 * time.Second // between two attempts to execute a run
-	stopTimeout = 2 * time.Minute  // for what ends with a worker
+	pollEvery  = 5 * time.Second  // how often a worker checks the queue if it hears nothing
+	againAfter = 10 * time.Second // between two attempts to execute a run
 
-	releaseTimeout = 10 * time.Second // for a worker that ends to give up its runs
+	// A worker ends within half a minute, even without its database: after stopTimeout, and the time of Owner.Leave.
+	stopTimeout    = 15 * time.Second // for its runs
+	releaseTimeout = 10 * time.Second // to give up one of them in Carry
 )
 
 // Options configure a worker.
@@ -43,7 +44,8 @@ type Options struct {
 }
 
 // Work carries out runs of the queue until ctx ends. It then takes no more, gives those that it has Options.Grace to end,
-// interrupts the others, which other workers go on with, and returns when it has none.
+// interrupts the others, which other workers resume, and returns when it has none. If that takes more than 15 s, for
+// example without the database, it returns an error, and these runs are free after their leases.
 func (q *Queue) Work(ctx context.Context, o Options) error {
 	o.MaxRuns = cmp.Or(o.MaxRuns, 4)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -73,7 +75,7 @@ func (q *Queue) workAs(ctx context.Context, o Options) error {
 	defer interrupt(nil)
 	w := &runWorker{q: q, o: o, self: self.ID, runs: runs}
 	err = w.attend(ctx, self.Lost())
-	return errors.Join(err, w.end(interrupt), self.Leave())
+	return errors.Join(err, w.end(ctx, interrupt), self.Leave())
 }
 
 // runWorker is a worker as one owner.
@@ -151,10 +153,13 @@ func (w *runWorker) giveBack(ctx context.Context, id string, after time.Duration
 SELECT pg_notify('`+queueChannel+`', '') FROM free WHERE not_before <= now()`, id, w.self, after)
 }
 
-// end waits for the runs of a worker, and interrupts those that take longer than Grace.
-func (w *runWorker) end(interrupt context.CancelCauseFunc) error {
+// end waits for the runs of a worker, and interrupts those that take longer than Grace. When ctx ends, it soon stops
+// waiting: if the database is down, the runs are free after their leases.
+func (w *runWorker) end(ctx context.Context, interrupt context.CancelCauseFunc) error {
 	patience := time.AfterFunc(w.o.Grace, func() { interrupt(workflow.ErrInterrupted) })
 	defer patience.Stop()
+	timeout := time.NewTimer(w.o.Grace + 8*stopTimeout) // if it only lost its lease
+	defer context.AfterFunc(ctx, func() { timeout.Reset(w.o.Grace + stopTimeout) })()
 	ended := make(chan struct{})
 	go func() {
 		w.all.Wait()
@@ -163,7 +168,7 @@ func (w *runWorker) end(interrupt context.CancelCauseFunc) error {
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(w.o.Grace + stopTimeout):
+	case <-timeout.C:
 		return errors.New("runs of this worker do not finish")
 	}
 }
@@ -178,9 +183,6 @@ func (w *runWorker) work(id string) {
 		}
 	}
 	if w.runs.Err() != nil { // without the database, the row is free after this worker's lease
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, releaseTimeout)
-		defer cancel()
 		after = 0
 	} else if err != nil {
 		w.o.Logger.Warn("retrying a run later", "run", id, "error", err)

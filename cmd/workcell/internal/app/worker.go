@@ -97,7 +97,7 @@ func (w *runWorker) resume(ctx context.Context, r runstore.Run) error {
 			fmt.Fprintf(log, "hint: %s\n", todo)
 		}
 	}
-	if now, err := w.q.Journal().Run(context.WithoutCancel(ctx), r.ID); err == nil && !now.Finished.IsZero() {
+	if now, err := w.q.Journal().Run(ctx, r.ID); err == nil && !now.Finished.IsZero() {
 		w.Notice("run %s %s", r.ID, now.Outcome)
 		w.mu.Lock()
 		delete(w.said, r.ID)
