@@ -11,7 +11,7 @@ import (
 )
 
 // TestEndWithoutDatabase verifies that a worker whose runs wait for the database ends within half a minute and its grace,
-// also if it lost its lease before it was told to end. Leaving takes up to five seconds of that.
+// even if it had lost its lease before. Owner.Leave takes up to five seconds of that time.
 func TestEndWithoutDatabase(t *testing.T) {
 	for name, before := range map[string]time.Duration{"told to end": 0, "lost its lease": time.Minute} {
 		t.Run(name, func(t *testing.T) {
