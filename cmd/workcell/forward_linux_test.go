@@ -60,7 +60,7 @@ func TestSessionsForward(t *testing.T) {
 		t.Errorf("%q, %v", page, err)
 	}
 	_, port, _ := net.SplitHostPort(address)
-	if _, stderr := u.run(app.ExitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use HOST:PORT for another local port") {
+	if _, stderr := u.run(app.ExitFailed, "sessions", "forward", "pages", port+":8080"); !strings.Contains(stderr, "use LOCAL:PORT for another local port") {
 		t.Errorf("a port that is taken: %s", stderr)
 	}
 	if code, stderr := stop(); code != app.ExitSignalBase+int(syscall.SIGTERM) {

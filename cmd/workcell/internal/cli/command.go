@@ -2,10 +2,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"sync/atomic"
 
@@ -51,6 +53,9 @@ func Run(ctx context.Context, args []string, a *Command, groups ...Group) int {
 	return finish(ctx, a.Stderr, err)
 }
 
+// valueName matches the name of a flag's value at the beginning of its description, where pflag repeats it.
+var valueName = regexp.MustCompile(`(?m)^( +(?:-\w, )?--\S+ \S+ +)\S+: `)
+
 // Root builds the tree of commands.
 func Root(a *Command, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
@@ -64,8 +69,8 @@ To check your setup, run ` + "`workcell doctor`" + `. To run an agent or a workf
 To create a sandbox manually, use ` + "`workcell sessions open`" + `. The default backend is Docker, or containerd if
 Docker is not available. containerd and local require Linux. Documentation: https://github.com/workcell-dev/workcell
 
-By default, sandboxes have no network access. A run removes its sandboxes when it ends, unless you pass --keep or the
-workflow keeps them (retention:, checkpoints:).
+By default, sandboxes have no network access. Workcell removes a run's sandboxes when the run ends, unless
+you pass --keep or the workflow keeps them (retention, checkpoints).
 
 ` + exitCodeHelp + `
 
@@ -80,11 +85,11 @@ Environment:
   WORKCELL_MCP_TOKEN   bearer token for HTTP clients of workcell mcp
   WORKCELL_DEBUG       set to 1 to print debug logs
   WORKCELL_REAPER      set to off to disable the background process that cleans up if this command is killed
-  WORKCELL_KUBE_*      CONTEXT, NAMESPACE, GUEST_IMAGE, STORAGE_CLASS, NETWORK_POLICY: override kubernetes.* settings
-  KUBECONFIG           cluster configuration, as for kubectl
-  DOCKER_*             Docker engine, as for the docker command, for example DOCKER_HOST
-  CONTAINERD_*         ADDRESS, NAMESPACE (default workcell), SNAPSHOTTER: containerd socket, namespace, and snapshotter
-  *_API_KEY            keys of model providers: GEMINI, ANTHROPIC, OPENAI, and others; see docs/cli.md
+  WORKCELL_KUBE_*      override kubernetes.* settings, for example WORKCELL_KUBE_NAMESPACE; see docs/configuration.md
+  KUBECONFIG           kubeconfig file, as used by kubectl
+  DOCKER_*             Docker connection settings such as DOCKER_HOST, as used by the docker CLI
+  CONTAINERD_*         CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE (default workcell), CONTAINERD_SNAPSHOTTER
+  *_API_KEY            model providers' API keys: GEMINI_API_KEY, ANTHROPIC_API_KEY, OPENAI_API_KEY, …; see docs/cli.md
   OTEL_*               where to send traces and metrics (default: nowhere); see docs/telemetry.md
   GENKIT_ENV=dev       connect to the Genkit Developer UI`,
 		SilenceUsage:  true,
@@ -99,12 +104,15 @@ Environment:
 	root.SetOut(a.Stdout)
 	root.SetErr(a.Stderr)
 	root.SetFlagErrorFunc(flagError)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		fmt.Fprintf(a.Stdout, "%s\n\n%s", cmp.Or(cmd.Long, cmd.Short), valueName.ReplaceAllString(cmd.UsageString(), "$1"))
+	})
 	root.PersistentFlags().StringVar(&a.Options.StateDir, "state-dir", "",
-		"`DIR` for sandbox records, run journals, and results (default $XDG_STATE_HOME/workcell)")
+		"`DIR`: directory for sandbox records, run journals, and results (default $XDG_STATE_HOME/workcell)")
 	root.PersistentFlags().StringVar(&a.Options.State, "state", "",
 		"`URL` of a PostgreSQL database for records and journals (default $WORKCELL_STATE, or a file in --state-dir)")
 	root.PersistentFlags().StringVar(&a.Options.Config, "config", "",
-		"configuration `FILE` (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml)")
+		"`FILE`: path to the configuration file (default $WORKCELL_CONFIG, or $XDG_CONFIG_HOME/workcell/workcell.yaml)")
 	Subcommands(root)
 	for _, g := range groups {
 		root.AddCommand(g(a)...)

@@ -36,14 +36,14 @@ func ParseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 // egressFlag adds the flags of networks that are not public, and of registries that may be in them.
 func (a *Command) egressFlag(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.Options.EgressAllowPrivate, "egress-allow-private", nil,
-		"let hosts in network.allow use private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
-	f.StringVar(&a.Options.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's)")
-	f.StringVar(&a.Options.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's)")
+		"let hosts in network.allow resolve to private addresses in `CIDR`, for example 10.0.0.0/8 (repeatable)")
+	f.StringVar(&a.Options.PipIndex, "pip-index", "", "`URL` of the index for pip_packages (default: the image's setting)")
+	f.StringVar(&a.Options.NpmRegistry, "npm-registry", "", "`URL` of the registry for npm_packages (default: the image's setting)")
 }
 
 // PoolFlag adds --pool to a server.
 func (a *Command) PoolFlag(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.Options.Pool, "pool", nil, "`IMAGE=N`: keep N pooled sandboxes of this image for fast opening (repeatable)")
+	f.StringArrayVar(&a.Options.Pool, "pool", nil, "`IMAGE=N`: keep N sandboxes of IMAGE ready so that new ones open faster (repeatable)")
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in Command.Options.
@@ -63,24 +63,23 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&EngineFlags != 0 {
 		f.StringVar(&a.Options.Backend, "backend", "",
-			"backend to use: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or "+
-				"containerd if Docker is not available) (default: the sandbox's own backend, $WORKCELL_BACKEND, the "+
-				"configuration file, or auto)")
+			"`NAME`: docker, containerd, kubernetes, local (no engine, less isolation), or auto (docker, or containerd if Docker "+
+				"is not available); default: the sandbox's own backend, else $WORKCELL_BACKEND, the configuration file, or auto")
 	}
 	if groups&ImageFlags != 0 {
 		f.StringArrayVar(&a.Options.MapImage, "map-image", nil,
-			"replace an image (`FROM=TO`), for example with one from a mirror (repeatable)")
+			"`FROM=TO`: use image TO instead of FROM, for example from a mirror (repeatable)")
 		f.StringArrayVar(&a.Options.AllowImage, "allow-image", nil,
 			"allow only images that match `PATTERN`, for example python:3.* or ghcr.io/acme/** (repeatable)")
 		f.StringArrayVar(&a.Options.Mounts, "mount", nil,
-			"mount a host directory in sandboxes (`SOURCE:TARGET[:rw]`), read-only unless you add :rw (repeatable)")
-		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "OCI `RUNTIME`, for example runsc for gVisor (default: the engine's)")
+			"`SOURCE:TARGET[:rw]`: mount host directory SOURCE at TARGET in sandboxes; read-only unless you add :rw (repeatable)")
+		f.StringVar(&a.Options.OCIRuntime, "oci-runtime", "", "`NAME`: OCI runtime, for example runsc for gVisor (default: the engine's default)")
 		a.egressFlag(f)
 	}
 	if groups&ModelFlags != 0 {
 		f.StringVar(&a.Options.Model, "model", "",
-			"`MODEL` to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
-		f.StringVar(&a.Options.Prices, "prices", "", "`FILE` with model prices for coding agents; overrides the built-in prices")
+			"`MODEL`: model to use instead of the agents' models: provider/name, or scripted/PATH.yaml for recorded answers")
+		f.StringVar(&a.Options.Prices, "prices", "", "`FILE`: path to a file with model prices for coding agents; overrides the built-in prices")
 		f.BoolVar(&a.Options.TraceContent, "trace-content", false,
 			"include prompts, answers, tool calls, and error texts in traces; they may contain secrets")
 		a.HostToolsFlag(f)
@@ -90,11 +89,11 @@ func (a *Command) Verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&AuditFlags != 0 {
 		f.StringVar(&a.Options.Audit, "audit", "",
-			"append a JSON line to `FILE` for each tool call, sandbox, and command; if FILE cannot be written, the command fails")
+			"append a JSON line to `FILE` for each tool call, sandbox, and command; if FILE cannot be written, workcell stops with an error")
 		f.BoolVar(&a.Options.AuditHash, "audit-hash", false, "record SHA-256 hashes instead of command arguments")
 	}
 	if groups&AgentsFlags != 0 {
-		f.StringVar(&a.Options.Agents, "agents", "", "`DIR` with agents (default: agents, ../agents, and . relative to the workflow)")
+		f.StringVar(&a.Options.Agents, "agents", "", "`DIR`: directory containing agents (default: agents, ../agents, and . relative to the workflow)")
 	}
 	return cmd
 }
@@ -158,5 +157,5 @@ func flagError(cmd *cobra.Command, err error) error {
 // HostToolsFlag adds the flag of the operator's file.
 func (a *Command) HostToolsFlag(f *pflag.FlagSet) {
 	f.StringVar(&a.Options.HostTools, "host-tools", "",
-		"`FILE` with the MCP servers that provide host tools; host_tools in an agent selects its tools (default $WORKCELL_HOST_TOOLS)")
+		"`FILE`: path to a file that lists MCP servers with host tools; an agent's host_tools selects tools (default $WORKCELL_HOST_TOOLS)")
 }

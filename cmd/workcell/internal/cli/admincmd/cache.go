@@ -23,8 +23,8 @@ func newCacheCmd(a *command) *cobra.Command {
 		Aliases: []string{"caches"},
 		Short:   "Manage the package caches of sandboxes",
 		Long: `Fill, list, and empty caches. A cache is a directory on the host that sandboxes read instead of downloading
-the same packages again. A sandbox uses a cache if its agent's file has cache: [pip] or you pass --cache pip.
-Sandboxes cannot write to caches; only cache fill does.`,
+the same packages again. A sandbox uses the cache pip if its agent's file sets cache: [pip] or you pass --cache pip.
+Sandboxes cannot write to caches; only ` + "`cache fill`" + ` can.`,
 	}, newCacheLsCmd(a), newCacheFillCmd(a), newCacheRmCmd(a))
 }
 
@@ -69,7 +69,7 @@ func newCacheFillCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags, &cobra.Command{
 		Use:   "fill NAME -- COMMAND [ARG…]",
 		Short: "Run a command and cache its downloads",
-		Long: `Run a command in a temporary sandbox and add the files it downloads to the cache. Environment variables make
+		Long: `Run a command in a temporary sandbox and add the files that it downloads to the cache. Environment variables make
 pip, npm, and go download to the cache; other programs find its directory in CACHE_DIR. New sandboxes can then read
 the files. If the command fails or the cache exceeds its maximum size, the cache is not changed.
 
@@ -88,10 +88,10 @@ All sandboxes that use the cache get these files, so only run commands that you 
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.Request.Image, "image", "", "image (default: the Python image for pip, Node for npm, or bash)")
-	f.StringVar(&o.from, "from", "", "local `DIR` to copy to the command's working directory")
-	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST` to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
+	f.StringVar(&o.Request.Image, "image", "", "`IMAGE`: image to run the command in (default: the Python image for pip, Node for npm, or bash)")
+	f.StringVar(&o.from, "from", "", "`DIR`: local directory to copy to the command's working directory")
+	f.StringArrayVar(&o.hosts, "network-allow", nil, "`HOST`: host to allow instead of the cache's registry: NAME, *.NAME, NAME:PORT, registry:NAME (repeatable)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
 	f.Int64Var(&o.sizeMB, "size-mb", 0, fmt.Sprintf("maximum size of the cache in MiB (default %d)", cache.DefaultMaxBytes>>20))
 	f.BoolVar(&o.Fresh, "fresh", false, "discard the existing contents of the cache")
 	return cmd
@@ -152,7 +152,7 @@ func newCacheRmCmd(a *command) *cobra.Command {
 	return a.Verb(0, &cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Empty caches",
-		Long:    "Empty caches. Open sandboxes keep the old contents, which sessions gc deletes from disk after a day.",
+		Long:    "Empty caches. Open sandboxes keep the old contents. After a day, `sessions gc --yes` deletes them from disk.",
 		Example: "  workcell cache rm pip npm",
 		Aliases: []string{"remove", "clear"},
 		Args:    cobra.MinimumNArgs(1),

@@ -34,8 +34,8 @@ configuration file.`,
 	return cli.Subcommands(&cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration",
-		Long: `Show the configuration. A workcell.yaml file sets defaults for limits, images, the backend, traces, and
-retention, and the allowed images. Workcell reads the file in --config or $WORKCELL_CONFIG. If neither is set, it
+		Long: `Show the configuration. A workcell.yaml file sets the allowed images, and defaults for limits, images, the
+backend, traces, and retention. Workcell reads the file in --config or $WORKCELL_CONFIG. If neither is set, it
 reads $XDG_CONFIG_HOME/workcell/workcell.yaml.`,
 	}, cmd)
 }

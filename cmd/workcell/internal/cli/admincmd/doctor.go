@@ -79,12 +79,12 @@ func newDoctorCmd(a *command) *cobra.Command {
 		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
 		Short:   "Check backends, limits, and images",
 		Long: `Check which backends are available, which limits they can enforce, and whether they can open a sandbox.
-For each problem, the command suggests a fix. It applies no fixes and, except on Kubernetes, pulls no images. It removes
-its test sandboxes. It does not check models and API keys. By default, it checks all backends. To check only one, use
+For each problem, the command suggests a fix. It does not apply fixes or, except on Kubernetes, pull images; it does not
+check models or API keys. It removes its test sandboxes. By default, it checks all backends. To check only one, use
 --backend, WORKCELL_BACKEND, or the configuration file.
 
-STATE is ok, warn (sandboxes can run, but a feature, limit, or image is missing), or fail (they cannot run). The exit
-code is 5 if the selected backend, by default Docker or containerd, cannot run sandboxes.`,
+The STATE column shows ok, warn (a feature, limit, or image is missing), or fail (sandboxes cannot run). The exit code
+is 5 if the backend that would be used (--backend, or Docker, else containerd) cannot run sandboxes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.diagnose(cmd.Context(), image, network)
@@ -100,7 +100,7 @@ code is 5 if the selected backend, by default Docker or containerd, cannot run s
 			return nil
 		},
 	})
-	cmd.Flags().StringVar(&image, "image", "", "image for the test sandbox (default: the first available image)")
+	cmd.Flags().StringVar(&image, "image", "", "`IMAGE`: image for the test sandbox (default: the first available image)")
 	cmd.Flags().BoolVar(&network, "network", false, "create pods to test whether a Kubernetes cluster enforces NetworkPolicies")
 	return cmd
 }

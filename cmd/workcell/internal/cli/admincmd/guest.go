@@ -43,9 +43,9 @@ Workcell.`,
 			return a.writeGuestImage(output, ref, arch)
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "", "`FILE` for the archive; with -, write only the archive to standard output")
-	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE` of the image in the archive")
-	cmd.Flags().StringVar(&arch, "arch", arch, "architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
+	cmd.Flags().StringVar(&output, "output", "", "`FILE`: archive to write; - writes only the archive to standard output")
+	cmd.Flags().StringVar(&ref, "tag", ref, "`REFERENCE`: name of the image in the archive")
+	cmd.Flags().StringVar(&arch, "arch", arch, "`ARCH`: architecture of the image in the archive: "+strings.Join(embed.Arches(), " or "))
 	return cmd
 }
 

@@ -63,14 +63,14 @@ func newMCPCmd(a *command) *cobra.Command {
 		Short: "Serve sandboxes to MCP clients",
 		Long: `Serve sandboxes to MCP clients such as coding agents, IDEs, and chat applications.
 
-With the stdio transport, one client starts this command. When the client disconnects, the server exits and closes its
+With the stdio transport, the client starts this command. When the client disconnects, the server exits and closes its
 sandboxes. With the http transport, many clients can connect. Each client needs a bearer token if --token-file or
 WORKCELL_MCP_TOKEN is set; without a valid token, it gets status 401. Tokens are required unless the server listens on a
 loopback address. The default URL is http://127.0.0.1:8765/mcp. To add the server to Claude Code, run:
 claude mcp add workcell -- workcell mcp
 
 Clients get the tools sandbox_run, sandbox_open, sandbox_exec, sandbox_fs_*, and others. With --agents, --workflows, or
---executors, they also get execute_task, which requires the key of a model provider. By default, sandboxes have no
+--executors, they also get execute_task, which requires a model provider's API key. By default, sandboxes have no
 network access; see --network-allow. --policy limits commands, files, CPU, memory, and workspace size, and --allow-image
 limits images.`,
 		Example: "  workcell mcp\n" +
@@ -92,25 +92,25 @@ limits images.`,
 	})
 	o.http.addTo(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.policy, "policy", "", "reject tool calls by the rules in YAML `FILE`; see docs/mcp.md")
-	f.StringVar(&o.agents, "agents", "", "`DIR` with agents (*.prompt) that execute_task and workflows can run")
-	f.StringVar(&o.workflows, "workflows", "", "`DIR` with workflows (*.yaml) that execute_task can run")
+	f.StringVar(&o.policy, "policy", "", "reject tool calls that break the rules in `FILE` (YAML); see docs/mcp.md")
+	f.StringVar(&o.agents, "agents", "", "`DIR`: directory containing agents (*.prompt) that execute_task and workflows can run")
+	f.StringVar(&o.workflows, "workflows", "", "`DIR`: directory containing workflows (*.yaml) that execute_task can run")
 	f.StringSliceVar(&o.coding.Agents, "executors", nil,
-		"coding agents that execute_task can run: "+strings.Join(frontmatter.ExecutorAgents(), ", ")+
-			"; add a model with =, for example claude=anthropic/claude-sonnet-4-5")
-	f.Float64Var(&o.coding.Budget, "budget-usd", 0, "maximum model cost in USD for each task of --executors; 0 means no limit")
+		"`AGENT[=MODEL]`: coding agents that execute_task can run: "+strings.Join(frontmatter.ExecutorAgents(), ", ")+
+			"; for example claude=anthropic/claude-sonnet-4-5 (repeatable)")
+	f.Float64Var(&o.coding.Budget, "budget-usd", 0, "maximum model cost in USD per task run by --executors; 0 means no limit")
 	f.Var(cli.OneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
-	f.StringVar(&o.image, "image", "", "image of the sandboxes (default: the image for --runtime)")
+	f.StringVar(&o.image, "image", "", "`IMAGE`: image of the sandboxes (default: the image for --runtime)")
 	f.Var(cli.OneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "language of the sandboxes (default python)")
 	f.Var(cli.OneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of the sandboxes")
 	f.StringArrayVar(&o.hosts, "network-allow", nil,
-		"allow sandboxes to reach only `HOST` with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
+		"`HOST`: host that sandboxes may reach with --network none: NAME, *.NAME, NAME:PORT, or registry:NAME (repeatable)")
 	f.IntVar(&a.Options.MaxSandboxes, "max-sandboxes", 64,
-		"maximum number of open sandboxes for all clients; additional sandboxes fail with the error code capacity")
+		"maximum number of open sandboxes for all clients; opening more fails with the error code capacity")
 	a.PoolFlag(f)
-	f.StringArrayVar(&o.caches, "cache", nil, "`NAME` of a cache that the sandboxes can read, for example pip (repeatable)")
-	f.Var(cli.OneOf(&o.onExit, onExitClose, onExitKeep), "on-exit",
-		"close or keep the sandboxes when the server exits; with --transport http and a database, the default is "+onExitKeep)
+	f.StringArrayVar(&o.caches, "cache", nil, "`NAME`: name of a cache that the sandboxes can read, for example pip (repeatable)")
+	f.Var(cli.OneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "close or keep the sandboxes when the server exits")
+	f.Lookup("on-exit").DefValue += "; keep with --transport http and a database"
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "close a sandbox after this idle time")
 	return cmd
 }
@@ -304,14 +304,14 @@ type mcpHTTPFlags struct {
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
-	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`ADDRESS` for --transport http")
-	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with bearer tokens, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "accept `NAME` as Host, besides localhost and IPs (repeatable)")
-	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow web pages of `ORIGIN`, as in https://a.example (repeatable)")
-	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate chain for HTTPS")
-	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the private key for HTTPS")
+	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "`HOST:PORT`: address to listen on with --transport http")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE`: bearer tokens that you choose, one per line: NAME TOKEN [EXPIRY, for example 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "also accept requests whose Host header is `NAME`, not only localhost or an IP address (repeatable)")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "allow requests from web pages at `ORIGIN`, for example https://a.example (repeatable)")
+	fs.StringVar(&f.cert, "tls-cert", "", "`FILE`: path to the certificate chain for HTTPS")
+	fs.StringVar(&f.key, "tls-key", "", "`FILE`: path to the private key for HTTPS")
 	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "maximum number of open connections; others wait")
-	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum requests per second for each client")
+	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "maximum number of requests per second for each client")
 	f.flags = fs
 	cmd.Flags().AddFlagSet(fs)
 }

@@ -41,7 +41,7 @@ func newToolsCmd(a *command) *cobra.Command {
 	o := &toolsOptions{command: a}
 	verb := func(cmd *cobra.Command) *cobra.Command {
 		a.HostToolsFlag(cmd.Flags())
-		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt` of the agent whose host_tools apply (default: all tools are allowed)")
+		cmd.Flags().StringVar(&o.agent, "agent", "", "`FILE.prompt`: agent whose host_tools apply (default: all tools are allowed)")
 		return cmd
 	}
 	as := asPython
@@ -53,8 +53,8 @@ func newToolsCmd(a *command) *cobra.Command {
 	show.Flags().Var(cli.OneOf(&as, asPython, asJSON), "as", "format of the declaration")
 	return cli.Subcommands(&cobra.Command{
 		Use: "tools", Short: "Inspect and call host tools",
-		Long: `Inspect and call host tools, which code in sandboxes may call. The file in --host-tools configures their MCP
-servers. In an agent's file, host_tools selects the tools that the agent may call.`,
+		Long: `Inspect and call host tools: MCP tools that code in sandboxes can call through the host. The file in
+--host-tools lists their MCP servers. In an agent's file, host_tools selects the tools that the agent may call.`,
 	},
 		verb(a.Verb(cli.OutputFlags, &cobra.Command{
 			Use: "ls [SERVER]", Short: "List host tools and their access rules", Args: cobra.MaximumNArgs(1),

@@ -39,7 +39,7 @@ type shownOutput struct {
 func newRunsFilesCmd(a *command) *cobra.Command {
 	return a.Verb(cli.OutputFlags, &cobra.Command{
 		Use:     "files RUN [PATH]",
-		Short:   "List all outputs of a run, or one PATH",
+		Short:   "List the outputs of a run, or the outputs in PATH",
 		Example: "  workcell runs files run_…\n  workcell runs files run_… dist -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
@@ -72,11 +72,11 @@ func newRunsGetCmd(a *command) *cobra.Command {
 	force := false
 	cmd := a.Verb(0, &cobra.Command{
 		Use:   "get RUN PATH [DIR|-]",
-		Short: "Copy a run's outputs here or to standard output",
-		Long: `Copy an output of a run, a file or directory, to the current directory or to DIR, under its own name.
-PATH . means all outputs. Existing files that differ are not overwritten, unless you pass --force.
+		Short: "Copy a run's outputs to a directory or standard output",
+		Long: `Copy an output file or directory of a run to the current directory or to DIR. The copy has the same name.
+To copy all outputs, use . as PATH. Existing files that differ are not overwritten unless you pass --force.
 
-Use - instead of DIR to write one file to standard output; a terminal gets control characters in escaped form.`,
+Use - instead of DIR to write one file to standard output. On a terminal, control characters are escaped.`,
 		Example: "  workcell runs get run_… report.csv\n  workcell runs get run_… dist /srv/site --force\n" +
 			"  workcell runs get run_… report.csv - | head\n  workcell runs get run_… . results",
 		Args: cobra.RangeArgs(2, 3),
@@ -140,7 +140,7 @@ func newRunsDiffCmd(a *command) *cobra.Command {
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
 links. The workspace must be a copy of a directory. You can apply the patch with git apply.
 
-Files that are not in the patch are listed on standard error. A terminal gets control characters in escaped form.`,
+Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
 			p, err := patchOf(run, made)
@@ -164,9 +164,9 @@ func newRunsApplyCmd(a *command) *cobra.Command {
 		Long: `Apply a run's changes to the directory that its workspace was copied from, or to DIR. If a worker on another
 host executed the run, DIR is required.
 
-Text files that have changed since the run started are merged. If both sides changed the same lines, or if a changed
-file is not text, the file is skipped and listed, and the exit code is 7. Nothing is written outside the directory,
-through links, or below .git. Applying a run twice has no further effect.`,
+Text files that have changed since the run started are merged. If you and the run changed the same lines, or if a
+changed file is not text, the file is skipped and listed, and the exit code is 7. Nothing is written outside the
+directory, through links, or in .git. Applying a run twice has no further effect.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
 			p, err := patchOf(run, made)

@@ -27,15 +27,15 @@ func (a *command) runVerb(cmd *cobra.Command) *cobra.Command {
 	a.Verb(cli.AgentsFlags|cli.EngineFlags|cli.ImageFlags|cli.ModelFlags|cli.OutputFlags|cli.AuditFlags, cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&pairs, "input", nil,
-		"input value (`NAME=VALUE`), or NAME=@FILE to read the value from a file (repeatable)")
+		"`NAME=VALUE`: input value, or NAME=@FILE to read the value from a file (repeatable)")
 	f.StringVar(&file, "input-file", "",
-		"JSON or YAML input `FILE`, or - for standard input; --input and INPUT override it")
+		"`FILE`: JSON or YAML file with inputs, or - for standard input; --input and INPUT override it")
 	f.StringVar(&a.Options.Workspace, "workspace", "",
-		"`DIR` to copy into the run's sandboxes instead of workspace: in the workflow")
-	f.StringVar(&a.Options.Out, "out", "", "`DIR` to write the outputs to (default: keep them for workcell runs get)")
+		"`DIR`: directory to copy into the run's sandboxes; overrides workspace in the workflow")
+	f.StringVar(&a.Options.Out, "out", "", "`DIR`: directory to write the outputs to (default: keep them for workcell runs get)")
 	f.BoolVar(&a.Options.Force, "force", false, "overwrite files in --out that differ or have changed during the run")
-	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the source directory of its workspace")
-	f.StringVar(&a.Options.User, "user", "", "end user `NAME`, for agents with session: user; the sandbox of this user is kept")
+	f.BoolVar(&a.Options.Apply, "apply", false, "if the run succeeds, apply its changes to the directory that its workspace was copied from")
+	f.StringVar(&a.Options.User, "user", "", "`NAME`: name of the end user, for agents with session: user; that user's sandbox is kept")
 	f.BoolVar(&a.Options.Keep, "keep", false,
 		"keep the run's sandboxes for 7 days (retention.kept) instead of removing them when the run ends")
 	f.BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
@@ -61,23 +61,24 @@ func newRunCmd(a *command) *cobra.Command {
 		Use:   "run WORKFLOW.yaml|AGENT.prompt [INPUT…] [flags]",
 		Short: "Run a workflow or an agent",
 		Long: `Run a workflow and print its result, or run an agent and print its answer. By default, the agents in a
-workflow share one sandbox. It is removed when the run ends, even if the run fails, unless you pass --keep or the
-workflow sets retention:. With checkpoints: true, the sandbox of a failed run is also kept. Progress is printed to
-standard error. To stop the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another terminal. The exit
-code is 1 if the run fails, and 4 if a key is missing; workcell --help lists the others.
+workflow share one sandbox. Workcell removes it when the run ends, even if the run fails, unless you pass --keep or the
+workflow sets retention. If the workflow sets checkpoints: true, the sandbox of a failed run is also kept. Progress is
+printed to standard error. To stop the run, press Ctrl-C, or use ` + "`workcell runs cancel`" + ` in another
+terminal. The exit code is 1 if the run fails, and 4 if an API key is missing; workcell --help lists the others.
 
 Each step is recorded in the run's journal before the next step starts. If the process is killed, you can continue the
-run in the same sandbox with ` + "`workcell runs resume`" + `, until the sandbox reaches its idle timeout (15 minutes by
-default).
+run in the same sandbox with ` + "`workcell runs resume`" + `, until its idle timeout (default 15 minutes).
 
-The agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the workflow's directory, unless
-you set --agents. INPUT is for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text for the
-agent's only input field or for its field named input or task. The model is in the agent's file, or use --model. Set the
-key of its provider, for example GEMINI_API_KEY.
+Unless you pass --agents, the agents of a workflow are loaded from agents/ next to the workflow, ../agents, or the
+workflow's directory. INPUT is only for agents: NAME=VALUE, NAME=@FILE to read the value from a file, or plain text,
+which fills the agent's only input field or the field named input or task.
 
-A workflow runs for at most one hour and 50 steps unless it sets timeout: and max_steps:. Sandboxes have no network
-access unless the file sets network:. The directory of --workspace is copied; it changes only if you pass --apply or run
-` + "`workcell runs apply`" + ` later.
+The agent's file names the model; --model overrides it. Set the provider's API key in the environment, for example
+GEMINI_API_KEY. To try it without an API key, use --model scripted/PATH.yaml, which replays recorded answers.
+
+A workflow runs for at most one hour and 50 steps unless it sets timeout or max_steps. Sandboxes have no network access
+unless the file sets network. --workspace copies the directory; the original changes only if you pass --apply or later
+run ` + "`workcell runs apply`" + `.
 
 With --detach, the command adds the run and its files to the queue in the PostgreSQL database (--state) and prints the
 run ID. A ` + "`workcell worker`" + ` on any host then runs it.`,
@@ -131,8 +132,7 @@ func newAgentCmd(a *command) *cobra.Command {
 	cmd := a.runVerb(&cobra.Command{
 		Use:   "run FILE.prompt [INPUT…] [flags]",
 		Short: "Run an agent and print its answer",
-		Long: `Run an agent and print its answer, as ` + "`workcell run FILE.prompt`" + ` does. INPUT is NAME=VALUE,
-NAME=@FILE to read the value from a file, or plain text for the agent's only input field or its field input or task.`,
+		Long:  "Run an agent and print its answer, as `workcell run FILE.prompt` does. For INPUT, see `workcell run --help`.",
 		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -26,7 +26,7 @@ func newRunsResumeCmd(a *command) *cobra.Command {
 		Use:     "resume RUN",
 		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox\n  workcell runs resume run_… --detach\n  workcell runs resume run_… --from test",
 		Short:   "Resume an interrupted run or return to a checkpoint",
-		Long: `Resume a run whose process was killed, with the flags that it was started with. Completed steps are not
+		Long: `Resume a run whose process was killed, with its original flags. Completed steps are not
 repeated. The interrupted step runs again: a command restarts, and an agent continues after its last recorded tool
 result. Leftover processes of that step are killed. The run keeps its sandboxes and files. If a sandbox is gone, the
 command fails unless you pass --fresh-sandbox to continue with an empty sandbox.
@@ -54,7 +54,7 @@ it. --detach cannot be used with --from or --fresh-sandbox.`,
 	})
 	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "use an empty sandbox if the run's sandbox is gone")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "add the run to the queue for workcell worker and print its ID")
-	cmd.Flags().StringVar(&from, "from", "", "`STEP` to return to; requires checkpoints: true in the workflow")
+	cmd.Flags().StringVar(&from, "from", "", "`STEP`: step to return to; requires checkpoints: true in the workflow")
 	return cmd
 }
 

@@ -66,12 +66,11 @@ func newValidateCmd(a *command) *cobra.Command {
 		Example: "  workcell validate agents workflow.yaml\n  workcell validate --strict -o json .",
 		Short:   "Check agents, workflows, scripts, and skills",
 		Long: `Check agents (*.prompt), workflows and model scripts (*.yaml, *.yml), skills (SKILL.md), and directories with
-such files. The command also checks the agents of workflows, the files that they include, and their skills. It reports
-all problems with file and line, and exits with 3 if it finds a problem. It needs no container engine and no model
-keys.
+such files. The command also checks the agents of workflows, and the partials and skills of agents. It reports all
+problems with file and line, and exits with 3 if it finds any. It needs no container engine or API keys.
 
 Problems that you can fix with flags of ` + "`workcell run`" + ` are warnings. Examples are a model of an unknown
-provider (--model) and a workspace: directory that does not exist (--workspace).`,
+provider (--model) and a workspace directory that does not exist (--workspace).`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.validate(cmd.Context(), args, strict)

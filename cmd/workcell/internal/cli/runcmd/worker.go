@@ -20,12 +20,12 @@ func newWorkerCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.AuditFlags, &cobra.Command{
 		Use:   "worker",
 		Short: "Run queued workflows",
-		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of dead workers.
-To add a workflow to the queue, use ` + "`workcell run --detach`" + `. You can start any number of workers, on one
-or more hosts. Each run is executed by one worker at a time. It uses the flags that it was started with, the model keys in the
-environment of the worker, and the configuration of the worker's host.
+		Long: `Run workflows from the queue in the PostgreSQL database (--state), and resume the runs of killed workers. To
+add a workflow to the queue, use ` + "`workcell run --detach`" + `. You can start any number of workers, on one or
+more hosts. Only one worker at a time executes a run. The run uses its own flags, the API keys in the worker's
+environment, and the configuration on the worker's host.
 
-On the first Ctrl-C or TERM, the worker takes no more runs and waits up to --grace for its current runs to finish.
+On the first Ctrl-C or SIGTERM, the worker starts no more runs and waits up to --grace for its current runs to finish.
 Unfinished runs are interrupted, and another worker resumes them, in the same sandboxes if it can connect to their
 engine. On a second signal, the worker exits immediately.`,
 		Example: "  export WORKCELL_STATE=postgres://workcell@db.example.com/workcell\n" +

@@ -32,9 +32,9 @@ type execFlags struct {
 
 // addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
 func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
-	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR` to "+dir+" in, relative to /workspace")
-	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`, or NAME to pass on its local value (repeatable)")
-	cmd.Flags().StringVarP(&f.user, "user", "u", "", "uid, uid:gid, or root to "+dir+" as; must be the sandbox's user")
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "`DIR`: directory to "+dir+" in, relative to /workspace")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE`: environment variable; NAME alone passes on its local value (repeatable)")
+	cmd.Flags().StringVarP(&f.user, "user", "u", "", "`UID[:GID]`: user to "+dir+" as, or root; must be the sandbox's user")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
@@ -79,12 +79,12 @@ func newSessionsExecCmd(a *command) *cobra.Command {
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox, even while a run uses it. See workcell sessions --help for the forms of SANDBOX.
 
-The command runs without a shell, with the standard input, output, and error of this command. The exit code is the
+COMMAND runs without a shell, with the standard input, output, and error of workcell. The exit code is the
 command's, or 128+n if signal n stopped it. It is 124 if the command timed out (all its processes are killed), 125 if
 Workcell failed, 126 if the program cannot be executed, and 127 if it was not found.
 
-With --interpreter, the command runs its argument as a program, or reads the program from standard input. The
-interpreter keeps its variables between calls. The value of its last expression is printed. Images are omitted.`,
+With --interpreter, COMMAND is the source code of a program. If you omit COMMAND, standard input is. The interpreter
+keeps its variables between calls. The value of the program's last expression is printed. Images are omitted.`,
 		Example: "  workcell sessions exec sbx_… -- python3 -m unittest\n  workcell sessions exec mybox -w src -e DEBUG=1 -- make < input.txt",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.language != "" {
@@ -246,12 +246,12 @@ func newSessionsAttachCmd(a *command) *cobra.Command {
 		Long: `Open a terminal in a sandbox, even while a run uses it. Job control, Ctrl-C, full-screen programs, and window
 resizing work as in any terminal. See workcell sessions --help for the forms of SANDBOX.
 
-Without COMMAND, the command joins the latest existing terminal, shows its last output again, and detaches its other
-user. Otherwise, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or the first
-available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
+Without COMMAND, attach joins the latest existing terminal, shows its last output again, and detaches its other
+client. If no terminal exists, it starts a shell: $SHELL of the sandbox, the shell in /etc/passwd unless that is sh, or
+the first available of bash, zsh, ash, and sh. COMMAND, --new, -w, and -e always open a new terminal.
 
-After the detach keys or an early exit of this command, the program keeps running and you can attach again. It is
-killed if its terminal is not used for an hour. Until then, ` + "`workcell sessions logs`" + ` shows its output.
+After you press the detach keys, or if attach exits early, the program keeps running, and you can attach again. It is
+killed if its terminal is unused for an hour. Until then, ` + "`workcell sessions logs`" + ` shows its output.
 
 Sandbox output is written to your terminal unchanged, including control sequences. The exit code is the command's, as
 with exec, or 0 after the detach keys.`,
@@ -265,8 +265,8 @@ with exec, or 0 after the detach keys.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
 	o.addTo(cmd, "start", "attach always uses a terminal: workcell sessions attach SANDBOX [-- COMMAND]")
-	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS` that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
-	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if there is an existing one")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "`KEYS`: keys that detach: characters, ctrl-CHARACTER, or DEL, separated by commas")
+	cmd.Flags().BoolVar(&o.another, "new", false, "open a new terminal even if one exists")
 	return cmd
 }
 

@@ -19,13 +19,13 @@ import (
 func newSessionsForwardCmd(a *command) *cobra.Command {
 	address := "127.0.0.1"
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
-		Use:   "forward [flags] SANDBOX PORT|HOST:PORT…",
+		Use:   "forward [flags] SANDBOX PORT|LOCAL:PORT…",
 		Short: "Forward local ports to a sandbox",
 		Long: `Forward local ports to ports in a sandbox. Forwarding stops when you interrupt the command or the sandbox is
 removed. The sandbox needs no network access, and it cannot connect to ports of this host.
 
-PORT forwards a local port to the same port on the loopback interface of the sandbox. HOST:PORT uses local port HOST,
-and :PORT any free local port. Local programs connect to 127.0.0.1. Open connections count as use of the sandbox;
+PORT forwards a local port to the same port on the loopback interface of the sandbox. LOCAL:PORT uses another local
+port, and :PORT any free local port. Local programs connect to 127.0.0.1. Open connections count as use of the sandbox;
 waiting for connections does not.`,
 		Example:    "  workcell sessions forward mybox 8080\n  workcell sessions forward mybox 8081:8080 :5432",
 		Args:       cobra.MinimumNArgs(2),
@@ -71,7 +71,7 @@ type forwarded struct {
 func (a *command) forward(ctx context.Context, s *session.Session, at netip.Addr, ports []forward.Port) error {
 	f, err := forward.Listen(s, ports, &forward.Options{Address: at, Log: a.Logger()})
 	if err != nil {
-		return app.Fail(app.ExitFailed, err, "use HOST:PORT for another local port, or :PORT for any free port")
+		return app.Fail(app.ExitFailed, err, "use LOCAL:PORT for another local port, or :PORT for any free port")
 	}
 	if !at.IsLoopback() {
 		a.Notice("warning: any host that can connect to %s can use these ports; no password is required", at)

@@ -33,9 +33,9 @@ func limitUsage(name string) string {
 	least, most := row.Bounds()
 	unit := ""
 	if !strings.HasPrefix(row.What, row.Unit) {
-		unit = " in " + row.Unit
+		unit = " " + row.Unit
 	}
-	return fmt.Sprintf("%s%s, %d to %d (default %d)", row.What, unit, least, most, row.Default/row.Scale)
+	return fmt.Sprintf("%s, %d to %d%s (default %d)", row.What, least, most, unit, row.Default/row.Scale)
 }
 
 // limits returns what the flags ask for, and refuses in their words what no engine could enforce.

@@ -67,8 +67,8 @@ gap line means that events may be missing because the engine was not reachable.`
 			})
 		}),
 	})
-	cmd.Flags().StringVar(&user, "user", "", "list only the sandboxes of the end user `NAME` (--user of a run)")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "include removed sandboxes, see above")
+	cmd.Flags().StringVar(&user, "user", "", "`NAME`: list only sandboxes of this end user (workcell run --user)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include removed and lost sandboxes (see above)")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print changes until interrupted; with -o json, one object per change")
 	return cmd
 }
@@ -136,9 +136,8 @@ func newSessionsShowCmd(a *command) *cobra.Command {
 		Use:     "show SANDBOX",
 		Aliases: []string{"inspect"},
 		Short:   "Show details of a sandbox",
-		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. If the
-sandbox is not running, the output includes the reason. You can also show a sandbox that was removed or lost in the
-last hour.`,
+		Long: `Show details of a sandbox, such as its state, user, image, and backend; -o json includes its limits. The
+output also shows why a sandbox is not running. You can show sandboxes that were removed or lost in the last hour.`,
 		Example: "  workcell sessions show mybox\n  workcell sessions show sbx_… -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    a.managed(app.StateWanted, first, a.showSandbox),

@@ -23,14 +23,13 @@ func newSessionsLogsCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "logs [flags] SANDBOX [EXEC_ID]",
 		Short: "Show commands in a sandbox and their output",
-		Long: `List the commands in a sandbox, or print the output of one. Without EXEC_ID, the list has all running
+		Long: `List the commands in a sandbox, or print the output of a command. Without EXEC_ID, the list has all running
 commands and the latest finished commands, oldest first. With EXEC_ID, the command prints the recorded standard output
 and error unchanged. Runs that use the sandbox are not affected.
 
 Output is recorded for commands of agents, workflows, MCP clients, and ` + "`sessions attach`" + `, but not for
 ` + "`workcell sessions exec`" + `, which prints it directly. The list omits program names because they can contain
-secrets. Only the latest part of long output is kept; if the beginning is missing, a line on standard error reports
-it.`,
+secrets. Only the latest part of long output is kept; a line on standard error reports if the beginning is missing.`,
 		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -160,10 +159,10 @@ func newSessionsKillCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
 		Short: "Stop commands in a sandbox",
-		Long: `Stop commands in a sandbox and all their child processes: with TERM, and with KILL after two seconds. The
-sandbox keeps running. The client that started the command gets the status killed.
+		Long: `Stop commands in a sandbox and all their child processes: send SIGTERM and, after two seconds,
+SIGKILL. The sandbox keeps running. The client that started the command gets the status killed.
 
-With --signal, the commands get only this signal. The command prints their IDs and ignores commands that have exited.`,
+With --signal, only this signal is sent. The IDs of the commands are printed; commands that have exited are ignored.`,
 		Example: "  workcell sessions kill mybox exec_…\n  workcell sessions kill --signal INT mybox exec_…\n  workcell sessions kill --all mybox",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || all == (len(args) > 1) {
@@ -175,8 +174,8 @@ With --signal, the commands get only this signal. The command prints their IDs a
 			return a.kill(ctx, s, ids, all, signal)
 		}),
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all running commands and, without --signal, leftover processes of finished commands")
-	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL` to send, for example INT or SIGINT (default TERM, then KILL)")
+	cmd.Flags().BoolVar(&all, "all", false, "stop all running commands and, without --signal, leftover processes of finished commands")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL`: signal to send, for example INT or SIGINT (default SIGTERM, then SIGKILL)")
 	return cmd
 }
 

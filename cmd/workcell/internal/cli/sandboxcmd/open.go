@@ -40,8 +40,7 @@ func newSessionsOpenCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.ImageFlags|cli.OutputFlags, &cobra.Command{
 		Use:   "open [flags]",
 		Short: "Create or open a sandbox and print its ID",
-		Long: `Create a sandbox and print its ID. By default, it exists until you remove it with
-` + "`workcell sessions rm`" + `.
+		Long: `Create a sandbox and print its ID. By default, it exists until you run ` + "`workcell sessions rm`" + `.
 
 With --name, you can use the name instead of the ID, and opening the name again returns the existing sandbox. The
 command fails if the image or other settings in the flags differ from the sandbox's. With --rebuild, it instead
@@ -68,21 +67,21 @@ cannot keep the files of a stopped sandbox, the sandbox is removed instead.`,
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.name, "name", "", "`NAME` of the sandbox (default: random)")
-	f.StringVar(&o.req.Image, "image", "", "image (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or the configured image for bash)")
-	f.StringVar(&o.req.User, "user", "", "uid:gid to run commands as (default "+backend.DefaultUser+")")
+	f.StringVar(&o.name, "name", "", "`NAME`: name of the sandbox (default: random)")
+	f.StringVar(&o.req.Image, "image", "", "`IMAGE`: image to use (default "+frontmatter.DefaultImage(frontmatter.RuntimeBash)+", or the configured image for bash)")
+	f.StringVar(&o.req.User, "user", "", "`UID[:GID]`: user to run commands as (default "+backend.DefaultUser+")")
 	f.Var(cli.OneOf(&o.root, "readonly", "writable"), "root", "access to the image's file system")
 	f.Var(cli.OneOf(&o.req.Network, backend.NetworkNone, backend.NetworkBridge), "network", "network access of commands")
 	f.Var(cli.OneOf(&o.req.Pull, backend.PullMissing, backend.PullAlways, backend.PullNever), "pull",
 		"when to pull the image")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE` for all commands, or NAME to pass on its local value (repeatable)")
-	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME` of a cache that the sandbox can read, for example pip (repeatable)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "`NAME=VALUE`: environment variable for all commands; NAME alone passes on its local value (repeatable)")
+	f.StringArrayVar(&o.req.Caches, "cache", nil, "`NAME`: name of a cache that the sandbox can read, for example pip (repeatable)")
 	o.limits.addTo(cmd)
 	f.DurationVar(&o.idle, "idle-timeout", 0, "stop the sandbox after this idle time; 0 means never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.Var(cli.OneOf(&o.req.IdlePolicy, session.IdleRemove, session.IdleStop), "idle-policy",
 		"stop or remove an idle sandbox (default stop, if that keeps its files)")
-	f.BoolVar(&o.rebuild, "rebuild", false, "if its image or limits differ, rebuild the sandbox and keep its workspace files")
+	f.BoolVar(&o.rebuild, "rebuild", false, "rebuild the sandbox if its image or limits differ, and keep its workspace files")
 	f.DurationVar(&o.req.ExecTimeout, "exec-timeout", 0, "default timeout for commands (default "+session.DefaultExecTimeout.String()+")")
 	return cmd
 }

@@ -30,11 +30,11 @@ func newSessionsRmCmd(a *command) *cobra.Command {
 
 		SuggestFor: []string{"delete", "stop", "close"},
 		Short:      "Remove sandboxes and their files",
-		Long: `Remove sandboxes with their files and processes, and print their IDs. If SANDBOX is a run, all its sandboxes
-are removed.
+		Long: `Remove sandboxes with their files and processes, and print their IDs. If SANDBOX is the ID of a run, all its
+sandboxes are removed.
 
 With --keep-workspace, the files in /workspace are kept for 30 days: sessions ls lists the sandbox as stopped, and
-opening its name rebuilds it with its files. To delete them, remove the sandbox again without this flag. The
+opening its name rebuilds it with its files. To delete the files, remove the sandbox again without this flag. The
 workspaces of a run are deleted with the run.
 
 SANDBOX:PATH removes a file or directory in the sandbox, but not the sandbox. This works even if the workspace is full
@@ -75,7 +75,7 @@ and commands cannot run.`,
 		},
 	})
 	f := cmd.Flags()
-	f.BoolVar(&all, "all", false, "remove all sandboxes of this user")
+	f.BoolVar(&all, "all", false, "remove all your sandboxes on the backend")
 	f.BoolVar(&keep, "keep-workspace", false, "keep the workspace files for sessions open --name")
 	f.BoolVarP(&force, "force", "f", false, "ignore sandboxes and files that do not exist")
 	return cmd
@@ -171,12 +171,12 @@ func newSessionsGCCmd(a *command) *cobra.Command {
 	cmd := a.Verb(cli.EngineFlags|cli.OutputFlags, &cobra.Command{
 		Use:     "gc",
 		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
-		Short:   "List or remove unused sandboxes",
+		Short:   "List unused sandboxes, or remove them with --yes",
 		Long: `List sandboxes that no process uses, or remove them with --yes: the sandboxes of interrupted runs, kept
 sandboxes and, with --named, sandboxes created by ` + "`sessions open`" + `. All except the named ones are also
 removed automatically when they expire. A run whose sandbox was removed can only be resumed with an empty sandbox.
 
-The command also covers:
+The command also lists or removes:
   - packages installed by pip_packages, npm_packages, or setup that no sandbox uses, if they were not used for 30 days,
     their image has changed, or all of them together exceed 20 GiB
   - cache contents that were replaced more than a day ago
@@ -191,7 +191,7 @@ The command also covers:
 	f.BoolVar(&o.yes, "yes", false, "remove the items instead of listing them")
 	f.BoolVar(&o.named, "named", false, "include sandboxes created by sessions open")
 	f.BoolVar(&o.environments, "environments", false, "include all installed packages, not only old ones")
-	f.DurationVar(&o.older, "older-than", 0, "include only items that were not used for this time")
+	f.DurationVar(&o.older, "older-than", 0, "include only items that have been unused for at least this time")
 	return cmd
 }
 

@@ -24,14 +24,14 @@ func newSessionsCmd(a *command) *cobra.Command {
 		Use:     "sessions",
 		Aliases: []string{"session"},
 		Short:   "Create, inspect, use, and remove sandboxes",
-		Long: `Create, inspect, use, and remove sandboxes, including sandboxes of runs that the same user
-started in other processes.
+		Long: `Create, inspect, use, and remove sandboxes, including sandboxes of runs you started in other terminals.
 
 SANDBOX is the ID, key, or name of a sandbox, or the ID of a run that has only one sandbox. You can shorten an
 ID to a unique prefix with at least four characters after sbx_ or run_.
 
-A sandbox of sessions open is kept until you remove it. The sandbox of a run is removed when the run ends. Until then,
-you can also use it. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and 500 MiB for /workspace.`,
+A sandbox created with ` + "`sessions open`" + ` is kept until you remove it. A run's sandbox is removed when the
+run ends; until then, you can use it too. By default, a sandbox has no network access, 1 CPU, 2 GiB of memory, and
+500 MiB for /workspace.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n" +
 			"  workcell sessions exec \"$id\" -- sh -c 'date > out.txt'\n" +
 			"  workcell sessions cp \"$id\":out.txt .\n" +

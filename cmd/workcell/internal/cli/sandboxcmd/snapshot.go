@@ -22,8 +22,7 @@ func newSessionsSnapshotCmd(a *command) *cobra.Command {
 		Aliases: []string{"snapshots"},
 		Short:   "Create, list, or remove workspace snapshots",
 		Long: `Create a snapshot of a sandbox's /workspace, or list its snapshots if you do not specify NAME. Commands are
-paused during the snapshot. If the host cannot pause them, the command prints a notice. Snapshots are removed with the
-workspace.`,
+paused during the snapshot; if that is impossible, a notice is printed. Snapshots are removed with the workspace.`,
 		Example: "  workcell sessions snapshot mybox before\n  workcell sessions snapshot mybox\n  workcell sessions snapshot --remove mybox before",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if remove && len(args) != 2 {
@@ -65,10 +64,9 @@ func (a *command) listSnapshots(ctx context.Context, s *session.Session) error {
 
 func newSessionsRollbackCmd(a *command) *cobra.Command {
 	return a.Verb(cli.EngineFlags, &cobra.Command{
-		Use:   "rollback SANDBOX NAME",
-		Short: "Restore a sandbox's files from a snapshot",
-		Long: `Kill all commands in a sandbox and restore its /workspace from a snapshot. Files outside /workspace are not
-changed.`,
+		Use:     "rollback SANDBOX NAME",
+		Short:   "Restore a sandbox's files from a snapshot",
+		Long:    `Kill all commands in a sandbox and restore its /workspace from a snapshot. Other files are kept.`,
 		Example: "  workcell sessions rollback mybox before",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, _ *app.Manager, s *session.Session, args []string) error {
@@ -83,8 +81,8 @@ func newSessionsForkCmd(a *command) *cobra.Command {
 		Use:   "fork [flags] SANDBOX NAME",
 		Short: "Create sandboxes from a snapshot",
 		Long: `Create sandboxes with the files of a snapshot and the settings of the original sandbox, and print their IDs.
-Forks of a named sandbox exist until you remove them. Forks of the sandbox of a run, agent, or MCP client are removed
-when they are idle or the run ends.`,
+Forks of a named sandbox exist until you remove them. Other forks, for example of a run's sandbox, are removed at
+their idle timeout or when the run ends.`,
 		Example: "  for id in $(workcell sessions fork -n 3 mybox before); do workcell sessions exec $id -- make; done",
 		Args:    cobra.ExactArgs(2),
 		RunE: a.inSandbox(func(ctx context.Context, m *app.Manager, s *session.Session, args []string) error {
