@@ -31,10 +31,10 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 	if in.Interpreter != "" || in.Code != "" {
 		return b.interpret(ctx, in)
 	}
-	req, fail := b.execRequest(ctx, in)
-	if fail != nil {
+	if fail := commandGiven(in); fail != nil {
 		return out, fail
 	}
+	req := b.execRequest(ctx, in)
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return out, err
@@ -54,21 +54,18 @@ func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput
 	return out, nil
 }
 
-// execRequest checks the arguments of sandbox_exec.
-func (b *binding) execRequest(ctx context.Context, in execInput) (req session.ExecRequest, fail *toolspec.Error) {
-	if fail := commandGiven(in); fail != nil {
-		return req, fail
-	}
+// execRequest returns the command of sandbox_exec.
+func (b *binding) execRequest(ctx context.Context, in execInput) session.ExecRequest {
 	yield := b.yield(ctx, in)
 	head, tail := excerpt(b.streamChars)
-	req = session.ExecRequest{
+	req := session.ExecRequest{
 		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
 		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: head, TailBytes: tail,
 	}
 	if in.Stdin != nil {
 		req.Stdin = []byte(*in.Stdin)
 	}
-	return req, nil
+	return req
 }
 
 // yield returns after how long a call is answered though its command still runs.

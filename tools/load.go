@@ -84,12 +84,11 @@ func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent,
 			return err
 		}
 		file := path.Join(prefix, name)
+		var doc *frontmatter.Document
 		src, err := frontmatter.ReadFS(fsys, name, file)
-		if err != nil {
-			errs = append(errs, err)
-			return nil
+		if err == nil {
+			doc, err = CheckPrompt(file, src)
 		}
-		doc, err := CheckPrompt(file, src)
 		if err != nil {
 			errs = append(errs, err)
 			return nil

@@ -122,7 +122,7 @@ func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
 	return register(g, doc)
 }
 
-func register(g *genkit.Genkit, doc *frontmatter.Document) (p ai.Prompt, err error) {
+func register(g *genkit.Genkit, doc *frontmatter.Document) (ai.Prompt, error) {
 	if doc.Sandbox != nil && pluginOf(g) == nil {
 		return nil, &frontmatter.Error{
 			File: doc.File, Message: "it requires a sandbox, but Genkit has no sandbox plugin",
@@ -137,17 +137,17 @@ func register(g *genkit.Genkit, doc *frontmatter.Document) (p ai.Prompt, err err
 	if err != nil {
 		return nil, err
 	}
-	// Genkit panics on what it takes for mistakes of a program. A file is not a program.
-	defer func() {
-		if r := recover(); r != nil {
-			p, err = nil, &frontmatter.Error{File: doc.File, Message: oneLine(fmt.Sprint(r))}
-		}
-	}()
-	p, err = genkit.LoadPromptFromSource(g, string(src), name, "")
+	p, err := loadSource(g, string(src), name)
 	if err != nil {
 		return nil, &frontmatter.Error{File: doc.File, Message: oneLine(err.Error())}
 	}
 	return p, nil
+}
+
+// loadSource registers a prompt. Genkit panics on what it takes for mistakes of a program, which a file is not.
+func loadSource(g *genkit.Genkit, source, name string) (p ai.Prompt, err error) {
+	defer recovered(&err)
+	return genkit.LoadPromptFromSource(g, source, name, "")
 }
 
 // promptName returns "coder" for "agents/coder.prompt".
