@@ -77,7 +77,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		}
 		err = wrapError("Open", m.driver, "", err)
 		if err != nil {
-			measured = append(measured, telemetry.KeyErrorClass.String(telemetry.Class(err)))
+			measured = append(measured, semconv.ErrorType.String(telemetry.Class(err)))
 		}
 		m.meters.opened.Record(ctx, time.Since(began).Seconds(), m.measured(measured...))
 		telemetry.End(span, err)

@@ -208,7 +208,7 @@ func TestFailedSpans(t *testing.T) {
 	e.setHooks(nil, nil, nil)
 	for i, want := range []string{"not_found", "", "not_found", "image"} {
 		span := exporter.GetSpans()[i]
-		if span.Status.Description != want || attributes(span)[telemetry.KeyErrorClass] != want || (want != "") != (span.Status.Code == codes.Error) {
+		if span.Status.Description != want || attributes(span)[semconv.ErrorType] != want || (want != "") != (span.Status.Code == codes.Error) {
 			t.Errorf("%s: status %+v, attributes %v", span.Name, span.Status, attributes(span))
 		}
 		if len(span.Events) != 0 {

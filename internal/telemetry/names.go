@@ -3,11 +3,7 @@
 // Attributes never carry a command line, an environment, contents or the text of an error: an error shows as its class.
 package telemetry
 
-import (
-	"go.opentelemetry.io/otel/attribute"
-
-	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
-)
+import "go.opentelemetry.io/otel/attribute"
 
 // TracerName is the instrumentation scope of all of Workcell's spans.
 const TracerName = "github.com/workcell-dev/workcell"
@@ -115,5 +111,4 @@ const (
 	KeyExecutor    = attribute.Key("workcell.executor")          // the CLI: claude, codex, …
 	KeySent        = attribute.Key("workcell.egress.sent_bytes") // to the host
 	KeyReceived    = attribute.Key("workcell.egress.received_bytes")
-	KeyErrorClass  = semconv.ErrorType
 )

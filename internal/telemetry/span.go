@@ -51,7 +51,7 @@ func End(span trace.Span, err error) {
 // Fail marks span failed, with the class of what went wrong.
 func Fail(span trace.Span, class string) {
 	span.SetStatus(codes.Error, class)
-	span.SetAttributes(KeyErrorClass.String(class))
+	span.SetAttributes(semconv.ErrorType.String(class))
 }
 
 // Text returns a text attribute, cut to a bounded length; what is not UTF-8 is left out, half a character too.

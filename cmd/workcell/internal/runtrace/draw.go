@@ -106,7 +106,7 @@ func (s *Span) label() string {
 		text += " exit " + code
 	}
 	if s.Failed {
-		text += " ✗ " + a[string(telemetry.KeyErrorClass)]
+		text += " ✗ " + a[string(semconv.ErrorType)]
 	}
 	for _, e := range s.Events {
 		if e, ok := strings.CutPrefix(e, telemetry.EventPrefix); ok {
