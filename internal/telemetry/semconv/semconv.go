@@ -30,6 +30,7 @@ const (
 	MCPMethod        = attribute.Key("mcp.method.name")
 	MCPSession       = attribute.Key("mcp.session.id")
 	MCPProtocol      = attribute.Key("mcp.protocol.version")
+	RequestID        = attribute.Key("jsonrpc.request.id")
 	StatusCode       = attribute.Key("rpc.response.status_code")
 	NetworkTransport = attribute.Key("network.transport")
 
