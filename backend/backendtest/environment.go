@@ -38,9 +38,7 @@ func (s *suite) keeps(t *testing.T) bool {
 	}
 	spec := s.lone(t)
 	spec.Environment = recipe
-	if err := s.tried(t, spec); !errors.Is(err, backend.ErrUnsupported) {
-		t.Errorf("an environment: %v", err)
-	}
+	Fails(t, "an environment", s.tried(t, spec), backend.ErrUnsupported)
 	return false
 }
 
@@ -94,9 +92,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	spec := s.installed(t)
 	missing := func() {
 		t.Helper()
-		if err := s.tried(t, another(spec)); !errors.Is(err, backend.ErrEnvironment) {
-			t.Errorf("Create: %v", err)
-		}
+		Fails(t, "Create", s.tried(t, another(spec)), backend.ErrEnvironment)
 	}
 	missing()
 	first, second := s.installing(t, s.b, spec, install), s.installing(t, s.b, spec, install)
@@ -120,19 +116,16 @@ func (s *suite) environmentKept(t *testing.T) {
 	if err != nil || !slices.Equal(info.ImageEnv, plain.ImageEnv) || !slices.Equal(again.ImageEnv, plain.ImageEnv) || again.Image != plain.Image || again.Root != plain.Root {
 		t.Errorf("%+v, later %+v, %v; without an environment %+v", info, again, err, plain)
 	}
-	if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("removing what a sandbox has: %v", err)
-	}
+	remove := func() error { return s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name) }
+	Fails(t, "removing what a sandbox has", remove(), backend.ErrExists)
 	must(t, s.b.Stop(t.Context(), info.ID))
-	if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("removing what a stopped sandbox has: %v", err)
-	}
+	Fails(t, "removing what a stopped sandbox has", remove(), backend.ErrExists)
 	must(t, s.b.Start(t.Context(), info.ID))
 	if got := Sh(t, s.dial(t, info.ID), "/opt/workcell/bin/it"); got != "it runs\n" {
 		t.Errorf("started again: %q", got)
 	}
 	Remove(t, s.b, info.ID)
-	must(t, s.b.RemoveEnvironment(t.Context(), spec.Instance, list[0].Name))
+	must(t, remove())
 	missing()
 }
 
@@ -152,16 +145,12 @@ func (s *suite) environmentOthers(t *testing.T) {
 	} {
 		other := another(spec)
 		adjust(&other)
-		if err := s.tried(t, other); !errors.Is(err, backend.ErrEnvironment) {
-			t.Errorf("another %s: %v", name, err)
-		}
+		Fails(t, "another "+name, s.tried(t, other), backend.ErrEnvironment)
 	}
 	if theirs, err := s.b.Environments(t.Context(), stranger); err != nil || len(theirs) != 0 {
 		t.Errorf("another instance has %+v, %v", theirs, err)
 	}
-	if err := s.b.RemoveEnvironment(t.Context(), stranger, list[0].Name); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("removing another instance's: %v", err)
-	}
+	Fails(t, "removing another instance's", s.b.RemoveEnvironment(t.Context(), stranger, list[0].Name), backend.ErrExists)
 	for _, name := range []string{"", "..", "../sandboxes", "x", strings.Repeat("0", 32)} {
 		if err := s.b.RemoveEnvironment(t.Context(), spec.Instance, name); err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("removing %q: %v", name, err)
@@ -177,21 +166,15 @@ func (s *suite) environmentRefused(t *testing.T) {
 	for _, bad := range []string{"x", "../../../../../../../../../../../etc", strings.Repeat("0", 31), strings.Repeat("0", 65), strings.Repeat("A", 32)} {
 		spec := s.lone(t)
 		spec.Environment = bad
-		if err := s.tried(t, spec); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("recipe %s: %v", bad, err)
-		}
+		Fails(t, "recipe "+bad, s.tried(t, spec), backend.ErrInvalid)
 	}
 	spec := s.installed(t)
 	info := s.create(t, Spec(spec.Instance, spec.Image))
-	if err := s.b.CommitEnvironment(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("an ordinary sandbox: %v", err)
-	}
+	Fails(t, "an ordinary sandbox", s.b.CommitEnvironment(t.Context(), info.ID), backend.ErrInvalid)
 	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
 		t.Errorf("it answers %q", got)
 	}
-	if err := s.b.CommitEnvironment(t.Context(), "nothing"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("no sandbox: %v", err)
-	}
+	Fails(t, "no sandbox", s.b.CommitEnvironment(t.Context(), "nothing"), backend.ErrNotFound)
 	// The directory that is installed in is the sandbox's, and so it may put something else into its place.
 	id := s.installing(t, s.b, spec, "cd /workspace; mv .environment away 2>/dev/null && ln -s /etc .environment; true")
 	if err := s.b.CommitEnvironment(t.Context(), id); err == nil {

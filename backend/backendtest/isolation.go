@@ -2,7 +2,6 @@ package backendtest
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,9 +52,7 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 		spec.Root = backend.RootWritable
 	}
 	if s.h.Cluster {
-		if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrPermission) {
-			t.Errorf("Create: %v, want ErrPermission", err)
-		}
+		Fails(t, "Create", second(s.b.Create(t.Context(), spec)), backend.ErrPermission)
 		return
 	}
 	conn := s.dial(t, s.create(t, spec).ID)

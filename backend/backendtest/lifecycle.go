@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -41,9 +42,7 @@ func (s *suite) life(t *testing.T) {
 		}
 		s.inState(t, info.ID, backend.StateStopped)
 	}
-	if err := second(s.b.Dial(ctx, info.ID)); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Dial of a stopped one: %v, want ErrLost", err)
-	}
+	Fails(t, "Dial of a stopped one", second(s.b.Dial(ctx, info.ID)), backend.ErrLost)
 	for range 2 {
 		if err := s.b.Start(ctx, info.ID); err != nil {
 			t.Errorf("Start: %v", err)
@@ -72,9 +71,7 @@ func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	calls := Calls(s.b, id, s.spec)
 	for _, name := range []string{"Get", "Dial", "Start", "Stop"} {
-		if err := calls[name](t.Context()); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("%s of %.80q: %v, want ErrNotFound", name, id, err)
-		}
+		Fails(t, fmt.Sprintf("%s of %.80q", name, id), calls[name](t.Context()), backend.ErrNotFound)
 	}
 }
 
@@ -104,9 +101,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 	must(t, s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}))
 	stranger := spec
 	stranger.Instance += "-x"
-	if _, err := s.b.Create(t.Context(), stranger); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("the session of another instance: %v, want ErrExists", err)
-	}
+	Fails(t, "the session of another instance", second(s.b.Create(t.Context(), stranger)), backend.ErrExists)
 	failing := spec
 	failing.Image = "workcelltest/none:none"
 	if _, err := s.b.Create(t.Context(), failing); !errors.Is(err, s.noImage()) {
@@ -126,9 +121,8 @@ func (s *suite) workspaceKept(t *testing.T) {
 	must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
 	s.hasWorkspace(t, spec.Instance, spec.ID, true)
 	s.hasWorkspace(t, stranger.Instance, spec.ID, false)
-	if err := s.b.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("the workspace of another instance: %v, want ErrExists", err)
-	}
+	others := s.b.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID)
+	Fails(t, "the workspace of another instance", others, backend.ErrExists)
 	for range 2 { // the second time there is none
 		must(t, s.b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
 		s.hasWorkspace(t, spec.Instance, spec.ID, false)

@@ -56,9 +56,7 @@ func ends(t testing.TB, conn *client.Conn) {
 	t.Helper()
 	select {
 	case <-conn.Done():
-		if err := conn.Err(); !errors.Is(err, client.ErrConnLost) {
-			t.Errorf("the connection ended with %v, want ErrConnLost", err)
-		}
+		Fails(t, "the connection", conn.Err(), client.ErrConnLost)
 	case <-time.After(patience):
 		t.Error("the connection does not end")
 	}
@@ -116,9 +114,7 @@ func (s *suite) closedBackend(t *testing.T) {
 		}
 	}
 	for name, call := range Calls(gone, info.ID, s.spec) {
-		if err := call(t.Context()); !errors.Is(err, backend.ErrClosed) {
-			t.Errorf("%s: %v, want ErrClosed", name, err)
-		}
+		Fails(t, name, call(t.Context()), backend.ErrClosed)
 	}
 	s.inState(t, info.ID, backend.StateRunning)
 }

@@ -83,9 +83,7 @@ func (s *suite) pullLyingDigest(t *testing.T) {
 	})
 	spec := s.lone(t)
 	spec.Image, spec.Pull = r.host+"/acme/lie@"+good.String(), backend.PullMissing
-	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrImage) {
-		t.Errorf("Create: %v, want ErrImage", err)
-	}
+	Fails(t, "Create", second(s.b.Create(t.Context(), spec)), backend.ErrImage)
 }
 
 func (s *suite) pullPassword(t *testing.T) {
@@ -129,9 +127,7 @@ func (s *suite) pullShared(t *testing.T) {
 		left.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if _, err := b.Create(ctx, s.fetch(ref)); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("left: %v, want context.DeadlineExceeded", err)
-			}
+			Fails(t, "left", second(b.Create(ctx, s.fetch(ref))), context.DeadlineExceeded)
 		})
 	}
 	for range stay {

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -91,17 +92,13 @@ func (s *suite) images(t *testing.T) {
 	for ref, want := range map[string]bool{s.h.Debian: true, "docker.io/" + s.h.Python: true, "workcelltest/none": false} {
 		id, err := s.b.ImageID(t.Context(), ref)
 		if s.h.Cluster { // which has no images of its own
-			if !errors.Is(err, backend.ErrUnsupported) {
-				t.Errorf("ImageID(%q) = %q, %v, want ErrUnsupported", ref, id, err)
-			}
+			Fails(t, fmt.Sprintf("ImageID(%q)", ref), err, backend.ErrUnsupported)
 		} else if err != nil || (id != "") != want {
 			t.Errorf("ImageID(%q) = %q, %v, want one: %v", ref, id, err, want)
 		}
 	}
 	for _, ref := range []string{"UPPER", "", "a b", "https://x"} {
-		if _, err := s.b.ImageID(t.Context(), ref); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("ImageID(%q): %v, want ErrInvalid", ref, err)
-		}
+		Fails(t, fmt.Sprintf("ImageID(%q)", ref), second(s.b.ImageID(t.Context(), ref)), backend.ErrInvalid)
 	}
 }
 

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -243,6 +244,14 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}
+	}
+}
+
+// Fails checks that a call failed as wanted.
+func Fails(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 

@@ -51,9 +51,7 @@ func (s *suite) snapshotUnsupported(t *testing.T) {
 		"RemoveSnapshot": s.b.RemoveSnapshot(t.Context(), info.ID, "one"),
 		"Rollback":       s.b.Rollback(t.Context(), info.ID, "one"),
 	} {
-		if !errors.Is(err, backend.ErrUnsupported) {
-			t.Errorf("%s: %v, want ErrUnsupported", what, err)
-		}
+		Fails(t, what, err, backend.ErrUnsupported)
 	}
 	Sh(t, s.dial(t, info.ID), "echo goes on > f")
 }
@@ -175,13 +173,10 @@ func (s *suite) snapshotCopied(t *testing.T, limits backend.Limits) {
 	must(t, second(s.b.Snapshot(t.Context(), fork.ID, "won")))
 	from := backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won"}
 	must(t, s.b.CopySnapshot(t.Context(), origin.ID, from))
-	if err := s.b.CopySnapshot(t.Context(), origin.ID, from); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("again: %v, want ErrExists", err)
-	}
+	Fails(t, "again", s.b.CopySnapshot(t.Context(), origin.ID, from), backend.ErrExists)
 	Remove(t, s.b, fork.ID)
-	if err := s.b.CopySnapshot(t.Context(), origin.ID, backend.ForkOf{SessionID: fork.SessionID, Snapshot: "won2"}); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("of what is gone: %v, want ErrNotFound", err)
-	}
+	from.Snapshot = "won2"
+	Fails(t, "of what is gone", s.b.CopySnapshot(t.Context(), origin.ID, from), backend.ErrNotFound)
 	must(t, s.b.Rollback(t.Context(), origin.ID, "won"))
 	if got := Sh(t, conn, describeScript); got != want {
 		t.Errorf("the copied state:\n%s\nwant:\n%s", got, want)
@@ -377,41 +372,27 @@ func (s *suite) snapshotRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "/etc", ".new-x", ".busy", "-x", "a b", "a\n", strings.Repeat("a", 129)} {
 		_, err := s.b.Snapshot(ctx, info.ID, name)
 		for what, err := range map[string]error{"Snapshot": err, "Rollback": s.b.Rollback(ctx, info.ID, name), "RemoveSnapshot": s.b.RemoveSnapshot(ctx, info.ID, name)} {
-			if !errors.Is(err, backend.ErrInvalid) {
-				t.Errorf("%s %q: %v, want ErrInvalid", what, name, err)
-			}
+			Fails(t, fmt.Sprintf("%s %q", what, name), err, backend.ErrInvalid)
 		}
 		spec := s.spec()
 		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: name}
-		if _, err := s.b.Create(ctx, spec); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("fork of %q: %v, want ErrInvalid", name, err)
-		}
+		Fails(t, fmt.Sprintf("fork of %q", name), second(s.b.Create(ctx, spec)), backend.ErrInvalid)
 	}
 	for i := range backend.MaxSnapshots {
 		must(t, second(s.b.Snapshot(ctx, info.ID, fmt.Sprint("s", i))))
 	}
-	if _, err := s.b.Snapshot(ctx, info.ID, "more"); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("one too many: %v, want ErrCapacity", err)
-	}
+	Fails(t, "one too many", second(s.b.Snapshot(ctx, info.ID, "more")), backend.ErrCapacity)
 	must(t, s.b.RemoveSnapshot(ctx, info.ID, "s0"))
-	if _, err := s.b.Snapshot(ctx, info.ID, "s1"); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("a name twice: %v, want ErrExists", err)
-	}
-	if err := s.b.Rollback(ctx, info.ID, "s0"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("Rollback to what is gone: %v, want ErrNotFound", err)
-	}
+	Fails(t, "a name twice", second(s.b.Snapshot(ctx, info.ID, "s1")), backend.ErrExists)
+	Fails(t, "Rollback to what is gone", s.b.Rollback(ctx, info.ID, "s0"), backend.ErrNotFound)
 	for _, spec := range []backend.Spec{s.spec(), s.lone(t)} {
 		spec.Fork = &backend.ForkOf{SessionID: info.SessionID, Snapshot: "s0"}
 		if spec.Instance != s.instance {
 			spec.Fork.Snapshot = "s1" // which is there, but another installation's
 		}
-		if _, err := s.b.Create(ctx, spec); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("fork of %s: %v, want ErrNotFound", spec.Fork.Snapshot, err)
-		}
+		Fails(t, "fork of "+spec.Fork.Snapshot, second(s.b.Create(ctx, spec)), backend.ErrNotFound)
 	}
-	if _, err := s.b.Snapshot(ctx, "no-such-sandbox", "x"); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("of no sandbox: %v, want ErrNotFound", err)
-	}
+	Fails(t, "of no sandbox", second(s.b.Snapshot(ctx, "no-such-sandbox", "x")), backend.ErrNotFound)
 }
 
 // killFiles is how many files a snapshot takes its time with.

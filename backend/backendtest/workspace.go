@@ -171,9 +171,7 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
 	if s.caps.Workspace != backend.WorkspaceWatched { // which can be given another limit at any time
 		spec.Limits.WorkspaceBytes = 2 * workspaceLimit
-		if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
-			t.Errorf("the same workspace in another size: %v, want ErrExists", err)
-		}
+		Fails(t, "the same workspace in another size", second(s.b.Create(t.Context(), spec)), backend.ErrExists)
 		spec.Limits.WorkspaceBytes = workspaceLimit
 	}
 	info = s.create(t, spec)

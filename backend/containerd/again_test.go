@@ -38,9 +38,7 @@ func TestLaterSandbox(t *testing.T) {
 			return closed(rw, err)
 		},
 	} {
-		if err := f(); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("%s: %v, want ErrNotFound", name, err)
-		}
+		backendtest.Fails(t, name, f(), backend.ErrNotFound)
 	}
 	backendtest.Remove(t, other, gone.ID)
 	backendtest.Remove(t, b, gone.ID)

@@ -102,9 +102,7 @@ func TestEngineFallsSilent(t *testing.T) {
 		var wg sync.WaitGroup
 		for name, call := range calls {
 			wg.Go(func() {
-				if err := call(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
-					t.Errorf("%s: %v, want ErrUnavailable", name, err)
-				}
+				backendtest.Fails(t, name, call(t.Context()), backend.ErrUnavailable)
 			})
 		}
 		wg.Wait()

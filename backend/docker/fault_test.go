@@ -25,9 +25,7 @@ func TestEngineSilent(t *testing.T) {
 	p.on(func(*http.Request) bool { return false })
 	begin := time.Now()
 	_, err := docker.New(t.Context(), &docker.Options{Host: p.host, Patience: time.Second})
-	if !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("New: %v, want ErrUnavailable", err)
-	}
+	backendtest.Fails(t, "New", err, backend.ErrUnavailable)
 	if d := time.Since(begin); d > prompt {
 		t.Errorf("it took %v", d)
 	}
@@ -52,17 +50,13 @@ func TestEngineFallsSilent(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				begin := time.Now()
-				if err := f(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
-					t.Errorf("%v, want ErrUnavailable", err)
-				}
+				backendtest.Fails(t, name, f(t.Context()), backend.ErrUnavailable)
 				if d := time.Since(begin); d > prompt {
 					t.Errorf("it took %v", d)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 				defer cancel()
-				if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("with a deadline: %v, want context.DeadlineExceeded", err)
-				}
+				backendtest.Fails(t, "with a deadline", f(ctx), context.DeadlineExceeded)
 			})
 		}
 	})

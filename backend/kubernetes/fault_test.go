@@ -434,9 +434,7 @@ func TestServerAway(t *testing.T) {
 	p.cut(true)
 	<-conn.Done()
 	for name, call := range backendtest.Calls(b, info.ID, newSpec) {
-		if err := call(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
-			t.Errorf("%s: %v, want ErrUnavailable", name, err)
-		}
+		backendtest.Fails(t, name, call(t.Context()), backend.ErrUnavailable)
 	}
 	p.cut(false)
 	if again := backendtest.Dial(t, b, info.ID); again.Hello().BootID != boot {

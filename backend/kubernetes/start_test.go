@@ -29,9 +29,7 @@ func TestStartGivenUp(t *testing.T) {
 	must(t, clustertest.PersistentVolumeClaims(admin(t), namespace()).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if err := b.Start(ctx, info.ID); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Start: %v, want the end of its time", err)
-	}
+	backendtest.Fails(t, "Start", b.Start(ctx, info.ID), context.DeadlineExceeded)
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.ID != info.ID {
 		t.Errorf("Get: %+v, %v", now, err)
 	}
@@ -78,9 +76,7 @@ func TestStartRefused(t *testing.T) {
 	info := backendtest.Create(t, b, newSpec())
 	must(t, b.Stop(t.Context(), info.ID))
 	limitTo(t, ns, corev1.ResourcePods, "0")
-	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("Start: %v, want ErrCapacity", err)
-	}
+	backendtest.Fails(t, "Start", b.Start(t.Context(), info.ID), backend.ErrCapacity)
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Fatalf("Get: %+v, %v", now, err)
 	}

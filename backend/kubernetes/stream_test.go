@@ -3,7 +3,6 @@ package kubernetes_test
 import (
 	"context"
 	"encoding/pem"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -108,9 +107,7 @@ func TestSilentNode(t *testing.T) {
 		go func() { done <- call() }()
 		select {
 		case err := <-done:
-			if !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", name, err, want)
-			}
+			backendtest.Fails(t, name, err, want)
 		case <-time.After(patience):
 			t.Fatalf("%s has no end", name)
 		}
@@ -154,7 +151,5 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("%s for another namespace, too", got)
 	}
 	_, err := newBackend(t, func(o *kubernetes.Options) { o.Namespace = other + "-none" }).Identity(t.Context())
-	if !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("a namespace that is not there: %v", err)
-	}
+	backendtest.Fails(t, "a namespace that is not there", err, backend.ErrNotFound)
 }

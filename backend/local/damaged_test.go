@@ -5,6 +5,7 @@ package local_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,9 +76,7 @@ func TestDamagedRecord(t *testing.T) {
 		if list := listed(t, b, spec); len(list) != 0 {
 			t.Errorf("%.20q: List: %+v", text, list)
 		}
-		if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("%.20q: Start: %v", text, err)
-		}
+		backendtest.Fails(t, fmt.Sprintf("Start with %.20q", text), b.Start(t.Context(), info.ID), backend.ErrNotFound)
 		_, err = b.Create(t.Context(), spec)
 		if !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%.20q: Create: %v, want ErrExists about a damaged sandbox", text, err)
@@ -99,9 +98,8 @@ func TestLateRemove(t *testing.T) {
 	unlock := beginCreation(t, dir, spec)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := b.Remove(ctx, old.ID, backend.RemoveOptions{Volumes: true}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Remove did not wait: %v", err)
-	}
+	err := b.Remove(ctx, old.ID, backend.RemoveOptions{Volumes: true})
+	backendtest.Fails(t, "Remove beside a creation", err, context.DeadlineExceeded)
 	unlock()
 	// It died: now the next creation finds the files, and once it is done they are its own.
 	fresh := backendtest.Create(t, b, spec)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
@@ -142,9 +143,7 @@ func TestStateDirOfOthers(t *testing.T) {
 	try := func(what string) {
 		t.Helper()
 		b, err := local.New(t.Context(), &local.Options{StateDir: dir})
-		if !errors.Is(err, backend.ErrPermission) {
-			t.Errorf("%s: %v, want ErrPermission", what, err)
-		}
+		backendtest.Fails(t, what, err, backend.ErrPermission)
 		if err == nil {
 			_ = b.Close() // the test has failed
 		}
