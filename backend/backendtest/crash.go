@@ -37,9 +37,7 @@ func (s *suite) ownerKilled(t *testing.T) {
 		t.Fatalf("List: %+v, %v", list, err)
 	}
 	conn := Dial(t, adopter, w.ID)
-	if got := Sh(t, conn, "cat owner"); got != "mine\n" {
-		t.Errorf("files: %q", got)
-	}
+	Prints(t, conn, "cat owner", "mine\n")
 	execs, err := conn.Execs(t.Context())
 	if err != nil || !runs(execs, w.ExecID) {
 		t.Fatalf("commands: %+v, %v", execs, err)
@@ -83,9 +81,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	if !s.caps.Persistent {
 		return
 	}
-	if got := Sh(t, conn, "cat done"); got != "kept\n" {
-		t.Errorf("it ended under its command: %q", got)
-	}
+	Prints(t, conn, "cat done", "kept\n")
 }
 
 // visits is how many streams each visitor opens.
@@ -171,9 +167,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	b := s.backend(t)
 	info := remake(t, b, spec)
 	conn := Dial(t, b, info.ID)
-	if got := Sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	Prints(t, conn, "echo x > f; cat f; stat -c %u f", "x\n1000\n")
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
 }
 

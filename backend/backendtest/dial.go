@@ -40,9 +40,7 @@ func (s *suite) beside(t *testing.T) {
 	}
 	must(t, conns[0].Close())
 	for _, c := range []*client.Conn{conns[1], owner} {
-		if got := Sh(t, c, "echo on"); got != "on\n" {
-			t.Errorf("after another one closed: %q", got)
-		}
+		Prints(t, c, "echo on", "on\n")
 	}
 	must(t, conns[1].Close())
 	Eventually(t, "the streams' processes to end", func() bool { return count() == before })
@@ -56,16 +54,12 @@ func (s *suite) takeover(t *testing.T) {
 	started.YieldMillis = 0
 	request(t, owner, started)
 	next := Dial(t, s.backend(t), info.ID)
-	if got := Sh(t, next, "touch /workspace/on; echo taken"); got != "taken\n" {
-		t.Errorf("after the takeover: %q", got)
-	}
+	Prints(t, next, "touch /workspace/on; echo taken", "taken\n")
 	status, err := next.Wait(t.Context(), wire.WaitRequest{ExecID: started.ExecID, WaitMillis: -1})
 	if err != nil || status.State != wire.ExecCompleted || status.StdoutBytes != 5 {
 		t.Errorf("the former owner's command: %+v, %v", status, err)
 	}
-	if got := Sh(t, owner, "echo still"); got != "still\n" {
-		t.Errorf("the former owner: %q", got)
-	}
+	Prints(t, owner, "echo still", "still\n")
 }
 
 // closeStream ends a stream's pending read.
@@ -94,9 +88,7 @@ func (s *suite) closeStream(t *testing.T) {
 	if _, err := rw.Write([]byte("x")); err == nil {
 		t.Error("a write succeeded after Close")
 	}
-	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	Prints(t, s.dial(t, info.ID), "echo on", "on\n")
 }
 
 // cancelledDial has contexts that ended or end soon.
@@ -111,9 +103,7 @@ func (s *suite) cancelledDial(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	rw, err := s.b.Dial(ctx, info.ID)
 	cancel()
-	if got := Sh(t, Connect(t, rw, err), "echo on"); got != "on\n" {
-		t.Errorf("after the end of Dial's context: %q", got)
-	}
+	Prints(t, Connect(t, rw, err), "echo on", "on\n")
 	s.dialsCutShort(t, info.ID)
 }
 

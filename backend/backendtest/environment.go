@@ -121,9 +121,7 @@ func (s *suite) environmentKept(t *testing.T) {
 	must(t, s.b.Stop(t.Context(), info.ID))
 	Fails(t, "removing what a stopped sandbox has", remove(), backend.ErrExists)
 	must(t, s.b.Start(t.Context(), info.ID))
-	if got := Sh(t, s.dial(t, info.ID), "/opt/workcell/bin/it"); got != "it runs\n" {
-		t.Errorf("started again: %q", got)
-	}
+	Prints(t, s.dial(t, info.ID), "/opt/workcell/bin/it", "it runs\n")
 	Remove(t, s.b, info.ID)
 	must(t, remove())
 	missing()
@@ -171,9 +169,7 @@ func (s *suite) environmentRefused(t *testing.T) {
 	spec := s.installed(t)
 	info := s.create(t, Spec(spec.Instance, spec.Image))
 	Fails(t, "an ordinary sandbox", s.b.CommitEnvironment(t.Context(), info.ID), backend.ErrInvalid)
-	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
-		t.Errorf("it answers %q", got)
-	}
+	Prints(t, s.dial(t, info.ID), "echo on", "on\n")
 	Fails(t, "no sandbox", s.b.CommitEnvironment(t.Context(), "nothing"), backend.ErrNotFound)
 	// The directory that is installed in is the sandbox's, and so it may put something else into its place.
 	id := s.installing(t, s.b, spec, "cd /workspace; mv .environment away 2>/dev/null && ln -s /etc .environment; true")
@@ -209,9 +205,8 @@ func (s *suite) committerKilled(t *testing.T) {
 				info, err = s.b.Create(t.Context(), another(spec))
 			}
 			must(t, err)
-			if got := Sh(t, s.dial(t, info.ID), fmt.Sprintf("cd /opt/workcell; cat * | sort -n | tail -1; ls | wc -l; cat %d", files/2)); got != fmt.Sprintf("%d\n%d\n%d\n", files-1, files, files/2) {
-				t.Errorf("the environment holds %q", got)
-			}
+			script := fmt.Sprintf("cd /opt/workcell; cat * | sort -n | tail -1; ls | wc -l; cat %d", files/2)
+			Prints(t, s.dial(t, info.ID), script, fmt.Sprintf("%d\n%d\n%d\n", files-1, files, files/2))
 			Remove(t, s.b, info.ID)
 		})
 	}

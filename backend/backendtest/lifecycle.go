@@ -33,9 +33,7 @@ func (s *suite) life(t *testing.T) {
 	if err := s.b.Start(ctx, info.ID); err != nil {
 		t.Errorf("Start of a running one: %v", err)
 	}
-	if got := Sh(t, conn, "echo still here"); got != "still here\n" {
-		t.Errorf("after that: %q", got)
-	}
+	Prints(t, conn, "echo still here", "still here\n")
 	for range 2 {
 		if err := s.b.Stop(ctx, info.ID); err != nil {
 			t.Errorf("Stop: %v", err)
@@ -54,9 +52,7 @@ func (s *suite) life(t *testing.T) {
 		t.Error("the guest is the same one after a restart")
 	}
 	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
-	if got := Sh(t, conn, "cat /workspace/f; ls /tmp"); got != want {
-		t.Errorf("files after a restart: %q, want %q", got, want)
-	}
+	Prints(t, conn, "cat /workspace/f; ls /tmp", want)
 	for range 2 {
 		if err := s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}); err != nil {
 			t.Errorf("Remove: %v", err)
@@ -95,9 +91,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 		}
 		return
 	}
-	if got := Sh(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace"); got != "kept\n1000\n" {
-		t.Errorf("%q", got)
-	}
+	Prints(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace", "kept\n1000\n")
 	must(t, s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}))
 	stranger := spec
 	stranger.Instance += "-x"
@@ -112,9 +106,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 		limited.Limits.WorkspaceBytes = workspaceLimit
 	}
 	last := s.create(t, limited)
-	if got := Sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
-		t.Errorf("after failures: %q", got)
-	}
+	Prints(t, s.dial(t, last.ID), "cat /workspace/f", "kept\n")
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
 		t.Errorf("what was a directory without a limit has one, enforced as %q", last.Workspace)
 	}

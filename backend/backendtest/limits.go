@@ -61,13 +61,9 @@ func (s *suite) memory(t *testing.T) {
 		t.Errorf("state %s, signal %s", res.State, res.Signal)
 	}
 	Exec(t, conn, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait")
-	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
-		t.Errorf("afterwards %q", got)
-	}
+	Prints(t, conn, "echo alive", "alive\n")
 	_, conn = s.inDebian(t)
-	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
-		t.Errorf("another sandbox: %q", got)
-	}
+	Prints(t, conn, "echo alive", "alive\n")
 }
 
 // forks makes as many children as it may, and reports how many.
@@ -100,9 +96,7 @@ func (s *suite) processes(t *testing.T) {
 	if _, err := conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID}); err != nil {
 		t.Errorf("Kill: %v", err)
 	}
-	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	Prints(t, conn, "echo alive", "alive\n")
 	bomb := command("sh", "-c", "b() { b | b & }; b; sleep 60")
 	bomb.YieldMillis = 0
 	request(t, conn, bomb)
@@ -175,9 +169,7 @@ func (s *suite) owners(t *testing.T) {
 				spec.User, spec.Limits.WorkspaceBytes = user, size
 				conn := s.dial(t, s.create(t, spec).ID)
 				script := "stat -c %u:%g /workspace; id -u; id -g; touch /workspace/x && stat -c %u:%g /workspace/x"
-				if got := Sh(t, conn, script); got != user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n" {
-					t.Errorf("%q", got)
-				}
+				Prints(t, conn, script, user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n")
 			})
 		}
 	}

@@ -46,9 +46,7 @@ func (s *suite) killed(t *testing.T) {
 	}
 	must(t, s.b.Start(t.Context(), info.ID))
 	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
-	if got := Sh(t, s.dial(t, info.ID), "cat f 2>/dev/null; true"); got != want {
-		t.Errorf("files afterwards: %q, want %q", got, want)
-	}
+	Prints(t, s.dial(t, info.ID), "cat f 2>/dev/null; true", want)
 }
 
 // ends waits for the end of a connection whose sandbox is gone.

@@ -84,9 +84,7 @@ func (s *suite) sameSession(t *testing.T) {
 	if len(won) != 1 {
 		t.Fatalf("%d won", len(won))
 	}
-	if got := Sh(t, s.dial(t, won[0].ID), "touch /workspace/x && stat -c %u /workspace"); got != "1000\n" {
-		t.Errorf("%q", got)
-	}
+	Prints(t, s.dial(t, won[0].ID), "touch /workspace/x && stat -c %u /workspace", "1000\n")
 }
 
 // foreign has things on the engine that Workcell did not make. They are never touched, whatever they look like.

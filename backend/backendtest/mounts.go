@@ -44,17 +44,14 @@ func (s *suite) mountsShown(t *testing.T) {
 	}
 	const script = "cat /data/file; (echo x > /data/file || rm /data/file || touch /data/new || ln -s x /data/new) 2>/dev/null || echo readonly; cat /srv/a/out/file; echo new > /srv/a/out/file; " +
 		"ls /proc/self/fd >/dev/null; mount -o remount,rw /data 2>/dev/null && echo remounted; true"
-	if got := Sh(t, s.dial(t, info.ID), script); got != "given\nreadonly\nold\n" {
-		t.Errorf("inside: %q", got)
-	}
+	Prints(t, s.dial(t, info.ID), script, "given\nreadonly\nold\n")
 	if text, err := os.ReadFile(filepath.Join(out, "file")); string(text) != "new\n" {
 		t.Errorf("outside: %q, %v", text, err)
 	}
 	must(t, s.b.Stop(t.Context(), info.ID))
 	must(t, s.b.Start(t.Context(), info.ID))
-	if got := Sh(t, s.dial(t, info.ID), "cat /data/file /srv/a/out/file; touch /data/x 2>/dev/null || echo readonly"); got != "given\nnew\nreadonly\n" {
-		t.Errorf("started again: %q", got)
-	}
+	const again = "cat /data/file /srv/a/out/file; touch /data/x 2>/dev/null || echo readonly"
+	Prints(t, s.dial(t, info.ID), again, "given\nnew\nreadonly\n")
 	Remove(t, s.b, info.ID)
 	if text, err := os.ReadFile(filepath.Join(out, "file")); string(text) != "new\n" {
 		t.Errorf("after the sandbox: %q, %v", text, err)

@@ -234,6 +234,14 @@ func Sh(t testing.TB, conn *client.Conn, script string) string {
 	return Output(t, conn, "/bin/sh", "-c", script)
 }
 
+// Prints checks the output of a script, which must succeed.
+func Prints(t testing.TB, conn *client.Conn, script, want string) {
+	t.Helper()
+	if got := Sh(t, conn, script); got != want {
+		t.Errorf("%s\nprinted %q, want %q", script, got, want)
+	}
+}
+
 // second returns the error of a call that gives something else too.
 func second[T any](_ T, err error) error { return err }
 

@@ -113,9 +113,7 @@ of two lines' moved
 	}
 	must(t, s.b.Stop(t.Context(), info.ID))
 	must(t, s.b.Start(t.Context(), info.ID))
-	if got := Sh(t, s.dial(t, info.ID), "cat d/f0"); got != "two\n" {
-		t.Errorf("after a new start: %q", got)
-	}
+	Prints(t, s.dial(t, info.ID), "cat d/f0", "two\n")
 }
 
 // snapshotFull goes back from a workspace in which there is no room for what was there, before what is there has gone.
@@ -125,9 +123,7 @@ func (s *suite) snapshotFull(t *testing.T) {
 	must(t, second(s.b.Snapshot(t.Context(), info.ID, "one")))
 	Sh(t, conn, ": > a; head -c 20000000 /dev/zero > z/deep/filler; ln -s x z/link")
 	must(t, s.b.Rollback(t.Context(), info.ID, "one"))
-	if got := Sh(t, conn, "md5sum -c sum; cat z/same; find z | sort"); got != "a: OK\nsame\nz\nz/deep\nz/same\n" {
-		t.Errorf("after the rollback: %q", got)
-	}
+	Prints(t, conn, "md5sum -c sum; cat z/same; find z | sort", "a: OK\nsame\nz\nz/deep\nz/same\n")
 }
 
 // snapshotFork makes sandboxes of one state, which have nothing in common with it and with each other.
@@ -355,9 +351,7 @@ func (s *suite) snapshotLinks(t *testing.T) {
 	for _, name := range []string{"base", "after", "base"} {
 		must(t, s.b.Rollback(t.Context(), info.ID, name))
 	}
-	if got := Sh(t, conn, "cat d/e/x f; readlink leak dir"); got != fmt.Sprintf("inside\nf\n%s/x\n%s\n", outside, outside) {
-		t.Errorf("workspace: %q", got)
-	}
+	Prints(t, conn, "cat d/e/x f; readlink leak dir", fmt.Sprintf("inside\nf\n%s/x\n%s\n", outside, outside))
 	entries, err := os.ReadDir(outside)
 	b, err2 := os.ReadFile(secret)
 	if err = errors.Join(err, err2); err != nil || len(entries) != 1 || string(b) != "host" {

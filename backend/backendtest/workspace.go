@@ -63,9 +63,7 @@ func isFull(err error) bool {
 // workspaceSize fills a workspace with one file. What is deleted can be used again.
 func (s *suite) workspaceSize(t *testing.T) {
 	conn := s.confined(t)
-	if got := Sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
-		t.Errorf("workspace: %q", got)
-	}
+	Prints(t, conn, "stat -c '%u:%g %a' /workspace; ls -A", "1000:1000 755\n")
 	for range 2 {
 		Sh(t, conn, "head -c 3145728 /dev/zero > a && stat -c %s a")
 		refused(t, conn, "exec head -c 6291456 /dev/zero > a")
@@ -86,9 +84,7 @@ func (s *suite) workspaceFiles(t *testing.T) {
 	if _, err := conn.Remove(t.Context(), wire.PathRequest{Path: "d", Recursive: true}); err != nil {
 		t.Errorf("making room: %v", err)
 	}
-	if got := Sh(t, conn, "echo x > b; cat b"); got != "x\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	Prints(t, conn, "echo x > b; cat b", "x\n")
 }
 
 func put(t *testing.T, conn *client.Conn, req wire.FilePutRequest, size int) error {
@@ -107,9 +103,7 @@ func (s *suite) workspaceWriter(t *testing.T) {
 		t.Errorf("the writer: %+v", res.ExecStatus)
 	}
 	refused(t, conn, "head -c 262144 /dev/zero > more")
-	if got := Sh(t, conn, "echo read; ls w0"); got != "read\nw0\n" {
-		t.Errorf("reading: %q", got)
-	}
+	Prints(t, conn, "echo read; ls w0", "read\nw0\n")
 	Sh(t, conn, "rm -f w* more")
 	pid := strings.TrimSpace(Sh(t, conn, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
 	Eventually(t, "the writer in the background to end", func() bool {
@@ -146,9 +140,7 @@ func (s *suite) workspaceTyped(t *testing.T) {
 			}
 		}
 	}
-	if got := Sh(t, conn, "ls -A; stat -c %s a"); got != "a\n1048576\n" {
-		t.Errorf("afterwards there is %q", got)
-	}
+	Prints(t, conn, "ls -A; stat -c %s a", "a\n1048576\n")
 }
 
 // workspaceOutlives has files outlive a stop and the sandbox, under the same limit.
@@ -161,9 +153,7 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 		Sh(t, s.dial(t, info.ID), "chmod 311 .")
 		must(t, s.b.Stop(t.Context(), info.ID))
 		must(t, s.b.Start(t.Context(), info.ID))
-		if got := Sh(t, s.dial(t, info.ID), "cat f"); got != "kept\n" {
-			t.Errorf("after a stop: %q", got)
-		}
+		Prints(t, s.dial(t, info.ID), "cat f", "kept\n")
 	}
 	if got, err := s.b.Get(t.Context(), info.ID); err != nil || got.Workspace != s.caps.Workspace {
 		t.Errorf("Get tells of %q, %v", got.Workspace, err)
@@ -176,9 +166,7 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	}
 	info = s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	if got := Sh(t, conn, "cat f"); got != "kept\n" {
-		t.Errorf("in the next sandbox: %q", got)
-	}
+	Prints(t, conn, "cat f", "kept\n")
 	if res := Exec(t, conn, "sh", "-c", "exec head -c 6291456 /dev/zero > a"); res.ExitCode == 0 && res.Signal == "" || !res.QuotaExceeded {
 		t.Errorf("too much in the next sandbox: %+v", res.ExecStatus)
 	}

@@ -42,9 +42,7 @@ func TestLaterSandbox(t *testing.T) {
 	}
 	backendtest.Remove(t, other, gone.ID)
 	backendtest.Remove(t, b, gone.ID)
-	if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	backendtest.Prints(t, conn, "cat file", "kept\n")
 }
 
 func closed(rw io.ReadWriteCloser, err error) error {
@@ -86,9 +84,7 @@ func TestLateRemove(t *testing.T) {
 			if err := <-removed; err != nil {
 				t.Errorf("the late Remove: %v", err)
 			}
-			if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
-				t.Errorf("afterwards: %q", got)
-			}
+			backendtest.Prints(t, conn, "cat file", "kept\n")
 			if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
 				t.Errorf("Get: %+v, %v", got, err)
 			}
@@ -123,9 +119,8 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
 	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "owner.json"), nil, 0o600)))
 	b := newBackend(t, nil)
-	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo mine > f; stat -c %u . f"); got != "1000\n1000\n" {
-		t.Errorf("owners: %q", got)
-	}
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID)
+	backendtest.Prints(t, conn, "echo mine > f; stat -c %u . f", "1000\n1000\n")
 }
 
 // TestHalfMadeFileSystem: a workspace's own file system is made again only while nobody can have used it: not when it has
@@ -152,7 +147,5 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	}
 	// One that has its tag and not its name was whole before.
 	must(t, errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")))
-	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f"); got != "mine\n" {
-		t.Errorf("f holds %q", got)
-	}
+	backendtest.Prints(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f", "mine\n")
 }

@@ -107,9 +107,7 @@ func TestEngineFallsSilent(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
-		t.Errorf("on the stream: %q", got)
-	}
+	backendtest.Prints(t, conn, "echo still here", "still here\n")
 	// Rollbacks of Create wait for containerd to come back; other tests run beside this one.
 	if after := runtime.NumGoroutine(); after > before+500 {
 		t.Errorf("%d goroutines, %d before", after, before)

@@ -66,9 +66,7 @@ func TestLateRecord(t *testing.T) {
 		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
 	}
 	backendtest.Remove(t, b, late)
-	if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
-		t.Errorf("afterwards: %q", got)
-	}
+	backendtest.Prints(t, conn, "cat file", "kept\n")
 	backendtest.Remove(t, b, info.ID)
 	nothingLeft(t, spec.ID)
 }

@@ -56,9 +56,7 @@ func TestGuestVolume(t *testing.T) {
 	b := backends[0]
 	must(t, api.VolumeRemove(t.Context(), name, false)) // as a prune does
 	info := backendtest.Create(t, b, newSpec())
-	if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo alive"); got != "alive\n" {
-		t.Errorf("after a prune: %q", got)
-	}
+	backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "echo alive", "alive\n")
 	backendtest.Remove(t, b, info.ID)
 
 	must(t, api.VolumeRemove(t.Context(), name, false))
@@ -70,9 +68,7 @@ func TestGuestVolume(t *testing.T) {
 	fresh := newBackend(t, func(o *docker.Options) { o.Guest = guest })
 	fresh.SetFillPatience(time.Second)
 	info = backendtest.Create(t, fresh, newSpec())
-	if got := backendtest.Sh(t, backendtest.Dial(t, fresh, info.ID), "echo alive"); got != "alive\n" {
-		t.Errorf("after a dead process: %q", got)
-	}
+	backendtest.Prints(t, backendtest.Dial(t, fresh, info.ID), "echo alive", "alive\n")
 	backendtest.Remove(t, fresh, info.ID)
 }
 
@@ -116,9 +112,7 @@ func TestOldGuests(t *testing.T) {
 		}
 	}
 	for b, id := range map[*docker.Backend]string{old: backendtest.Create(t, old, newSpec()).ID, busy: kept} {
-		if got := backendtest.Sh(t, backendtest.Dial(t, b, id), "echo alive"); got != "alive\n" {
-			t.Errorf("afterwards: %q", got)
-		}
+		backendtest.Prints(t, backendtest.Dial(t, b, id), "echo alive", "alive\n")
 		backendtest.Remove(t, b, id)
 	}
 }

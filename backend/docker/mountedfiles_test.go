@@ -18,16 +18,12 @@ func TestMountedFiles(t *testing.T) {
 		spec := newSpec()
 		spec.User, spec.Root, spec.Limits.WorkspaceBytes = "0:0", backend.RootWritable, 4<<20
 		conn := backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID)
-		if got := backendtest.Sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file+" && echo written"); got != "written\n" {
-			t.Errorf("%s: %q", file, got)
-		}
+		backendtest.Prints(t, conn, "echo 127.0.0.1 here >>/etc/"+file+" && echo written", "written\n")
 		script := "head -c 3M /dev/zero >>/etc/" + file + "; head -c 3M /dev/zero >/var/more; sleep 30"
 		if res := backendtest.Exec(t, conn, "/bin/sh", "-c", script); res.State != wire.ExecQuotaKilled {
 			t.Errorf("%s: %s after 6 MiB of 4", file, res.State)
 		}
-		if got := backendtest.Sh(t, conn, ": >/etc/"+file+" && echo emptied"); got != "emptied\n" {
-			t.Errorf("%s: %q", file, got)
-		}
+		backendtest.Prints(t, conn, ": >/etc/"+file+" && echo emptied", "emptied\n")
 		backendtest.Sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file)
 	}
 }

@@ -34,9 +34,7 @@ func TestRemoteEngine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, func(to *docker.Options) { *to = o })
 			info := backendtest.Create(t, b, newSpec())
-			if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo dial"); got != "dial\n" {
-				t.Errorf("%q", got)
-			}
+			backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "echo dial", "dial\n")
 		})
 	}
 	if _, err := docker.New(t.Context(), &docker.Options{Host: host(secure), TLS: &tls.Config{}}); !errors.Is(err, backend.ErrUnavailable) {

@@ -35,9 +35,7 @@ func TestUserIsNobody(t *testing.T) {
 	for range 3 {
 		info := backendtest.Create(t, b, newSpec())
 		conn := backendtest.Dial(t, b, info.ID)
-		if got := backendtest.Sh(t, conn, "touch f; stat -c %u:%g f"); got != "1000:1000\n" {
-			t.Errorf("inside: %q", got)
-		}
+		backendtest.Prints(t, conn, "touch f; stat -c %u:%g f", "1000:1000\n")
 		var file, process unix.Stat_t
 		pid, err := mainPID(dir, info.ID)
 		err = errors.Join(err, unix.Stat(filepath.Join(dir, "workspaces", info.SessionID, "files", "f"), &file),
@@ -72,12 +70,8 @@ func TestHostFiles(t *testing.T) {
 			t.Errorf("%s is there", p)
 		}
 	}
-	if got := backendtest.Sh(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'"); got != "" {
-		t.Errorf("in the empty directories: %q", got)
-	}
-	if got := backendtest.Sh(t, conn, "cat /etc/passwd | wc -l; hostname"); got != "3\nworkcell\n" {
-		t.Errorf("passwd and host name: %q", got)
-	}
+	backendtest.Prints(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'", "")
+	backendtest.Prints(t, conn, "cat /etc/passwd | wc -l; hostname", "3\nworkcell\n")
 }
 
 // The guest holds nothing of the host's open.

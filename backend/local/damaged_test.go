@@ -51,9 +51,7 @@ func TestDirectoryRemoved(t *testing.T) {
 	backendtest.Sh(t, first, "echo kept > f")
 	next := disowned()
 	<-first.Done()
-	if got := backendtest.Sh(t, next, "cat f"); got != "kept\n" {
-		t.Errorf("f holds %q", got)
-	}
+	backendtest.Prints(t, next, "cat f", "kept\n")
 	must(t, b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
 	<-next.Done()
 }
@@ -104,9 +102,7 @@ func TestLateRemove(t *testing.T) {
 	// It died: now the next creation finds the files, and once it is done they are its own.
 	fresh := backendtest.Create(t, b, spec)
 	backendtest.Remove(t, b, old.ID)
-	if got := backendtest.Sh(t, backendtest.Dial(t, b, fresh.ID), "cat f"); got != "kept\n" {
-		t.Errorf("the files of the new sandbox: %q", got)
-	}
+	backendtest.Prints(t, backendtest.Dial(t, b, fresh.ID), "cat f", "kept\n")
 	backendtest.Remove(t, b, fresh.ID)
 }
 

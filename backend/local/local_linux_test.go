@@ -22,12 +22,10 @@ func TestWritableRoot(t *testing.T) {
 	spec := newSpec()
 	spec.User, spec.Root = "0:0", backend.RootWritable
 	conn := backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID)
-	if got := backendtest.Sh(t, conn, "touch /x /etc/x /usr/x /usr/bin/x /usr/local/bin/x && rm /usr/bin/env && umask"); got != "0022\n" {
-		t.Errorf("umask %q", got)
-	}
-	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID), "test -x /usr/bin/env && echo whole"); got != "whole\n" {
-		t.Errorf("another sandbox: %q", got)
-	}
+	const changes = "touch /x /etc/x /usr/x /usr/bin/x /usr/local/bin/x && rm /usr/bin/env && umask"
+	backendtest.Prints(t, conn, changes, "0022\n")
+	other := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
+	backendtest.Prints(t, other, "test -x /usr/bin/env && echo whole", "whole\n")
 }
 
 // TestStateInView: a state directory that sandboxes could read would show them each other's workspaces and sockets.
@@ -59,9 +57,7 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 	must(t, os.Chmod(socket, 0o777))
 	b := newBackend(t, stateDir(t))
 	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
-	if got := backendtest.Sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
-		t.Errorf("the sandbox sees: %q", got)
-	}
+	backendtest.Prints(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true", "there\n")
 }
 
 // TestRecordWithoutGroup: what a creation left that died at its very beginning is cleared away, and nothing beside it. Its
