@@ -73,9 +73,7 @@ func (s *suite) closeStream(t *testing.T) {
 		done <- err
 	}()
 	for range 2 {
-		if err := rw.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		must(t, rw.Close())
 	}
 	select {
 	case err := <-done:

@@ -92,9 +92,8 @@ func (s *suite) scratchImages(t *testing.T) {
 			if h := conn.Hello(); h.UID != 1000 || h.PID != 1 || h.Workdir != backend.Workdir {
 				t.Errorf("hello %+v", h)
 			}
-			if _, err := conn.PutFile(t.Context(), wire.FilePutRequest{Path: "dir/file", Size: 5}, strings.NewReader("hello")); err != nil {
-				t.Errorf("PutFile: %v", err)
-			}
+			put := wire.FilePutRequest{Path: "dir/file", Size: 5}
+			must(t, second(conn.PutFile(t.Context(), put, strings.NewReader("hello"))))
 			list, err := conn.List(t.Context(), wire.ListRequest{Path: "."})
 			if err != nil || len(list.Entries) != 1 {
 				t.Errorf("the workspace: %+v, %v", list, err)

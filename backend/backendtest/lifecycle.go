@@ -30,21 +30,15 @@ func (s *suite) life(t *testing.T) {
 	conn := s.dial(t, info.ID)
 	boot := conn.Hello().BootID
 	Sh(t, conn, "echo kept > /workspace/f; echo lost > /tmp/f")
-	if err := s.b.Start(ctx, info.ID); err != nil {
-		t.Errorf("Start of a running one: %v", err)
-	}
+	must(t, s.b.Start(ctx, info.ID))
 	Prints(t, conn, "echo still here", "still here\n")
 	for range 2 {
-		if err := s.b.Stop(ctx, info.ID); err != nil {
-			t.Errorf("Stop: %v", err)
-		}
+		must(t, s.b.Stop(ctx, info.ID))
 		s.inState(t, info.ID, backend.StateStopped)
 	}
 	Fails(t, "Dial of a stopped one", second(s.b.Dial(ctx, info.ID)), backend.ErrLost)
 	for range 2 {
-		if err := s.b.Start(ctx, info.ID); err != nil {
-			t.Errorf("Start: %v", err)
-		}
+		must(t, s.b.Start(ctx, info.ID))
 		s.inState(t, info.ID, backend.StateRunning)
 	}
 	conn = s.dial(t, info.ID)
@@ -54,9 +48,7 @@ func (s *suite) life(t *testing.T) {
 	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
 	Prints(t, conn, "cat /workspace/f; ls /tmp", want)
 	for range 2 {
-		if err := s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}); err != nil {
-			t.Errorf("Remove: %v", err)
-		}
+		must(t, s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
 	}
 	s.gone(t, info.ID)
 	s.nothingLeft(t, spec.Instance)

@@ -93,9 +93,7 @@ func (s *suite) processes(t *testing.T) {
 	if err != nil || made < 10 || made > 68 {
 		t.Errorf("%d children under a limit of 48 processes, %v, %s", made, err, res.Stderr.Head)
 	}
-	if _, err := conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID}); err != nil {
-		t.Errorf("Kill: %v", err)
-	}
+	must(t, second(conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID})))
 	Prints(t, conn, "echo alive", "alive\n")
 	bomb := command("sh", "-c", "b() { b | b & }; b; sleep 60")
 	bomb.YieldMillis = 0

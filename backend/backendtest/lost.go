@@ -107,9 +107,7 @@ func (s *suite) closedBackend(t *testing.T) {
 	info, _ := s.inDebian(t)
 	gone := s.backend(t)
 	for range 3 {
-		if err := gone.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		must(t, gone.Close())
 	}
 	for name, call := range Calls(gone, info.ID, s.spec) {
 		Fails(t, name, call(t.Context()), backend.ErrClosed)

@@ -81,9 +81,7 @@ func TestLateRemove(t *testing.T) {
 			conn := backendtest.Dial(t, b, info.ID)
 			backendtest.Sh(t, conn, "echo kept > file")
 			close(goOn)
-			if err := <-removed; err != nil {
-				t.Errorf("the late Remove: %v", err)
-			}
+			must(t, <-removed)
 			backendtest.Prints(t, conn, "cat file", "kept\n")
 			if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
 				t.Errorf("Get: %+v, %v", got, err)

@@ -136,9 +136,7 @@ func TestRole(t *testing.T) {
 		b := newBackend(t, func(o *kubernetes.Options) { o.Config, o.Namespace = as(t, namespace, rules), namespace })
 		return everything(t, b, namespace, newSpec())
 	}
-	if err := try(t, namespace(), whole); err != nil {
-		t.Errorf("with the whole role: %v", err)
-	}
+	must(t, try(t, namespace(), whole))
 	for i, rule := range whole {
 		for _, verb := range rule.Verbs {
 			what := rule.Resources[0]
@@ -230,9 +228,7 @@ func TestEvicted(t *testing.T) {
 				_, err := b.Dial(t.Context(), info.ID)
 				return errors.Is(err, backend.ErrLost) && strings.Contains(err.Error(), "evicted")
 			})
-			if err := b.Start(t.Context(), info.ID); err != nil {
-				t.Fatalf("Start: %v", err)
-			}
+			must(t, b.Start(t.Context(), info.ID))
 			backendtest.Prints(t, backendtest.Dial(t, b, info.ID), "find . /var -maxdepth 1 -name fill", "")
 		})
 	}

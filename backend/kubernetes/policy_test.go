@@ -92,9 +92,7 @@ func TestPolicyAddsUp(t *testing.T) {
 		backendtest.Create(t, b, bridged)
 		must(t, networkPolicies(admin(t), ns).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
-	if err := b.Start(t.Context(), first.ID); err != nil {
-		t.Errorf("after they were deleted: %v", err)
-	}
+	must(t, b.Start(t.Context(), first.ID))
 }
 
 // TestTryNetwork: the test of a cluster lists the targets that a sandbox without a network does not reach, and fails if

@@ -33,9 +33,7 @@ func TestStartGivenUp(t *testing.T) {
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.ID != info.ID {
 		t.Errorf("Get: %+v, %v", now, err)
 	}
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Errorf("Stop of what has no node: %v", err)
-	}
+	must(t, b.Stop(t.Context(), info.ID))
 	if now, err := b.Get(t.Context(), info.ID); err != nil || now.State != backend.StateStopped {
 		t.Errorf("Get: %+v, %v", now, err)
 	}
@@ -59,9 +57,7 @@ func TestStartTwice(t *testing.T) {
 			return next.RoundTrip(r)
 		})
 	})
-	if err := second.Start(t.Context(), info.ID); err != nil {
-		t.Errorf("the second Start: %v", err)
-	}
+	must(t, second.Start(t.Context(), info.ID))
 	if now := podOf(t, info.ID).UID; started == "" || now != started {
 		t.Errorf("the pod of the first Start was %q, now there is %q", started, now)
 	}
