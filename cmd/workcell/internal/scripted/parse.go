@@ -170,7 +170,8 @@ func (p *parser) turn(n *yamlnode.Node) *turn {
 	if f["text"] != nil && f["json"] != nil {
 		p.problem(n, "a turn cannot have both text and json")
 	}
-	if x := f["text"]; x != nil && p.str(x, "text") != "" {
+	// A model can answer with empty text.
+	if x := f["text"]; x != nil && (!yamlnode.Is(x, "!!str") || x.Value != "") && p.str(x, "text") != "" {
 		t.text = p.value(x)
 	}
 	if x := f["json"]; x != nil {
@@ -202,12 +203,11 @@ func (p *parser) calls(n *yamlnode.Node) []*call {
 	}
 	out := []*call{}
 	for item := range yamlnode.Items(n) {
-		f, ok := p.Fields(item, "a call", "tool", "input")
-		if ok && f["tool"] == nil {
+		if f, ok := p.Fields(item, "a call", "tool", "input"); f["tool"] != nil {
+			out = append(out, p.call(f["tool"], f["input"]))
+		} else if ok {
 			p.problem(item, "a call requires tool")
-			continue
 		}
-		out = append(out, p.call(f["tool"], f["input"]))
 	}
 	return out
 }
