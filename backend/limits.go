@@ -87,6 +87,9 @@ func (l Limits) Validate() error {
 	return nil
 }
 
+// MaxTmp returns the largest TmpBytes that leaves memory for programs.
+func (l Limits) MaxTmp() int64 { return l.MemoryBytes / 4 * 3 }
+
 // Merge returns l with its zero fields taken from base.
 func (l Limits) Merge(base Limits) Limits {
 	for _, row := range LimitTable() {

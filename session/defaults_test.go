@@ -21,7 +21,8 @@ func TestDefaults(t *testing.T) {
 		return nil
 	}
 	m := newManager(t, e, &session.Options{Defaults: session.Defaults{
-		Limits: backend.Limits{PIDs: 40, MemoryBytes: 64 << 20}, ExecTimeout: 7 * time.Second, OCIRuntime: "strong",
+		Limits:      backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 1 << 30},
+		ExecTimeout: 7 * time.Second, OCIRuntime: "strong",
 		Images: map[string]string{"python": "ours:1"},
 	}})
 	open := func(name string, req session.Request) session.Info {
@@ -31,7 +32,8 @@ func TestDefaults(t *testing.T) {
 		return s.Info()
 	}
 	got := open("nothing", session.Request{Image: "theirs:1", Language: "python", DefaultImage: true})
-	if got.Image != "ours:1" || got.Limits.PIDs != 40 || got.Limits.MemoryBytes != 64<<20 || got.ExecTimeout != 7*time.Second {
+	want := backend.Limits{PIDs: 40, MemoryBytes: 64 << 20, TmpBytes: 48 << 20} // /tmp fits into the memory
+	if got.Image != "ours:1" || got.Limits != want || got.ExecTimeout != 7*time.Second {
 		t.Errorf("who asks for nothing: %+v", got)
 	}
 	got = open("own", session.Request{

@@ -49,7 +49,7 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	}
 	p := &Plan{Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
-	if l := p.Spec.Limits; l.TmpBytes > l.MemoryBytes/4*3 {
+	if l := p.Spec.Limits; l.TmpBytes > l.MaxTmp() {
 		const what = "tmp_mb must be at most three quarters of memory_mb; raise memory_mb"
 		return nil, fmt.Errorf("%s: %s: %w", driver, what, backend.ErrInvalid)
 	}
