@@ -36,7 +36,7 @@ func ReadFile(path string, maxBytes int) ([]byte, error) {
 func ReadUntrusted(path string, maxBytes int) ([]byte, error) {
 	root, err := os.OpenRoot(filepath.Dir(path)) // links out of it are not followed
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Unwrap(err)}
 	}
 	defer root.Close() // only read from
 	return ReadFS(root.FS(), filepath.Base(path), path, maxBytes)
