@@ -300,7 +300,8 @@ func (ex *execution) canRepeat(ctx context.Context, err error) bool {
 // handle it. They may not if another process has the sandbox.
 func outage(err error, handled bool) bool {
 	full := errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrNoRoom)
-	return (full || errors.Is(err, backend.ErrUnavailable)) && !handled || errors.Is(err, record.ErrHeld)
+	away := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrProtocol) // for this version of Workcell
+	return (full || away) && !handled || errors.Is(err, record.ErrHeld)
 }
 
 // end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.
