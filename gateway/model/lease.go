@@ -59,10 +59,9 @@ type Usage struct {
 	InputTokens, OutputTokens                          int64
 	CacheReadTokens, CacheWriteTokens, ReasoningTokens int64
 	// Estimated is the number of answers that ended without saying what they used; they are counted by their size.
-	Estimated    int64
-	ToolsRemoved int64
-	CostUSD      float64
-	CostKnown    bool // false when a model has no price
+	Estimated int64
+	CostUSD   float64
+	CostKnown bool // false when a model has no price
 }
 
 // Lease is a key that code in a sandbox asks a provider's models with. It is safe for concurrent use.
@@ -249,7 +248,6 @@ func (l *Lease) reserve(c *checked, asks bool) error {
 		l.running = append(l.running, c)
 	}
 	l.usage.Requests++
-	l.usage.ToolsRemoved += int64(c.removed)
 	return nil
 }
 
