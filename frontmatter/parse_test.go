@@ -190,7 +190,7 @@ func TestParseErrors(t *testing.T) {
 		{"text after marker", "--- # x\nsandbox: python\n---\nbody\n", "a.prompt:1:4: text after the opening ---"},
 		{"tab", "---\nsandbox:\n\tmode: code\n---\n", "a.prompt:3:1: malformed YAML: a tab in the indentation; indent with spaces"},
 		{"syntax", "---\nmodel: x\nsandbox: {mode: code\nother: y\n---\n", "a.prompt:"},
-		{"syntax line", "---\nmodel: x\n  sandbox: python\n---\n", "a.prompt:3: malformed YAML"},
+		{"syntax line", "---\nmodel: x\n  sandbox: python\n---\n", "a.prompt:3:10: malformed YAML: mapping values are not allowed in this context; correct the indentation"},
 		{"second document", "---\nmodel: x\n--- {sandbox: python}\n---\n", "a.prompt:3: more than one YAML document"},
 		{"document end", "---\nmodel: x\n...\nsandbox: python\n---\nbody\n", "a.prompt:"},
 		{"carriage returns", "---\nmodel: x\rsandbox: python\n---\n", "a.prompt:2: carriage return without line feed"},

@@ -266,7 +266,7 @@ func TestParsePolicy(t *testing.T) {
 		{"limits:\n  workspace: 1", `unknown key "workspace" in limits; did you mean "workspace_mb"?`},
 		{"files: {refuse: x}", "p.yaml:1:17: files.refuse must be a list, not text"},
 		{"- a", "p.yaml:1:1: the policy must be a mapping, not a list"},
-		{"commands: [", "p.yaml:1: malformed YAML"},
+		{"commands: [", "p.yaml:1:11: malformed YAML"},
 		{"commands: {refuse: [{name: x}]}", "p.yaml:1:21: commands.refuse[0]: no pattern"},
 		{"commands: {refuse: [{pattern: '** x'}]}", "specify the program"},
 		{"commands: {refuse: [{pattern: '-** x'}]}", "specify the program"},

@@ -56,7 +56,7 @@ func TestLoadPromptErrors(t *testing.T) {
 	}
 	for name, tt := range map[string]struct{ src, want string }{
 		"frontmatter": {"---\nmodel: m\nsandbx: python\n---\nx", "bad.prompt:3:1: unknown key"},
-		"syntax":      {"---\nmodel: [\n---\nx", "bad.prompt:2: malformed YAML"},
+		"syntax":      {"---\nmodel: [\n---\nx", "bad.prompt:2:8: malformed YAML"},
 		"template":    {"---\nsandbox: python\n---\n\nok\n{{#each x}}\n", "bad.prompt:"},
 		"helper":      {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: cannot read the template"},
 		"address of the model": {

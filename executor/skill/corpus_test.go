@@ -47,7 +47,7 @@ func TestBadCorpus(t *testing.T) {
 		"no-front-matter":   {`1 it must start with front matter`, false},
 		"no-end":            {`1 the front matter must end`, false},
 		"tab":               {`5 malformed YAML: a tab`, false},
-		"two-documents":     {`4 malformed YAML`, false},
+		"two-documents":     {`5 malformed YAML`, false},
 		"twice":             {`4 `, false},
 		"bomb":              {`2 the front matter has more than 5000 values`, false},
 		"list":              {`2 the front matter is not a map`, false},

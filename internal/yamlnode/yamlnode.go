@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"sort"
 	"strings"
 	"unicode/utf8"
 
@@ -139,47 +139,66 @@ func (f Format) parse(text string) (root *Node, problem *hint.Problem) {
 			problem.Line += f.FirstLine - 1
 		}
 	}()
-	dec := yaml.NewDecoder(strings.NewReader(text))
-	var doc, second yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
+	doc, second, err := documents(text)
+	switch {
 	case err != nil:
 		return nil, syntaxProblem(text, err)
-	}
-	switch err := dec.Decode(&second); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		return nil, syntaxProblem(text, err)
-	default:
+	case second.Kind != 0:
 		return nil, &hint.Problem{Line: max(second.Line, 1), Message: "more than one YAML document", Hint: f.Single}
-	}
-	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
+	case doc.Kind != yaml.DocumentNode || len(doc.Content) != 1:
 		return nil, nil
 	}
 	return doc.Content[0], nil
 }
 
-// syntaxProblem finds the line in the text of err, the only place where yaml.v3 has it.
+// documents parses the first two documents of a text. A document that does not exist has no kind.
+func documents(text string) (first, second yaml.Node, err error) {
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	if err = dec.Decode(&first); err == nil {
+		err = dec.Decode(&second)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return first, second, err
+}
+
+// maxPlaced is the size of the largest text in which syntaxProblem looks for the place, for which it parses the text again
+// and again.
+const maxPlaced = 64 << 10
+
+// syntaxProblem finds the place of err. yaml.v3 only has a line, often of the surrounding list or mapping. But the text up
+// to the place is the shortest beginning of the text that has the same error.
 func syntaxProblem(text string, err error) *hint.Problem {
-	prefix := regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-	msg := err.Error()
-	p := &hint.Problem{Line: 1, Message: "malformed YAML: " + strings.TrimSpace(prefix.ReplaceAllString(msg, ""))}
-	if m := prefix.FindStringSubmatch(msg); m != nil {
-		if n, err := strconv.Atoi(m[1]); err == nil {
-			p.Line = max(n, 1)
-		}
+	// yaml.v3 replaces line 0 by another one, so the line that is compared must not be 0.
+	fails := func(text string) bool {
+		_, _, got := documents("\n" + text)
+		return got != nil && got.Error() == err.Error()
 	}
-	// yaml.v3 counts from the token it expected: the line itself or the one after may hold the tab.
-	lines := strings.Split(text, "\n")
-	for i := p.Line - 1; i <= p.Line && i < len(lines); i++ {
-		indent := lines[i][:len(lines[i])-len(strings.TrimLeft(lines[i], " \t"))]
-		if at := strings.Index(indent, "\t"); at >= 0 {
-			p.Line, p.Column = i+1, at+1
-			p.Message, p.Hint = "malformed YAML: a tab in the indentation", "indent with spaces"
-			break
-		}
+	_, _, err = documents("\n" + text)
+	if err == nil || len(text) > maxPlaced {
+		p := &hint.Problem{Line: 1, Message: "malformed YAML"}
+		_, _ = fmt.Sscanf(fmt.Sprint(err), "yaml: line %d:", &p.Line)
+		return p
 	}
+	message := strings.TrimSpace(regexp.MustCompile(`^yaml: (line \d+: )?`).ReplaceAllString(err.Error(), ""))
+	lines := strings.SplitAfter(text, "\n")
+	n := sort.Search(len(lines)-1, func(n int) bool { return fails(strings.Join(lines[:n+1], "")) })
+	before, line := strings.Join(lines[:n], ""), strings.TrimRight(lines[n], "\r\n")
+	at := sort.Search(len(line), func(at int) bool { return fails(before + line[:at+1]) })
+	p := &hint.Problem{Line: n + 1, Message: "malformed YAML: " + message}
+	switch indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; {
+	case strings.Contains(indent, "\t"):
+		at, p.Message, p.Hint = strings.Index(indent, "\t"), "malformed YAML: a tab in the indentation", "indent with spaces"
+	case strings.Contains(message, "',' or"), strings.Contains(message, "node content"):
+		p.Hint = `close each { and [, and put text with {, }, [, ], or ? in quotes, for example "${ input.a }"`
+		if m := regexp.MustCompile(`[:,[] *[^"'{},]*(\$\{|\?:)`).FindStringSubmatchIndex(line); m != nil {
+			at = m[2]
+		}
+	case strings.Contains(message, "expected key"), strings.Contains(message, "expected '-'"), strings.Contains(message, "mapping values"):
+		p.Hint = "correct the indentation, or put text that contains a colon in quotes"
+	}
+	p.Column = utf8.RuneCountInString(line[:min(at, len(line))]) + 1
 	return p
 }
 
