@@ -20,8 +20,9 @@ import (
 
 // Result is what became of the changes of a patch, by path.
 type Result struct {
-	Applied   []string   `json:"applied,omitempty"`   // made as they are, or already so
+	Applied   []string   `json:"applied,omitempty"`   // made as they are
 	Merged    []string   `json:"merged,omitempty"`    // made beside other changes of the same file
+	Unchanged []string   `json:"unchanged,omitempty"` // made before
 	Conflicts []Conflict `json:"conflicts,omitempty"` // left as it was
 }
 
@@ -62,7 +63,7 @@ func (p *Patch) Apply(dir string) (Result, error) {
 	var links []step
 	for i := range changes {
 		c := &changes[i]
-		merged := false
+		to := &result.Unchanged
 		s, err := a.plan(c)
 		switch {
 		case err != nil || s == nil:
@@ -70,9 +71,12 @@ func (p *Patch) Apply(dir string) (Result, error) {
 			links = append(links, *s)
 			continue
 		default:
-			merged, err = a.take(c, s)
+			if to = &result.Applied; s.next != nil && !s.next.equal(c.New) {
+				to = &result.Merged
+			}
+			err = a.take(s)
 		}
-		if err := result.add(c.Path, merged, err); err != nil {
+		if err := result.add(c.Path, to, err); err != nil {
 			return result, err
 		}
 	}
@@ -110,18 +114,16 @@ func (c *Change) turn() int {
 	return 2
 }
 
-// add notes what became of the change at a path, and returns the errors that are no conflicts.
-func (r *Result) add(name string, merged bool, err error) error {
+// add adds the change at a path to one of the lists, or to the conflicts. It returns the errors that are no conflicts.
+func (r *Result) add(name string, to *[]string, err error) error {
 	var conflict conflictError
 	switch {
 	case errors.As(err, &conflict):
 		r.Conflicts = append(r.Conflicts, Conflict{name, string(conflict)})
 	case err != nil:
 		return fmt.Errorf("the change of %s: %w", name, err)
-	case merged:
-		r.Merged = append(r.Merged, name)
 	default:
-		r.Applied = append(r.Applied, name)
+		*to = append(*to, name)
 	}
 	return nil
 }
@@ -191,20 +193,19 @@ func (a *applier) plan(c *Change) (*step, error) {
 		return nil, err
 	}
 	next, err := merge(c, was)
-	if err != nil {
+	if err != nil || next != nil && was != nil && next.equal(was) { // merged before
 		return nil, err
 	}
 	return &step{c.Path, was, next}, nil
 }
 
 // take makes a change as planned.
-func (a *applier) take(c *Change, s *step) (merged bool, err error) {
+func (a *applier) take(s *step) error {
 	if s.next == nil {
-		return false, a.remove(s.name, s.was)
+		return a.remove(s.name, s.was)
 	}
 	// An existing file keeps its permissions. The umask sets the permissions of a new file.
-	err = a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
-	return !s.next.equal(c.New), err
+	return a.write(s.name, s.was, s.next, s.was != nil && !s.was.isLink())
 }
 
 // merge returns what the change makes of what is at its path: nil is nothing.

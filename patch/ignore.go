@@ -185,9 +185,9 @@ func (r *rule) cost(name string) int {
 
 const shortRule = 32
 
-// IsPrivateDir reports whether a directory is not part of a project's files, by its path below the work directory:
-// version control's at any depth, and what Workcell itself keeps there.
-func IsPrivateDir(name string) bool {
+// IsPrivate reports whether a path below the work directory is not part of a project's files: version control's at any
+// depth, which may be a file, such as .git in a Git submodule, and Workcell's own directory.
+func IsPrivate(name string) bool {
 	switch path.Base(name) {
 	case ".git", ".hg", ".svn":
 		return true

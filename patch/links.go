@@ -87,7 +87,7 @@ func (a *applier) makeLinks(links []step, result *Result) error {
 		again = len(bad) > 0
 	}
 	for i, l := range links {
-		if err := result.add(l.name, false, errs[i]); err != nil {
+		if err := result.add(l.name, &result.Applied, errs[i]); err != nil {
 			return err
 		}
 	}

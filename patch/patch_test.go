@@ -208,7 +208,8 @@ func TestApplyToWhatChanged(t *testing.T) {
 	}{
 		{"apart", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(last)}, Tree{"a": f(both)}, nil, []string{"a"}, nil},
 		{"apart, keeping the mode", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": s(last)}, Tree{"a": s(both)}, nil, []string{"a"}, nil},
-		{"the same already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(first)}, Tree{"a": f(first)}, []string{"a"}, nil, nil},
+		{"the same already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(first)}, Tree{"a": f(first)}, nil, nil, nil},
+		{"merged already", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f(both)}, Tree{"a": f(both)}, nil, nil, nil},
 		{"the same line", Tree{"a": f(ten)}, Tree{"a": f(first)}, Tree{"a": f("mine" + ten[6:])}, Tree{"a": f("mine" + ten[6:])}, nil, nil, []string{"a"}},
 		{"lines side by side", Tree{"a": f("1\n2\n")}, Tree{"a": f("1\ntwo\n")}, Tree{"a": f("one\n2\n")}, Tree{"a": f("one\n2\n")}, nil, nil, []string{"a"}},
 		{"both added at the end", Tree{"a": f("1\n")}, Tree{"a": f("1\n2\n")}, Tree{"a": f("1\n3\n")}, Tree{"a": f("1\n3\n")}, nil, nil, []string{"a"}},
@@ -237,7 +238,8 @@ func TestApplyToWhatChanged(t *testing.T) {
 			if got := get(t, dir); !same(got, c.want) {
 				t.Errorf("the directory has %q, want %q", got, c.want)
 			}
-			if !reflect.DeepEqual([][]string{r.Applied, r.Merged, conflicts}, [][]string{c.applied, c.merged, c.no}) {
+			if !reflect.DeepEqual([][]string{r.Applied, r.Merged, conflicts}, [][]string{c.applied, c.merged, c.no}) ||
+				(c.applied == nil && c.merged == nil && c.no == nil) != (len(r.Unchanged) > 0) {
 				t.Errorf("the result is %+v", r)
 			}
 		})

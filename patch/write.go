@@ -45,15 +45,18 @@ func (t Tree) Write(dir string, before Stamps, force bool) (Result, error) {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		e := t[name]
 		was, err := a.before(name, &e, before[name], force)
+		to := &result.Applied
 		switch {
-		case err != nil || was != nil && was.equal(&e):
+		case err != nil:
+		case was != nil && was.equal(&e):
+			to = &result.Unchanged
 		case e.isLink():
 			links = append(links, step{name, was, &e})
 			continue
 		default:
 			err = a.write(name, was, &e, false)
 		}
-		if err := result.add(name, false, err); err != nil {
+		if err := result.add(name, to, err); err != nil {
 			return result, err
 		}
 	}

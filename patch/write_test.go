@@ -22,7 +22,7 @@ func TestWrite(t *testing.T) {
 	check := func(force bool, conflicts int, want Tree) {
 		t.Helper()
 		r, err := made.Write(dir, before, force)
-		if err != nil || len(r.Conflicts) != conflicts || len(r.Applied)+conflicts != len(made) {
+		if err != nil || len(r.Conflicts) != conflicts || len(r.Applied)+len(r.Unchanged)+conflicts != len(made) {
 			t.Errorf("force %v: %+v, %v", force, r, err)
 		}
 		if got := get(t, dir); !same(got, want) {

@@ -31,6 +31,9 @@ const (
 // directory, too. Diff leaves new files out by them.
 const toolLeftovers = "/.cache/\n/.local/\n/.npm/\n/.bash_history\n/.python_history\n/.node_repl_history\n__pycache__/\nnode_modules/\n"
 
+// SpecialFile is the reason why ReadTree and Diff omit pipes, sockets, and devices.
+const SpecialFile = "neither a file nor a link"
+
 // ReadTree reads the files below the work directory whose path want reports true for, with the targets of such links.
 // Directories that enter reports false for are not looked into; version control's and Workcell's own never are. What
 // cannot be read, or is too much, is omitted, with the reason.
@@ -181,7 +184,7 @@ func (r *treeReader) usable(dir string, entries []FileInfo) []FileInfo {
 		case len(e.RawPath) > 0:
 			r.omit(e.Path, "its name is not UTF-8")
 		case !fs.ValidPath(e.Path) || path.Dir(e.Path) != dir: // a sandbox may answer anything
-		case e.Type == TypeDir && patch.IsPrivateDir(e.Path):
+		case patch.IsPrivate(e.Path):
 		case e.Type == TypeDir && strings.Count(e.Path, "/") >= maxTreeDepth:
 			r.skipDir(e.Path, fmt.Sprintf("the path has more than %d directories", maxTreeDepth))
 		default:
@@ -199,7 +202,7 @@ func (r *treeReader) read(ctx context.Context, files []FileInfo) error {
 		case e.Type == TypeSymlink:
 			links = append(links, e)
 		case e.Type != TypeFile:
-			r.omit(e.Path, "neither a file nor a link")
+			r.omit(e.Path, SpecialFile)
 		case e.Size > r.left:
 			r.omit(e.Path, fmt.Sprintf("%d bytes would exceed the total limit of %d", e.Size, int64(maxTreeBytes)))
 		default:

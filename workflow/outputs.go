@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/runfiles"
@@ -85,6 +86,9 @@ func (r *run) collect(ctx context.Context) error {
 		}
 	}
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
+	if len(made.Special) > 0 {
+		r.opts.Logger.Warn("pipes, sockets, and devices among the outputs are not collected: " + clip(strings.Join(made.Special, ", ")))
+	}
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()
 	}

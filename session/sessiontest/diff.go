@@ -27,6 +27,7 @@ printf 'one\nTWO\n' > edited; printf abd > 'as long'; chmod +x run.sh; rm delete
 mkdir e && mv d/moved e/moved; rm 'to dir' && mkdir 'to dir' && echo new > 'to dir/f'
 rm 'to link' fifo && ln -s same 'to link' && mkfifo fifo
 ln -s ../out link; printf '\000\001' > binary; echo x > a.log; echo x > kept.log; echo x > build/new; echo y > build/tracked
+echo gitdir: ../x > .git-file; mkdir mod; mv .git-file mod/.git
 mkdir -p node_modules/m .git/hooks .cache sub/__pycache__ .workcell
 echo x > node_modules/m/new; echo x > .git/hooks/pre-commit; echo x > .cache/x; echo x > sub/__pycache__/c.pyc; echo x > sub/f; echo x > .workcell/x
 mkdir closed; echo x > closed/f; chmod 000 closed locked`)

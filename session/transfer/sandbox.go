@@ -14,7 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// privateDir holds what Workcell itself keeps in a workspace; see patch.IsPrivateDir.
+// privateDir holds what Workcell itself keeps in a workspace; see patch.IsPrivate.
 const privateDir = ".workcell"
 
 // scratchDir is the other directory of a sandbox that can be copied from and to.

@@ -146,8 +146,11 @@ func (w *workspace) add(e entry) error {
 	switch {
 	case e.unreadable != nil:
 		return fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, e.unreadable)
-	case isDir && patch.IsPrivateDir(e.path):
-		return fs.SkipDir
+	case patch.IsPrivate(e.path):
+		if isDir {
+			return fs.SkipDir
+		}
+		return nil
 	case !utf8.ValidString(e.path) || !isDir && e.kind != session.TypeFile:
 		w.skipped = append(w.skipped, e.path)
 		if isDir {

@@ -64,6 +64,7 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	write(t, dir, "empty.txt", "", 0o644)
 	write(t, dir, ".git/config", "[core]", 0o644)
 	write(t, dir, "vendor/.git/config", "[core]", 0o644)
+	write(t, dir, "bin/.git", "gitdir: ../.git/modules/bin", 0o644) // of a submodule
 	write(t, dir, ".workcell/output/x", "x", 0o644)
 	must(t, os.Mkdir(filepath.Join(dir, "hollow"), 0o555))
 	for link, target := range map[string]string{

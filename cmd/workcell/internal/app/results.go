@@ -158,7 +158,7 @@ func (h *Host) bringHome(home homecoming) error {
 	h.p.Line("%s", home.Patch.Stat())
 	ListFew(home.Patch.Omitted, h.p.Line, "not included in the patch: %s: %s")
 	if h.opts.Apply && home.succeeded {
-		return errors.Join(err, h.Apply(home.Patch, home.dir))
+		return errors.Join(err, h.Apply(home.run, home.Patch, home.dir))
 	}
 	h.p.Line("to apply the changes to %s, run: workcell runs apply %s", home.dir, home.run)
 	return err
@@ -183,11 +183,13 @@ func (a *App) PutOutputs(made patch.Tree, dir string, before patch.Stamps, force
 	return a.conflicts(res, dir, "use --force to overwrite files that differ; paths outside the directory are never written")
 }
 
-// Apply applies a patch to a directory.
-func (a *App) Apply(p *patch.Patch, dir string) error {
+// Apply applies the patch of a run to a directory.
+func (a *App) Apply(run string, p *patch.Patch, dir string) error {
 	res, err := p.Apply(dir)
 	if n := len(res.Applied) + len(res.Merged); n > 0 {
 		a.Notice("%s changed in %s", counted(n, "file"), dir)
+	} else if err == nil && len(res.Conflicts) == 0 {
+		a.Notice("nothing to change: %s already has the changes", dir)
 	}
 	for _, name := range res.Merged {
 		a.Notice("merged with local changes: %s", name)
@@ -195,7 +197,7 @@ func (a *App) Apply(p *patch.Patch, dir string) error {
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, "the files are unchanged; to see the run's changes, run `workcell runs diff RUN`")
+	return a.conflicts(res, dir, fmt.Sprintf("the skipped files are unchanged; to see the changes of one, run `workcell runs diff %s PATH`", run))
 }
 
 // conflicts returns the error of files that were left alone, which it lists.

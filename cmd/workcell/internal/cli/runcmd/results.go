@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -134,18 +135,26 @@ func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 
 func newRunsDiffCmd(a *command) *cobra.Command {
 	return a.Verb(0, &cobra.Command{
-		Use:     "diff RUN",
+		Use:     "diff RUN [PATH]",
 		Short:   "Print a run's changes as a patch",
-		Example: "  workcell runs diff run_… | git apply",
+		Example: "  workcell runs diff run_… | git apply\n  workcell runs diff run_… src/main.go",
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
-links. The workspace must be a copy of a directory. You can apply the patch with git apply.
+links. The workspace must be a copy of a directory. You can apply the patch with git apply. With PATH, the command prints
+only the changes of this file or directory.
 
 Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped.`,
-		Args: cobra.ExactArgs(1),
-		RunE: a.withMade(func(run string, made *runfiles.Archive, _ []string) error {
+		Args: cobra.RangeArgs(1, 2),
+		RunE: a.withMade(func(run string, made *runfiles.Archive, args []string) error {
 			p, err := patchOf(run, made)
 			if err != nil {
 				return err
+			}
+			at := path.Clean(append(args, ".")[0])
+			p.Changes = slices.DeleteFunc(p.Changes, func(c patch.Change) bool {
+				return at != "." && c.Path != at && !strings.HasPrefix(c.Path, at+"/")
+			})
+			if len(p.Changes) == 0 && at != "." {
+				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at), "to see all changes, run `workcell runs diff "+run+"`")
 			}
 			app.ListFew(p.Omitted, a.Notice, "not included in the patch: %s: %s")
 			if dir := made.Workspace(); dir != "" {
@@ -186,7 +195,7 @@ directory, through links, or in .git. Applying a run twice has no further effect
 			if dir == "" {
 				return app.UsageError(fmt.Errorf("run %s was executed on another host", run), "specify where to write files: workcell runs apply "+run+" DIR")
 			}
-			return a.Apply(p, dir)
+			return a.Apply(run, p, dir)
 		}),
 	})
 }
