@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session/record"
 )
 
@@ -60,7 +61,8 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 	return base, ok
 }
 
-// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
+// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set. If
+// base explicitly has no network, r has none either.
 func (r Request) WithDefaults(base Request) Request {
 	if r.Image == "" {
 		r.Image, r.DefaultImage = base.Image, base.DefaultImage
@@ -70,7 +72,8 @@ func (r Request) WithDefaults(base Request) Request {
 		r.Root = cmp.Or(r.Root, base.Root)
 	}
 	r.RootSet = r.RootSet || base.RootSet
-	if r.Network == "" && r.Egress.IsZero() {
+	banned := base.Network == backend.NetworkNone && base.Egress.IsZero()
+	if banned || r.Network == "" && r.Egress.IsZero() {
 		r.Network, r.Egress = base.Network, base.Egress
 	}
 	if r.Environment.IsZero() {

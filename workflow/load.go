@@ -25,17 +25,14 @@ type LoadOptions struct {
 
 // Load reads and checks a workflow file. What is wrong with the file comes back as [frontmatter.Errors], all problems
 // at once, each with line and column; other errors are those of package os.
-func Load(path string, opts *LoadOptions) (*Workflow, error) {
-	wf, err := Check(path, opts)
-	if err != nil {
-		return nil, err
-	}
-	return wf, nil
-}
+func Load(path string, opts *LoadOptions) (*Workflow, error) { return whole(Check(path, opts)) }
 
 // Parse is Load for a file that was read already; name stands for it in messages.
 func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
-	wf, err := parse(name, src, opts)
+	return whole(parse(name, src, opts))
+}
+
+func whole(wf *Workflow, err error) (*Workflow, error) {
 	if err != nil {
 		return nil, err
 	}

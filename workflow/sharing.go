@@ -1,11 +1,14 @@
 package workflow
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/record"
 	"github.com/workcell-dev/workcell/tools"
@@ -17,50 +20,90 @@ type sharer struct {
 	step *step
 }
 
+// sharing is who works in the sandboxes of a run, by sandbox.
+type sharing struct {
+	agents map[string][]sharer // each agent once
+	first  map[string]*step    // a command or an agent that nothing else precedes; an empty step if that is not known
+	unsure bool                // whether all steps before were sure to run, and only once
+}
+
 // checkSandboxes refuses agents that share a sandbox and want it different: the one that comes second could not run a
 // single command. Only what both name counts. Where one names nothing it takes the sandbox as it finds it.
 func (l *loader) checkSandboxes(wf *Workflow) {
-	sharers := map[string][]sharer{}
-	collectSharers(wf.steps, "sandbox "+record.DefaultName, sharers)
-	for _, sandbox := range sortedKeys(sharers) {
-		list := sharers[sandbox]
+	sharers := sharing{agents: map[string][]sharer{}, first: map[string]*step{}, unsure: wf.steps.start != 0}
+	sharers.collect(wf.steps, "sandbox "+record.DefaultName)
+	for _, sandbox := range sortedKeys(sharers.agents) {
+		list := sharers.agents[sandbox]
+	next:
 		for i, b := range list {
 			for _, a := range list[:i] {
 				if fields := conflict(*a.file.Sandbox, *b.file.Sandbox, wf.base); len(fields) > 0 {
 					l.Fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: %s, %s",
 						sandboxPlace(a.file), sandboxPlace(b.file)),
 						"agents %s and %s share the %s but request different %s", a.agent, b.agent, sandbox, strings.Join(fields, ", "))
-					break
+					continue next
 				}
+			}
+			if first := sharers.first[sandbox]; first.typ == TypeExec && wf.base.Image != "" { // else the agents name it
+				l.checkAfterCommand(wf.base, first, b, sandbox)
+			}
+		}
+	}
+	for _, s := range l.steps {
+		b, ok := s.body.(*agentBody)
+		banned := wf.base.Network == backend.NetworkNone && wf.base.Egress.IsZero()
+		if ok && banned && b.file != nil && b.file.Sandbox != nil {
+			if req := wish.Request(*b.file.Sandbox); req.Network == backend.NetworkBridge || !req.Egress.IsZero() {
+				l.Fail(s.node, "remove network: from one of the two: "+sandboxPlace(b.file),
+					"agent %s requires network access, which the workflow forbids (network: {enabled: false})", b.agent)
 			}
 		}
 	}
 }
 
-// collectSharers finds the agents of each sandbox, each agent once.
-func collectSharers(seq *sequence, sandbox string, into map[string][]sharer) {
+// checkAfterCommand refuses an agent that requests another sandbox than the command that is the first to use it. Limits that
+// the workflow leaves out are the operator's defaults.
+func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer, sandbox string) {
+	req, named := tools.RequestOver(*b.file.Sandbox, made)
+	for _, r := range []*session.Request{&made, &req} {
+		r.Network = cmp.Or(r.Network, backend.NetworkNone)
+		r.User, _ = record.ParseUser(r.User)
+	}
+	made.Limits = made.Limits.Merge(req.Limits)
+	fields := slices.DeleteFunc(made.Differences(req), func(field string) bool { return !slices.Contains(named, field) })
+	if len(fields) > 0 {
+		l.Fail(b.step.node, "use the same settings in the workflow, or give one of the steps another sandbox with `sandbox:`: "+sandboxPlace(b.file),
+			"agent %s requests different %s than the %s has, which the command of step %s opens first", b.agent, strings.Join(fields, ", "), sandbox, command.id)
+	}
+}
+
+// collect finds the commands and agents of each sandbox.
+func (sh *sharing) collect(seq *sequence, sandbox string) {
 	for _, s := range seq.steps {
-		name := ownSandbox(sandbox, s.sandbox, "step "+s.id)
+		name, shares := ownSandbox(sandbox, s.sandbox, "step "+s.id), false
+		b, isAgent := s.body.(*agentBody)
+		if isAgent && b.file != nil && b.file.Sandbox != nil && b.file.Sandbox.Mode.Lasting() {
+			own := b.file.Sandbox.Session
+			shares = own != frontmatter.SessionIsolated
+			if shares && own != "" && own != frontmatter.SessionDefault {
+				name = "sandbox " + own
+			}
+		}
+		if sh.first[name] == nil && (shares || s.typ == TypeExec || isAgent && b.file == nil) {
+			if sh.first[name] = s; sh.unsure || s.cond != nil {
+				sh.first[name] = &step{}
+			}
+		}
+		if shares && !slices.ContainsFunc(sh.agents[name], func(other sharer) bool { return other.agent == b.agent }) {
+			sh.agents[name] = append(sh.agents[name], sharer{b, s})
+		}
+		sh.unsure = sh.unsure || s.typ == TypeSwitch || s.branches() != nil || s.next.id != "" || s.onError.id != "" && s.onError.id != goOn
 		for _, br := range s.branches() {
 			own := br.sandbox
 			if own.name == "" {
 				own.isolated = own.isolated || s.sandbox.isolated
 			}
-			collectSharers(br.steps, ownSandbox(name, own, br.steps.scope), into)
-		}
-		b, ok := s.body.(*agentBody)
-		if !ok || b.file == nil || b.file.Sandbox == nil || !b.file.Sandbox.Mode.Lasting() {
-			continue
-		}
-		switch own := b.file.Sandbox.Session; own {
-		case frontmatter.SessionIsolated:
-			continue
-		case "", frontmatter.SessionDefault:
-		default:
-			name = "sandbox " + own
-		}
-		if !slices.ContainsFunc(into[name], func(other sharer) bool { return other.agent == b.agent }) {
-			into[name] = append(into[name], sharer{b, s})
+			sh.collect(br.steps, ownSandbox(name, own, br.steps.scope))
 		}
 	}
 }

@@ -31,9 +31,12 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 		"alone": "{mode: code, session: isolated, limits: {memory_mb: 2048}}",
 		"runs":  "{limits: {memory_mb: 4096}}",
 		"open":  "{mode: code, network: {enabled: true}}",
+		"hosts": "{network: {allow: [example.org]}}",
+		"guest": "{mode: code, user: \"2000\"}",
 		"shut":  "{mode: code, network: {enabled: false}}",
 	})
 	const head = "id: w\n"
+	const command = "  - {id: c, type: exec, command: ls}\n"
 	step := func(id, agent, more string) string {
 		return fmt.Sprintf("  - {id: %s, type: agent, agent: %s%s}\n", id, agent, more)
 	}
@@ -54,6 +57,16 @@ func TestAgentsThatShareASandbox(t *testing.T) {
 		"a branch":                {head + "steps:\n" + step("a", "small", "") + "  - {id: p, type: parallel, branches: [{id: x, steps: [{id: b, type: agent, agent: large}]}]}\n", "share the sandbox default but"},
 		"an isolated branch":      {head + "steps:\n" + step("a", "small", "") + "  - {id: p, type: parallel, branches: [{id: x, sandbox: isolated, steps: [{id: b, type: agent, agent: large}]}]}\n", ""},
 		"within isolated items":   {head + "steps:\n  - {id: p, type: for_each, items: [1], sandbox: isolated, steps: [{id: a, type: agent, agent: small}, {id: b, type: agent, agent: large}]}\n", "share the isolated sandbox of step p but"},
+		"a command first":         {head + "sandbox: {runtime: bash, limits: {memory_mb: 512}}\nsteps:\n" + command + step("a", "small", "") + step("b", "py", ""), "w.yaml:5:10: agent small requests different limits than the sandbox default has, which the command of step c opens first; use the same settings in the workflow, or give one of the steps another sandbox with `sandbox:`: small.prompt:3\nw.yaml:6:10: agent py requests different image than"},
+		"a command, no network":   {head + "sandbox: {runtime: python, network: {enabled: true}}\nsteps:\n" + command + step("a", "shut", ""), "agent shut requests different network than the sandbox default has"},
+		"a command, no defaults":  {head + "sandbox: {runtime: python}\nsteps:\n" + command + step("a", "small", "") + step("b", "py", ""), ""},
+		"a command, other user":   {head + "sandbox: {runtime: python}\nsteps:\n" + command + step("a", "small", "") + step("b", "guest", ""), "agent guest requests different user than"},
+		"a command, maybe":        {head + "sandbox: {runtime: bash}\nsteps:\n" + strings.Replace(command, "exec,", "exec, if: \"true\",", 1) + step("a", "py", ""), ""},
+		"a command, later":        {head + "sandbox: {runtime: bash}\nstart: a\nsteps:\n" + command + step("a", "py", ", next: c"), ""},
+		"a command for each":      {head + "sandbox: {runtime: bash}\nsteps:\n  - {id: p, type: for_each, items: [], steps: [{id: c, type: exec, command: ls}]}\n" + step("a", "py", ""), ""},
+		"a command elsewhere":     {head + "sandbox: {runtime: bash}\nsteps:\n" + strings.Replace(command, "ls", "ls, sandbox: other", 1) + step("a", "py", ""), ""},
+		"a ban of the network":    {head + "sandbox: {network: {enabled: false}}\nsteps:\n" + step("a", "open", ", sandbox: isolated") + step("b", "hosts", "") + step("c", "shut", ""), "w.yaml:4:10: agent open requires network access, which the workflow forbids (network: {enabled: false}); remove network: from one of the two: open.prompt:3\nw.yaml:5:10: agent hosts requires"},
+		"a list of the workflow":  {head + "sandbox: {network: {allow: [example.org]}}\nsteps:\n" + step("a", "open", ""), ""},
 		"only one names anything": {head + "steps:\n" + step("a", "any", "") + step("b", "large", ""), ""},
 	} {
 		_, err := workflow.Parse("w.yaml", []byte(test.src), &workflow.LoadOptions{Agents: agents})

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnExplicitNo holds against a base that has more, unlike nothing said.
+// TestAnExplicitNo verifies that an explicit no holds against a base that has more, and that of a base against a request.
 func TestAnExplicitNo(t *testing.T) {
 	t.Parallel()
 	base := session.Request{Network: backend.NetworkBridge, Root: backend.RootWritable}
@@ -23,6 +23,10 @@ func TestAnExplicitNo(t *testing.T) {
 		{frontmatter.Sandbox{Network: no, Root: frontmatter.RootReadonly}, backend.NetworkNone, backend.RootReadonly},
 		{frontmatter.Sandbox{AllowNetwork: new(false)}, backend.NetworkNone, backend.RootWritable},
 	} {
+		got := wish.Request(frontmatter.Sandbox{Network: frontmatter.Network{Enabled: new(true)}}).WithDefaults(wish.Request(tc.say))
+		if banned := tc.network == backend.NetworkNone; banned != (got.Network == backend.NetworkNone) {
+			t.Errorf("a base of %+v: network %q", tc.say, got.Network)
+		}
 		if got := wish.Request(tc.say).WithDefaults(base); got.Network != tc.network || got.Root != tc.root {
 			t.Errorf("%+v: network %q, root %v, want %q and %v", tc.say, got.Network, got.Root, tc.network, tc.root)
 		}
