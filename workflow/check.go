@@ -12,6 +12,7 @@ import (
 func (l *loader) check(wf *Workflow) {
 	for _, r := range l.reads {
 		l.checkPaths(r)
+		wf.readsInput = wf.readsInput || slices.ContainsFunc(r.Paths(), func(p expr.Path) bool { return p.Root == "input" })
 	}
 	for _, s := range l.steps {
 		if s.typ == TypeFail && s.onError.id != "" {

@@ -138,25 +138,6 @@ func TestLoadBombs(t *testing.T) {
 	}
 }
 
-func TestParseInput(t *testing.T) {
-	t.Parallel()
-	wf := parse(t, `
-input: {type: object, properties: {s: {type: string}, n: {type: integer}, b: {type: boolean}, l: {type: array}}}
-steps: [{id: b, type: end}]
-`)
-	got, err := wf.ParseInput(map[string]string{"s": "12", "n": "12", "b": "true", "l": `["a", 1]`, "free": "text", "json": "3"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]any{"s": "12", "n": int64(12), "b": true, "l": []any{"a", int64(1)}, "free": "text", "json": int64(3)}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if _, err := wf.ParseInput(map[string]string{"n": "many"}); !errors.Is(err, workflow.ErrInvalidInput) {
-		t.Errorf("ParseInput = %v", err)
-	}
-}
-
 // Whatever the bytes, loading ends without a panic, and every problem has a place inside the file.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {

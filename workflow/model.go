@@ -66,10 +66,12 @@ type Workflow struct {
 	outputs   outputs.Globs             // files to collect
 	outputsAt []*yamlnode.Node          // each where the file has it
 	input     *schema
-	vars      []assignment
-	agent     *frontmatter.Document // of ForAgent; nil for a file of steps
-	steps     *sequence
-	all       []*step // in order of the file, nested ones after the step they are part of
+	// readsInput: an expression reads the input.
+	readsInput bool
+	vars       []assignment
+	agent      *frontmatter.Document // of ForAgent; nil for a file of steps
+	steps      *sequence
+	all        []*step // in order of the file, nested ones after the step they are part of
 }
 
 // sequence is a list of steps that run one after the other.

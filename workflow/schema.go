@@ -69,16 +69,6 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	return out, err
 }
 
-// property returns the schema of an input, nil when there is none.
-func (s *schema) property(name string) map[string]any {
-	if s == nil {
-		return nil
-	}
-	props, _ := s.raw["properties"].(map[string]any)
-	p, _ := props[name].(map[string]any)
-	return p
-}
-
 // names lists the inputs the schema knows; closed reports whether there can be no others.
 func (s *schema) names() (names []string, closed bool) {
 	if s == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -21,6 +22,9 @@ func (a *App) load() (*config.Config, error) {
 		return nil, UsageError(err, "see --allow-image in --help")
 	}
 	c, err := config.Load(config.Options{Env: a.opts.Env, File: a.opts.Config, Flags: a.configFlags(), Backends: BackendNames(a.opts.Env)})
+	if h := hint.Of(err); h != nil && h.Kind == hint.Usage {
+		return nil, err
+	}
 	if err != nil {
 		return nil, Fail(ExitInvalid, err, "see docs/configuration.md; to show current settings, run `workcell config show --origin`")
 	}

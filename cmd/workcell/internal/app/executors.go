@@ -10,7 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/cmd/workcell/internal/models"
+	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/executor/drivers"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/gateway/model"
 	"github.com/workcell-dev/workcell/internal/yamlnode"
@@ -85,6 +88,30 @@ func (h *Host) modelProxy(uses []models.Use) (*model.Proxy, error) {
 	return model.New(slices.Collect(maps.Values(byName)), opts)
 }
 
+// CheckModel refuses a value of --model that cannot be used, so that the user need not wait for an engine.
+func (a *App) CheckModel() error {
+	if _, isScript := scriptOf(a.opts.Model); isScript || a.opts.Model == "" {
+		return nil
+	}
+	_, err := models.Use{Model: a.opts.Model}.Provider()
+	return err
+}
+
+// CheckCoding returns an error if a coding agent cannot use a model.
+func CheckCoding(command, name string) error {
+	provider, _, _ := strings.Cut(name, "/")
+	inside := executor.Inside{Models: map[model.Dialect]executor.Endpoint{}}
+	for _, d := range models.Dialects(provider) {
+		inside.Models[d] = executor.Endpoint{}
+	}
+	if d := drivers.Named(command); d != nil {
+		if _, err := d.Prepare(executor.Task{Model: name}, inside); errors.Is(err, backend.ErrUnsupported) {
+			return err
+		}
+	}
+	return nil
+}
+
 // errNoModel: the file of an agent, which the hint names, has no model.
 var errNoModel = errors.New("has no model")
 
@@ -104,13 +131,26 @@ func codingModels() map[string]string {
 	}
 }
 
+// Check refuses values of --executors and --budget-usd that cannot be used.
+func (c CodingTasks) Check() error {
+	if !(c.Budget >= 0 && c.Budget < 1e9) { // nor is it a number
+		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be an amount in USD, or 0 for no limit")
+	}
+	if c.Budget != 0 && len(c.Agents) == 0 {
+		return UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")
+	}
+	for _, text := range c.Agents {
+		if command, _, _ := strings.Cut(text, "="); !slices.Contains(frontmatter.ExecutorAgents(), command) {
+			return UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
+		}
+	}
+	return nil
+}
+
 // write writes an agent for each into a directory of its own, which the caller removes; empty when there are none. A task that comes
 // with a session goes on with the conversation that the session has. model is that of --model.
 func (c CodingTasks) write(model string) (dir string, err error) {
 	if len(c.Agents) == 0 {
-		if c.Budget != 0 {
-			return "", UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")
-		}
 		return "", nil
 	}
 	if dir, err = os.MkdirTemp("", "workcell-executors-"); err != nil {
@@ -118,10 +158,6 @@ func (c CodingTasks) write(model string) (dir string, err error) {
 	}
 	for _, text := range c.Agents {
 		command, own, _ := strings.Cut(text, "=")
-		if !slices.Contains(frontmatter.ExecutorAgents(), command) {
-			err = UsageError(fmt.Errorf("unknown coding agent %q in --executors", command), "use "+strings.Join(frontmatter.ExecutorAgents(), ", "))
-			break
-		}
 		coder := map[string]any{"command": command, "resume": frontmatter.ResumeSession}
 		if c.Budget != 0 {
 			coder["budget"] = map[string]any{"usd": c.Budget}

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,13 +18,28 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// SchemaOf returns the JSON Schema of the input of a workflow or an agent.
+// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file has no
+// schema, it has the names in the template.
 func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
-	if doc := wf.Agent(); doc != nil {
-		return tools.InputSchema(doc)
+	doc := wf.Agent()
+	if doc == nil {
+		return wf.InputSchema(), nil
 	}
-	return wf.InputSchema(), nil
+	schema, err := tools.InputSchema(doc)
+	if err != nil || schema != nil || strings.Contains(doc.Text(), "{{>") { // a partial may read any
+		return schema, err
+	}
+	properties := map[string]any{}
+	for _, m := range variables.FindAllStringSubmatch(doc.Text(), -1) {
+		if name, _, _ := strings.Cut(m[1], "."); !slices.Contains([]string{"else", "this", "history"}, name) {
+			properties[name] = map[string]any{}
+		}
+	}
+	return map[string]any{"properties": properties, "additionalProperties": false}, nil
 }
+
+// variables matches what templates read, as in {{x}}, {{{x.y}}}, {{#each x}}, and {{media url=x}}.
+var variables = regexp.MustCompile(`\{\{[^{}/!>]*?([\w.]+)\s*~?\}\}`)
 
 // ParseInput returns the values of named inputs and of a bare text, by the types of a schema's fields.
 func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text string) (map[string]any, error) {
@@ -30,14 +47,14 @@ func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text str
 	if err != nil {
 		return nil, err
 	}
-	if wf.Agent() == nil {
-		return wf.ParseInput(pairs)
-	}
 	input := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		err := KnownInput(name, fields)
+		var err error
+		if wf.Agent() != nil || fields != nil && len(fields) == 0 {
+			err = KnownInput(name, fields)
+		}
 		if err == nil {
-			input[name], err = typedValue(name, fields[name], pairs[name])
+			input[name], err = typedValue(name, fields[name], pairs[name], wf.Agent() == nil)
 		}
 		if err != nil {
 			return nil, Fail(ExitInvalid, err, "")
@@ -46,11 +63,20 @@ func ParseInput(wf *workflow.Workflow, fields, pairs map[string]string, text str
 	return input, nil
 }
 
-// reportSkipped prints what of a workspace is not copied into sandboxes, but for version control's own.
-func (a *App) reportSkipped(ctx context.Context, at transfer.Place) {
+// checkWorkspace refuses a workspace that cannot be copied into sandboxes, and prints which of its links and special files
+// are not copied.
+func (a *App) checkWorkspace(ctx context.Context, wf *workflow.Workflow, at transfer.Place) error {
+	if at.Dir == "" {
+		return nil
+	}
 	skipped, err := transfer.CheckWorkspace(ctx, at)
-	if err != nil || len(skipped) == 0 { // the copy itself fails with the error
-		return
+	switch {
+	case err != nil && a.opts.Workspace != "":
+		return UsageError(fmt.Errorf("--workspace %s: %w", at.Dir, err), "pass the directory to copy with --workspace DIR")
+	case err != nil:
+		return Fail(ExitInvalid, cmp.Or(wf.CheckWorkspace(ctx), err), "pass the directory to copy with --workspace DIR")
+	case len(skipped) == 0:
+		return nil
 	}
 	names := skipped[:min(len(skipped), 3)]
 	more := ""
@@ -58,6 +84,7 @@ func (a *App) reportSkipped(ctx context.Context, at transfer.Place) {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
 	a.Notice("notice: links and special files in %s are not copied: %s%s", at.Dir, strings.Join(names, ", "), more)
+	return nil
 }
 
 // withText adds a bare text to named inputs, under the field that is for it.
@@ -77,10 +104,13 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 	return out, nil
 }
 
-// InputFields returns the properties of an input schema with their types.
+// InputFields returns the properties of an input schema with their types. It is nil if the schema has none, but allows others.
 func InputFields(schema map[string]any) map[string]string {
-	fields := map[string]string{}
 	properties, _ := schema["properties"].(map[string]any)
+	if len(properties) == 0 && schema["additionalProperties"] != false {
+		return nil
+	}
+	fields := map[string]string{}
 	for name, p := range properties {
 		property, _ := p.(map[string]any)
 		fields[name] = schemaType(property["type"])
@@ -112,40 +142,50 @@ func schemaType(v any) string {
 // KnownInput refuses a name that the fields of an agent do not have, or that no input can have. A schema may allow others,
 // but nothing in the agent's file then speaks of them.
 func KnownInput(name string, fields map[string]string) error {
-	if _, known := fields[name]; known || len(fields) == 0 && expr.IsIdent(name) {
+	_, known := fields[name]
+	switch {
+	case known || fields == nil && expr.IsIdent(name):
 		return nil
-	}
-	if len(fields) == 0 {
+	case fields == nil:
 		return fmt.Errorf("invalid input name %q", sanitize.Cut(name, 60))
+	case len(fields) == 0:
+		return fmt.Errorf("unknown input %s, no input is used", sanitize.Cut(name, 60))
 	}
-	known := slices.Sorted(maps.Keys(fields))
-	if near, ok := suggest.Closest(name, known); ok {
+	names := slices.Sorted(maps.Keys(fields))
+	if near, ok := suggest.Closest(name, names); ok {
 		return fmt.Errorf("unknown input %s, did you mean %s?", sanitize.Cut(name, 60), near)
 	}
-	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(known, ", "))
+	return fmt.Errorf("unknown input %s, available inputs are %s", sanitize.Cut(name, 60), strings.Join(names, ", "))
 }
 
 // textField is the field that a bare text is for.
 func textField(fields map[string]string) (string, error) {
 	names := slices.Sorted(maps.Keys(fields))
 	for _, name := range []string{"input", "task"} {
-		if slices.Contains(names, name) || len(names) == 0 {
+		if slices.Contains(names, name) || fields == nil {
 			return name, nil
 		}
 	}
 	if len(names) == 1 {
 		return names[0], nil
 	}
+	if len(names) == 0 {
+		return "", UsageError(errors.New("no input is used"), "read an input in the file, for example {{task}} in an agent, or omit it")
+	}
 	return "", UsageError(errors.New("the agent has no input for plain text"), "use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue reads the value of an input as JSON where its field wants something else than text.
-func typedValue(name, want, text string) (any, error) {
-	if want == "string" || want == "" {
+// typedValue reads the value of an input as JSON if its field has another type than text. With guess, JSON without a type
+// counts as such.
+func typedValue(name, want, text string, guess bool) (any, error) {
+	if want == "string" || want == "" && !guess {
 		return text, nil
 	}
 	v, err := expr.DecodeJSON([]byte(text))
-	if err != nil {
+	switch {
+	case err != nil && want == "":
+		return text, nil
+	case err != nil:
 		return nil, fmt.Errorf("input %s: %q is not a JSON value of type %s", name, sanitize.Cut(text, 60), want)
 	}
 	return v, nil

@@ -89,8 +89,8 @@ func (a *App) sendFiles(ctx context.Context, q *worker.Queue, runID string, wf *
 	if base != "" {
 		workspace = transfer.Place{}
 	}
-	if workspace.Dir != "" {
-		a.reportSkipped(ctx, workspace)
+	if err := a.checkWorkspace(ctx, wf, workspace); err != nil {
+		return err
 	}
 	err = parcel.Send(ctx, q, runID, files, workspace)
 	switch {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,11 +36,9 @@ type ShowResult func(wf *workflow.Workflow, res *workflow.Result, got Answer, er
 // Run runs a workflow and collects its results.
 func (a *App) Run(ctx context.Context, wf *workflow.Workflow, agents map[string]string, input map[string]any, show ShowResult) error {
 	workspace := a.place(wf)
-	if workspace.Dir != "" {
-		a.reportSkipped(ctx, workspace)
-	}
 	dir, before, err := a.checkHome(wf.Outputs(), workspace.Dir)
-	if err != nil {
+	_, configErr := a.Config()
+	if err = cmp.Or(err, configErr, a.CheckModel(), a.checkWorkspace(ctx, wf, workspace)); err != nil {
 		return err
 	}
 	flags := a.opts.RunFlags
@@ -115,7 +114,7 @@ func (h *Host) execute(ctx context.Context, j runstore.Store, spec runSpec) erro
 		err = cause
 	}
 	if res.Unfinished != nil {
-		return errors.Join(runError(err), h.leave(ctx, res.RunID))
+		return errors.Join(runError(err), h.leave(ctx, spec.wf, res))
 	}
 	_ = kept.RemoveBegun(res.RunID) // else it goes with the next command
 	home := h.bringHome(homecoming{
@@ -201,8 +200,9 @@ func (h *Host) alone(wf *workflow.Workflow) func() Answer {
 	return func() Answer { return *cmp.Or(kept.Load(), &Answer{}) }
 }
 
-// leave keeps the sandboxes of a run whose results are not collected, and prints how to collect them.
-func (h *Host) leave(ctx context.Context, runID string) error {
+// leave keeps the sandboxes of a run whose results are not collected, and prints how to continue.
+func (h *Host) leave(ctx context.Context, wf *workflow.Workflow, res *workflow.Result) error {
+	runID := res.RunID
 	if h.opts.Apply {
 		h.p.Line("--apply: changes not applied because the results were not collected")
 	}
@@ -217,6 +217,12 @@ func (h *Host) leave(ctx context.Context, runID string) error {
 				s.ID, runID)
 		}
 	}
-	h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
+	if failed := res.Error; failed != nil && wf.Checkpoints {
+		step := strings.FieldsFunc(cmp.Or(failed.Step, "STEP"), func(r rune) bool { return strings.ContainsRune(".[/", r) })[0]
+		h.p.Line("after you fix the problem, return to a step with: workcell runs resume %s --from %s", runID, step)
+		h.p.Line("to end the run, use: workcell runs cancel %s", runID)
+	} else {
+		h.p.Line("after you fix the problem, collect the results with: workcell runs resume %s", runID)
+	}
 	return h.m.Detach(ctx)
 }

@@ -101,12 +101,13 @@ func (r *taskRunner) addAgents(dir string) error {
 			r.leaveOut(path, err)
 			continue
 		}
+		wf := workflow.ForAgent(doc)
 		if first, taken := r.tasks[name]; taken {
 			return fmt.Errorf("%s: task name %s is already used by an %s", path, name, first.Kind)
 		}
 		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
-			path: path, agents: map[string]string{name: path}, wf: workflow.ForAgent(doc),
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: fieldsOf(wf), Outputs: doc.Outputs() != nil},
+			path: path, agents: map[string]string{name: path}, wf: wf,
 		}
 	}
 	return nil
@@ -138,13 +139,19 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		}
 		r.tasks[wf.ID] = mcpTask{
 			Task: mcpserver.Task{
-				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(InputFields(wf.InputSchema()))),
+				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: fieldsOf(wf),
 				Outputs: wf.Outputs() != nil,
 			},
 			path: path, agents: files, wf: wf,
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// fieldsOf returns the names of the input of a task.
+func fieldsOf(wf *workflow.Workflow) []string {
+	schema, _ := SchemaOf(wf) // running the task returns the error
+	return slices.Sorted(maps.Keys(InputFields(schema)))
 }
 
 // List returns the tasks by name.

@@ -3,13 +3,17 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/executor"
+	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
@@ -38,6 +42,71 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		if !strings.Contains(stderr.String(), "workcell: warning: skipped: "+filepath.Join(dir, want)) {
 			t.Errorf("%s is missing in:\n%s", want, stderr.String())
 		}
+	}
+}
+
+// TestUnusedInput verifies that input that a file does not use is an error, and that text goes to the only name in a template.
+func TestUnusedInput(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"none.yaml":    "id: none\nsteps: [{id: a, type: end}]\n",
+		"reads.yaml":   "id: reads\nsteps: [{id: a, type: end, output: \"${ input.goal }\"}]\n",
+		"whole.yaml":   "id: whole\nsteps: [{id: a, type: end, output: \"${ input }\"}]\n",
+		"plain.prompt": "---\nmodel: x/y\n---\nWork.", "topic.prompt": "---\nmodel: x/y\n---\n{{role \"user\"}}{{#if topic}}{{{topic}}}{{/if}}",
+		"short.prompt": "---\nmodel: x/y\ninput: {schema: {task: \"string, what\", \"path?\": string}}\n---\nx",
+		"part.prompt":  "---\nmodel: x/y\n---\n{{>other}}", "_other.prompt": "{{task}}",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := New(Options{Stderr: io.Discard}).TaskRunner(nil, nil, dir, dir, CodingTasks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ text, field string }{
+		"none":  {"no input is used", "unknown input goal, no input is used"},
+		"reads": {"map[input:x]", "map[goal:x]"},
+		"whole": {"map[input:x]", "map[goal:x]"},
+		"plain": {"no input is used", "unknown input goal, no input is used"},
+		"topic": {"map[topic:x]", "unknown input goal, available inputs are topic"},
+		"part":  {"map[input:x]", "map[goal:x]"},
+	} {
+		for want, req := range map[string]mcpserver.TaskRequest{
+			tc.text: {Text: "x"}, tc.field + " ": {Fields: map[string]string{"goal": "x"}},
+		} {
+			input, err := r.tasks[name].input(req)
+			got := fmt.Sprint(input)
+			if err != nil {
+				got = err.Error()
+			}
+			if got != strings.TrimSpace(want) {
+				t.Errorf("%s, %+v: %s, want %s", name, req, got, want)
+			}
+		}
+	}
+	if got := fmt.Sprint(r.tasks["short"].Fields, r.tasks["topic"].Fields); got != "[path task] [topic]" {
+		t.Errorf("fields %s", got)
+	}
+}
+
+// TestParseInput verifies that values have the types of the schema, and that a workflow's values without a type may be JSON.
+func TestParseInput(t *testing.T) {
+	t.Parallel()
+	const properties = "{s: {type: string}, n: {type: integer}, b: {type: boolean}, l: {type: array}}"
+	wf, err := workflow.Parse("w.yaml", []byte("id: w\ninput: {type: object, properties: "+properties+"}\nsteps: [{id: b, type: end}]\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := InputFields(wf.InputSchema())
+	got, err := ParseInput(wf, fields, map[string]string{"s": "12", "n": "12", "b": "true", "l": `["a", 1]`, "free": "text", "json": "3"}, "")
+	want := map[string]any{"s": "12", "n": int64(12), "b": true, "l": []any{"a", int64(1)}, "free": "text", "json": int64(3)}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	if _, err := ParseInput(wf, fields, map[string]string{"n": "many"}, ""); err == nil {
+		t.Error("text for a number is no error")
 	}
 }
 

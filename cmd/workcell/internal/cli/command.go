@@ -117,6 +117,21 @@ Environment:
 	for _, g := range groups {
 		root.AddCommand(g(a)...)
 	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if topic, rest, _ := root.Find(args); topic.HasAvailableSubCommands() {
+					return topic.ValidateArgs(rest)
+				}
+				return nil
+			}
+		case "completion":
+			Subcommands(cmd)
+		}
+	}
 	wrapArgErrors(root)
 	a.completeWords(root)
 	return root

@@ -106,8 +106,8 @@ func Load(o Options) (*Config, error) {
 		c.values = append(c.values, s.shown())
 		switch {
 		case s.key == keyPool: // flags are not checked yet
-			if problem, hint := c.countPool(); problem != "" {
-				return nil, fmt.Errorf("%s: %s: %s, %s", s.origin, s.key, problem, hint)
+			if problem, todo := c.countPool(); problem != "" {
+				return nil, hint.New(hint.Usage, fmt.Errorf("%s: %s", s.origin, problem), todo)
 			}
 		case s.key == keyAllowImages && s.origin != Default:
 			var err error

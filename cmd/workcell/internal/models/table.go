@@ -99,6 +99,9 @@ func (r row) checkKeys(e environ.Lookup, u Use) error {
 		"set the variable, or choose another model with --model provider/name")
 }
 
+// Dialects returns the APIs that the model proxy has for a provider.
+func Dialects(provider string) []model.Dialect { return table(environ.Of(nil))[provider].dialects }
+
 // Upstream returns the provider of a use for the model proxy, which then has its key.
 func Upstream(e environ.Lookup, u Use) (model.Provider, error) {
 	name, err := u.Provider()

@@ -1,6 +1,7 @@
 package runcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,15 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 	for i := 0; i < len(c.todo); i++ { // which grows by the agents of workflows
 		c.check(ctx, c.todo[i])
 	}
-	if err := a.Print(c.files, func(w io.Writer) error { return problemLines(w, c.files) }); err != nil {
+	if err := a.Print(c.files, func(w io.Writer) (err error) {
+		for _, f := range c.files {
+			for _, p := range f.Problems {
+				_, writeErr := fmt.Fprintln(w, p.line())
+				err = cmp.Or(err, writeErr)
+			}
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	warned := ""
@@ -114,18 +123,6 @@ func (a *command) validate(ctx context.Context, args []string, strict bool) (err
 		a.Notice("%d file(s) are valid, with %d warning(s)", len(c.files), c.warnings)
 	default:
 		a.Notice("%d file(s) are valid", len(c.files))
-	}
-	return nil
-}
-
-// problemLines writes one line for each problem.
-func problemLines(w io.Writer, files []checkedFile) error {
-	for _, f := range files {
-		for _, p := range f.Problems {
-			if _, err := fmt.Fprintln(w, p.line()); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }
@@ -265,6 +262,11 @@ func modelProblem(doc *frontmatter.Document) error {
 	if _, err := use.Provider(); err != nil {
 		_, hint := app.Classify(err)
 		return doc.Problem("model", hint, "%v", err)
+	}
+	if s := doc.Sandbox; s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil {
+		if err := app.CheckCoding(s.Executor.Command, use.Model); err != nil {
+			return doc.Problem([]any{"model"}, "use another model, or pass --model to run", "%v", err)
+		}
 	}
 	return nil
 }

@@ -192,7 +192,7 @@ func (o *sessionsOpenOptions) complete(e environ.Lookup) (variables map[string]s
 		o.req.Root = backend.RootWritable
 	}
 	if _, err := backend.NormalizeImage(o.req.Image); err != nil {
-		return nil, app.UsageError(err, "")
+		return nil, app.UsageError(err, "for example python:3.11-slim or ghcr.io/acme/tools:1.2")
 	}
 	if o.req.Limits, err = o.limits.limits(); err != nil {
 		return nil, err

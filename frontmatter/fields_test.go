@@ -1,0 +1,30 @@
+package frontmatter_test
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+func TestOutputs(t *testing.T) {
+	t.Parallel()
+	for src, want := range map[string]string{
+		"outputs: [r.csv, \"d/**?\"]\nsandbox: {mode: code}": "",
+		"outputs: [r.csv]":                                  "x.prompt:2:10: outputs require a persistent sandbox; add sandbox: {mode: code}, or remove outputs",
+		"sandbox: python\noutputs: [r.csv]":                 "x.prompt:3:10: outputs require a persistent sandbox; add sandbox: {mode: code}, or remove outputs",
+		"sandbox: {mode: code, outputs: [../x]}":            `x.prompt:2:33: the output "../x" is not a path below /workspace; for example report.csv, "dist/**" or "coverage.xml?"`,
+		"sandbox: {runtime: python, outputs: [x]}":          "x.prompt:2:37: outputs require code mode; in compute mode every call has a fresh sandbox; add mode: code, or remove it",
+		"sandbox: {mode: code, outputs: [x]}\noutputs: [x]": "x.prompt:3:10: the outputs are declared twice; remove one of the two",
+		"outputs: r.csv\nsandbox: {mode: code}":             "x.prompt:2:10: outputs must be a list, not text",
+		"outputs: []\nsandbox: {mode: code}":                "",
+		"outputs: [ok, ../x]\nsandbox: {mode: code}":        `x.prompt:2:15: the output "../x" is not a path below /workspace; for example report.csv, "dist/**" or "coverage.xml?"`,
+	} {
+		doc, err := frontmatter.Parse("x.prompt", []byte("---\n"+src+"\n---\nx"))
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || err.Error() != want):
+			t.Errorf("%q: %v, want %s", src, err, want)
+		case err == nil && len(doc.Outputs()) > 0 && doc.Outputs()[1] != "d/**?":
+			t.Errorf("%q: %q", src, doc.Outputs())
+		}
+	}
+}
