@@ -114,7 +114,7 @@ func (c *Change) turn() int {
 	return 2
 }
 
-// add adds the change at a path to one of the lists, or to the conflicts. It returns the errors that are no conflicts.
+// add adds the change at a path to one of the lists, or to the conflicts. It returns errors that are not conflicts.
 func (r *Result) add(name string, to *[]string, err error) error {
 	var conflict conflictError
 	switch {

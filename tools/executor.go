@@ -40,6 +40,9 @@ func newPlaceholder() api.Action {
 
 // executorImage returns the image of a coding agent's sandbox when its file names none; empty where there is none of its own.
 func (t *toolbox) executorImage(cfg *frontmatter.Executor) string {
+	if t == nil { // a file is checked, and only the operator knows
+		return ""
+	}
 	a := drivers.Of(cfg.Command, cfg.Argv, cfg.Events)
 	return cmp.Or(t.executorImages[cfg.Command], t.executorImages[a.Name], a.Image)
 }

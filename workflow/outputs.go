@@ -87,7 +87,8 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	r.result.Outputs, r.result.Missing, r.result.Patch = made.Outputs, made.Missing, made.Patch
 	if len(made.Special) > 0 {
-		r.opts.Logger.Warn("pipes, sockets, and devices among the outputs are not collected: " + clip(strings.Join(made.Special, ", ")))
+		names := clip(strings.Join(made.Special, ", "))
+		r.opts.Logger.Warn("pipes, sockets, and devices among the outputs are not collected: " + names)
 	}
 	if made.Patch != nil {
 		r.result.Workspace = r.workspace.Dir()

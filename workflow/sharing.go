@@ -20,7 +20,7 @@ type sharer struct {
 	step *step
 }
 
-// sharing is who works in the sandboxes of a run, by sandbox.
+// sharing has the steps that work in the sandboxes of a run, by sandbox.
 type sharing struct {
 	agents map[string][]sharer // each agent once
 	first  map[string]*step    // a command or an agent that nothing else precedes; an empty step if that is not known
@@ -38,8 +38,8 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 		for i, b := range list {
 			for _, a := range list[:i] {
 				if fields := conflict(*a.file.Sandbox, *b.file.Sandbox, wf.base); len(fields) > 0 {
-					l.Fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with `sandbox:` in its step: %s, %s",
-						sandboxPlace(a.file), sandboxPlace(b.file)),
+					l.Fail(b.step.node, fmt.Sprintf("use the same settings for both, or give one of them another sandbox with "+
+						"`sandbox:` in its step: %s, %s", sandboxPlace(a.file), sandboxPlace(b.file)),
 						"agents %s and %s share the %s but request different %s", a.agent, b.agent, sandbox, strings.Join(fields, ", "))
 					continue next
 				}
@@ -61,8 +61,8 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 	}
 }
 
-// checkAfterCommand refuses an agent that requests another sandbox than the command that is the first to use it. Limits that
-// the workflow leaves out are the operator's defaults.
+// checkAfterCommand refuses an agent that requests another sandbox than the command that is the first to use it. Limits
+// that the workflow leaves out are the operator's defaults.
 func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer, sandbox string) {
 	req, named := tools.RequestOver(*b.file.Sandbox, made)
 	for _, r := range []*session.Request{&made, &req} {
@@ -72,8 +72,10 @@ func (l *loader) checkAfterCommand(made session.Request, command *step, b sharer
 	made.Limits = made.Limits.Merge(req.Limits)
 	fields := slices.DeleteFunc(made.Differences(req), func(field string) bool { return !slices.Contains(named, field) })
 	if len(fields) > 0 {
-		l.Fail(b.step.node, "use the same settings in the workflow, or give one of the steps another sandbox with `sandbox:`: "+sandboxPlace(b.file),
-			"agent %s requests different %s than the %s has, which the command of step %s opens first", b.agent, strings.Join(fields, ", "), sandbox, command.id)
+		advice := "use the same settings in the workflow, or give one of the steps another sandbox with `sandbox:`: "
+		l.Fail(b.step.node, advice+sandboxPlace(b.file),
+			"agent %s requests different %s than the %s has, which the command of step %s opens first",
+			b.agent, strings.Join(fields, ", "), sandbox, command.id)
 	}
 }
 
@@ -97,7 +99,8 @@ func (sh *sharing) collect(seq *sequence, sandbox string) {
 		if shares && !slices.ContainsFunc(sh.agents[name], func(other sharer) bool { return other.agent == b.agent }) {
 			sh.agents[name] = append(sh.agents[name], sharer{b, s})
 		}
-		sh.unsure = sh.unsure || s.typ == TypeSwitch || s.branches() != nil || s.next.id != "" || s.onError.id != "" && s.onError.id != goOn
+		sh.unsure = sh.unsure || s.typ == TypeSwitch || s.branches() != nil || s.next.id != "" ||
+			s.onError.id != "" && s.onError.id != goOn
 		for _, br := range s.branches() {
 			own := br.sandbox
 			if own.name == "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestAnExplicitNo verifies that an explicit no holds against a base that has more, and that of a base against a request.
+// TestAnExplicitNo verifies that a request overrides a base with an explicit no, and a base a request.
 func TestAnExplicitNo(t *testing.T) {
 	t.Parallel()
 	base := session.Request{Network: backend.NetworkBridge, Root: backend.RootWritable}

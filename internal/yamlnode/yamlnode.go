@@ -170,7 +170,7 @@ const maxPlaced = 64 << 10
 // syntaxProblem finds the place of err. yaml.v3 only has a line, often of the surrounding list or mapping. But the text up
 // to the place is the shortest beginning of the text that has the same error.
 func syntaxProblem(text string, err error) *hint.Problem {
-	// yaml.v3 replaces line 0 by another one, so the line that is compared must not be 0.
+	// yaml.v3 replaces line 0, so the line that is compared must not be 0.
 	fails := func(text string) bool {
 		_, _, got := documents("\n" + text)
 		return got != nil && got.Error() == err.Error()
@@ -195,7 +195,8 @@ func syntaxProblem(text string, err error) *hint.Problem {
 		if m := regexp.MustCompile(`[:,[] *[^"'{},]*(\$\{|\?:)`).FindStringSubmatchIndex(line); m != nil {
 			at = m[2]
 		}
-	case strings.Contains(message, "expected key"), strings.Contains(message, "expected '-'"), strings.Contains(message, "mapping values"):
+	case strings.Contains(message, "expected key"), strings.Contains(message, "expected '-'"),
+		strings.Contains(message, "mapping values"):
 		p.Hint = "correct the indentation, or put text that contains a colon in quotes"
 	}
 	p.Column = utf8.RuneCountInString(line[:min(at, len(line))]) + 1

@@ -134,7 +134,7 @@ func codingModels() map[string]string {
 // Check refuses values of --executors and --budget-usd that cannot be used.
 func (c CodingTasks) Check() error {
 	if !(c.Budget >= 0 && c.Budget < 1e9) { // nor is it a number
-		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be an amount in USD, or 0 for no limit")
+		return UsageError(fmt.Errorf("invalid value %v for --budget-usd", c.Budget), "must be in USD, or 0 for no limit")
 	}
 	if c.Budget != 0 && len(c.Agents) == 0 {
 		return UsageError(errors.New("--budget-usd requires --executors"), "for example --executors claude,codex")

@@ -18,8 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file has no
-// schema, it has the names in the template.
+// SchemaOf returns the JSON Schema of the input of a workflow or an agent, nil if it is not known. If the agent's file has
+// no schema, it has the names in the template.
 func SchemaOf(wf *workflow.Workflow) (map[string]any, error) {
 	doc := wf.Agent()
 	if doc == nil {
@@ -104,7 +104,8 @@ func withText(fields, pairs map[string]string, text string) (map[string]string, 
 	return out, nil
 }
 
-// InputFields returns the properties of an input schema with their types. It is nil if the schema has none, but allows others.
+// InputFields returns the properties of an input schema with their types. It is nil if the schema has none, but allows
+// others.
 func InputFields(schema map[string]any) map[string]string {
 	properties, _ := schema["properties"].(map[string]any)
 	if len(properties) == 0 && schema["additionalProperties"] != false {

@@ -197,7 +197,7 @@ func (a *App) Apply(run string, p *patch.Patch, dir string) error {
 	if err != nil {
 		return err
 	}
-	return a.conflicts(res, dir, fmt.Sprintf("the skipped files are unchanged; to see the changes of one, run `workcell runs diff %s PATH`", run))
+	return a.conflicts(res, dir, "the skipped files are unchanged; to see the changes of one, run `workcell runs diff "+run+" PATH`")
 }
 
 // conflicts returns the error of files that were left alone, which it lists.

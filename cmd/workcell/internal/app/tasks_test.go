@@ -106,7 +106,7 @@ func TestParseInput(t *testing.T) {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if _, err := ParseInput(wf, fields, map[string]string{"n": "many"}, ""); err == nil {
-		t.Error("text for a number is no error")
+		t.Error("text for a number was accepted")
 	}
 }
 

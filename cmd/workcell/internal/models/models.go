@@ -31,7 +31,8 @@ func (u Use) String() string {
 func (u Use) Provider() (string, error) {
 	name, rest, _ := strings.Cut(u.Model, "/")
 	if name == "" || rest == "" {
-		return "", hint.New(map[bool]hint.Kind{true: hint.Usage, false: hint.Model}[u.Agent == ""], fmt.Errorf("%s must have the form provider/name", u), "for example googleai/gemini-2.5-flash")
+		kind := map[bool]hint.Kind{true: hint.Usage, false: hint.Model}[u.Agent == ""]
+		return "", hint.New(kind, fmt.Errorf("%s must have the form provider/name", u), "for example googleai/gemini-2.5-flash")
 	}
 	known := slices.Sorted(maps.Keys(genkitPlugins(environ.Of(nil))))
 	if slices.Contains(known, name) {

@@ -139,8 +139,8 @@ func newRunsDiffCmd(a *command) *cobra.Command {
 		Short:   "Print a run's changes as a patch",
 		Example: "  workcell runs diff run_… | git apply\n  workcell runs diff run_… src/main.go",
 		Long: `Print the changes of a run to its workspace as a patch in Git format, including binary files, modes, and
-links. The workspace must be a copy of a directory. You can apply the patch with git apply. With PATH, the command prints
-only the changes of this file or directory.
+links. The workspace must be a copy of a directory. You can apply the patch with git apply. With PATH, the command
+prints only the changes of this file or directory.
 
 Files that are not in the patch are listed on standard error. On a terminal, control characters are escaped.`,
 		Args: cobra.RangeArgs(1, 2),
@@ -154,7 +154,8 @@ Files that are not in the patch are listed on standard error. On a terminal, con
 				return at != "." && c.Path != at && !strings.HasPrefix(c.Path, at+"/")
 			})
 			if len(p.Changes) == 0 && at != "." {
-				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at), "to see all changes, run `workcell runs diff "+run+"`")
+				return app.Fail(app.ExitNotFound, fmt.Errorf("the run has no changes of %s", at),
+					"to see all changes, run `workcell runs diff "+run+"`")
 			}
 			app.ListFew(p.Omitted, a.Notice, "not included in the patch: %s: %s")
 			if dir := made.Workspace(); dir != "" {

@@ -265,7 +265,7 @@ func modelProblem(doc *frontmatter.Document) error {
 	}
 	if s := doc.Sandbox; s != nil && s.Mode == frontmatter.ModeExecutor && s.Executor != nil {
 		if err := app.CheckCoding(s.Executor.Command, use.Model); err != nil {
-			return doc.Problem([]any{"model"}, "use another model, or pass --model to run", "%v", err)
+			return doc.Problem("model", "use another model, or pass --model to run", "%v", err)
 		}
 	}
 	return nil
