@@ -240,7 +240,9 @@ func TestForkOfRemoved(t *testing.T) {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // tree makes files, by their paths, with their names as contents.
