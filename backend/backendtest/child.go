@@ -123,7 +123,7 @@ func (c *child) hear(t *testing.T) word {
 // orphanTimeout is that of a sandbox whose owner is killed: within it a sandbox that begins, or begins again, is reached.
 const orphanTimeout = 8 * time.Second
 
-// childCreate makes the sandbox of a process that is to be killed, and tells of a failure.
+// childCreate makes the sandbox in a process that the test kills, and tells of a failure.
 func (s *suite) childCreate(t *testing.T, spec backend.Spec, tell func(word)) backend.Info {
 	t.Helper()
 	s.b = s.h.New(t)

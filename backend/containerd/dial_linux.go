@@ -73,9 +73,9 @@ func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io
 	})
 }
 
-// bridge opens a stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
-// runtime that has one of its own cannot be entered, nor that of a process that cannot be seen from here. Close ends the
-// process. That of a host that died ends when the guest has heard nothing from it for 30 s.
+// bridge starts a process in the sandbox that connects to the guest's socket, and returns a stream to the process. A
+// runtime's own network cannot be entered, nor can the network of a process that is invisible from here. Close ends the
+// process. If the host dies, the process ends when the guest has heard nothing from it for 30 s.
 func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {
 	user, err := r.owner()
 	if err != nil {

@@ -88,7 +88,8 @@ func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) 
 }
 
 func (r *record) sizedSpec(user kit.User) sizedfs.Spec {
-	return sizedfs.Spec{Bytes: r.config.Sized(), Files: kit.Inodes(r.config.Sized()), UID: int(user.UID), GID: int(user.GID)}
+	size := r.config.Sized()
+	return sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(user.UID), GID: int(user.GID)}
 }
 
 // attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.

@@ -152,7 +152,9 @@ func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err e
 	if err != nil {
 		return false, err
 	}
-	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Sized()}
+	tag := workspaceTag{
+		Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Sized(),
+	}
 	found, err := dir.readTag(r.session)
 	switch {
 	case err != nil:

@@ -32,8 +32,8 @@ func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, err
 }
 
-// imageEnv returns the environment that an image declares, without the guest's, which an environment's image has; nothing when
-// the image was deleted meanwhile.
+// imageEnv returns the environment that an image declares, without the guest's, which an environment's image has. For a
+// deleted image it returns nothing.
 func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	res, err := b.lookUp(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
@@ -42,7 +42,8 @@ func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) }), nil
+	ofGuest := func(e string) bool { return slices.Contains(kit.GuestEnv(), e) }
+	return slices.DeleteFunc(slices.Clone(res.Config.Env), ofGuest), nil
 }
 
 // List describes the sandboxes that match filter.

@@ -154,7 +154,8 @@ func (b *driver) hostConfig(p *plan, img *image, nonce string) *container.HostCo
 
 // tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
 func tmpfsOptions(size int64, o kit.User) string {
-	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, kit.Inodes(size), o.UID, o.GID)
+	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d",
+		size, kit.Inodes(size), o.UID, o.GID)
 }
 
 // terminals replaces the engine's devpts, in which a container could take all pseudo-terminals of the machine. The engine

@@ -97,8 +97,8 @@ func refusal(resp *http.Response) error {
 // readBuffer holds the engine's chunks, which are at most 32 KiB.
 const readBuffer = 64 << 10
 
-// newStream returns a duplex stream whose incoming side carries the container's outputs in frames, of which it returns the
-// standard output. Reads and writes may run concurrently. Close ends both directions and pending calls.
+// newStream returns a duplex stream. The container's outputs come in frames, of which reads return the standard output.
+// Reads and writes may run concurrently. Close ends both directions and pending calls.
 func newStream(conn io.ReadWriteCloser, start []byte) io.ReadWriteCloser {
 	r, w := io.Pipe()
 	go func() { // ends with the connection

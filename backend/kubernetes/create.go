@@ -210,7 +210,7 @@ func (d *driver) greet(ctx context.Context, pod *corev1.Pod, id string) ([]strin
 	return d.keepEnv(imageOf(pod), r), nil
 }
 
-// keepEnv returns what an image declares, which never changes for one id, and keeps it.
+// keepEnv returns the environment that an image declares, and keeps it: it never changes for one id.
 func (d *driver) keepEnv(image string, r wire.PodReport) []string {
 	env := imageEnv(r.Environ)
 	if image != "" {

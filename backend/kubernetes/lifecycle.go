@@ -50,7 +50,7 @@ func (d *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, nil
 }
 
-// declared returns what the image of a pod declares.
+// declared returns the environment that the image of a pod declares.
 func (d *driver) declared(ctx context.Context, pod, image string) ([]string, error) {
 	if env, ok := d.env.Load(image); ok && image != "" {
 		return env.([]string), nil
@@ -107,7 +107,7 @@ func (d *driver) Start(ctx context.Context, id string) error {
 func (d *driver) replace(ctx context.Context, pod, next *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.CallTimeout)
 	defer cancel()
-	// Another process may have created the sandbox's next pod meanwhile.
+	// Another process may have created the sandbox's next pod by now.
 	if err := d.removePod(ctx, pod.Name, false, func(now *corev1.Pod) bool { return now.UID == pod.UID }); err != nil {
 		return err
 	}
@@ -171,9 +171,9 @@ func hasNonce(nonce string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Labels[labelNonce] == nonce }
 }
 
-// removePod deletes the named pod if it is the meant one, and returns when it is gone. In an unused pod no command ran. While
-// its image is pulled, removePod does not wait for it, because kubelets finish the pull of a deleted pod. If the kubelet then
-// starts the container, to end it, it runs only the guest.
+// removePod deletes the named pod if it is the meant one, and returns when it is gone. In an unused pod no command ran.
+// While its image is pulled, removePod does not wait for it, because kubelets finish the pull of a deleted pod. If the
+// kubelet then starts the container, to end it, it runs only the guest.
 func (d *driver) removePod(ctx context.Context, name string, unused bool, meant func(*corev1.Pod) bool) error {
 	begin := time.Now()
 	return d.calls.Retry(ctx, func() (bool, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// WriteJSON replaces a file, which only this user can read, in one step. After a crash of the machine the file may be empty,
-// unless it is durable or Sync follows.
+// WriteJSON replaces a file, which only this user can read, in one step. After a crash of the machine the file may be
+// empty, unless it is durable or Sync follows.
 func WriteJSON(path string, v any, durable bool) error {
 	tmp := path + ".new"
 	data, err := json.Marshal(v)
@@ -45,7 +45,7 @@ func ReadJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// Current reports whether a lock is that of the file which has its path now.
+// Current reports whether the locked file still has its path.
 func Current(l *flock.Flock) bool {
 	held, err1 := l.Stat()
 	named, err2 := os.Lstat(l.Path())
@@ -83,7 +83,7 @@ type stream struct {
 
 func (s *stream) Close() error { return s.closing() }
 
-// NewStream returns the connection to a guest that has these ends. Its second Close returns what the first did.
+// NewStream joins two ends to the connection to a guest. Its second Close returns the same as the first.
 func NewStream(r io.Reader, w io.Writer, closing func() error) io.ReadWriteCloser {
 	return &stream{r, w, sync.OnceValue(closing)}
 }

@@ -159,7 +159,8 @@ func parentOf(pid int) int {
 	return n
 }
 
-// ProcStat returns the fields of a process's stat that follow the program's name, which may hold anything: state, parent, …
+// ProcStat returns the fields of a process's stat that follow the program's name: state, parent, … The name may contain
+// spaces and parentheses.
 func ProcStat(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

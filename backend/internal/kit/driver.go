@@ -18,8 +18,8 @@ import (
 )
 
 // Engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
-// admitted. Environments and List may return their results in any order. List may also return sandboxes that the filter does
-// not select. ImageID gets a full reference.
+// admitted. Environments and List may return their results in any order. List may also return sandboxes that the filter
+// does not select. ImageID gets a full reference.
 type Engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)

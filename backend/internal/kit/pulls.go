@@ -26,8 +26,8 @@ func NewPulls(calls *Calls, limit time.Duration) *Pulls {
 	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
 
-// Fetch gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report at any
-// time, which never blocks: a slow waiter loses reports and delays no other.
+// Fetch gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report
+// at any time, which never blocks: a slow waiter loses reports and delays no other.
 type Fetch func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 
 // fetch is a pull under way.

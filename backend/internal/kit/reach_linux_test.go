@@ -58,7 +58,8 @@ func TestReachReusedID(t *testing.T) {
 		}
 		return
 	}
-	must(t, errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("proc", "/proc", "proc", 0, ""))
 	const group = "/" // every process is in one
 	guest := startListener(t, embed.Path)
 	pid := guest.Process.Pid

@@ -180,7 +180,7 @@ func search(spans []span) []bpf.Instruction {
 	return append(append(out, left...), right...)
 }
 
-// verdicts finds what the filter says of each number of an ABI, and denies a call for which no rule holds.
+// verdicts finds the filter's verdict about each number of an ABI, and denies a call for which no rule holds.
 func verdicts(f *specs.LinuxSeccomp, a abi, deny uint32) (map[uint32]verdict, error) {
 	table, err := callNumbers(a.table)
 	if err != nil {

@@ -14,7 +14,7 @@ type Methods[R any] struct {
 	Own    func(ctx context.Context, id string) (R, error)
 	// Hold calls f with a sandbox that neither starts nor ends during the call. If nil, Own is enough.
 	Hold func(ctx context.Context, id string, f func(R) error) error
-	// Dir is Workspace.Dir, also where Workspace fails.
+	// Dir returns Workspace.Dir, even if Workspace fails.
 	Dir       func(sandbox R) string
 	Workspace func(ctx context.Context, sandbox R) (*Workspace, error)
 	// Origin returns the workspace of a snapshot, if the sandbox may have a copy.

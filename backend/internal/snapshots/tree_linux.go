@@ -225,7 +225,7 @@ func (m *mirror) back(src, dst int) error {
 	}
 }
 
-// remove removes an entry, whatever it is. A missing entry is not an error.
+// remove removes an entry of any type. A missing entry is not an error.
 func (m *mirror) remove(dst int, name string) error {
 	st, err := stat(dst, name)
 	switch {
