@@ -17,10 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
+// engine has a driver's own methods: those of [backend.SandboxBackend] as [Driver] calls them once they are
 // admitted. Environments and List may return their results in any order. List may also return sandboxes that the filter
 // does not select. ImageID gets a full reference.
-type Engine interface {
+type engine interface {
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
 	List(ctx context.Context, filter backend.Filter) ([]backend.Info, error)
@@ -48,17 +48,17 @@ type Engine interface {
 	Release() error
 }
 
-// Driver is the [backend.SandboxBackend] of an [Engine]. It admits calls until it is
+// Driver is the [backend.SandboxBackend] of an engine. It admits calls until it is
 // closed, checks what is created, and makes the spans.
 type Driver struct {
-	engine Engine
+	engine engine
 	calls  *Calls
 	images *backend.ImagePolicy
 	limits backend.Limits
 }
 
 // NewDriver returns the driver of an engine. Sandboxes are of these images and have these limits where they ask for none.
-func NewDriver(e Engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
+func NewDriver(e engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
 	return &Driver{e, c, images, limits}
 }
 

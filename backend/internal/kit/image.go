@@ -63,7 +63,7 @@ func dangerous(p string) bool {
 // EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
 // engine does not have.
 func EnsureImage[T any](
-	ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get Fetch,
+	ctx context.Context, ps *Pulls, p *Plan, find func(context.Context) (T, error), get fetcher,
 ) (T, error) {
 	var img T
 	driver := ps.calls.o.Name

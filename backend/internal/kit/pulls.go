@@ -26,9 +26,9 @@ func NewPulls(calls *Calls, limit time.Duration) *Pulls {
 	return &Pulls{calls: calls, limit: limit, running: map[string]*fetch{}}
 }
 
-// Fetch gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report
+// fetcher gets the image of a plan. Its context ends with the limit, or when the last waiter leaves. It may call report
 // at any time, which never blocks: a slow waiter loses reports and delays no other.
-type Fetch func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
+type fetcher func(ctx context.Context, p *Plan, report func(backend.PullProgress)) error
 
 // fetch is a pull under way.
 type fetch struct {
@@ -40,7 +40,7 @@ type fetch struct {
 }
 
 // wait fetches the plan's image, or waits for a running fetch of the image.
-func (ps *Pulls) wait(ctx context.Context, p *Plan, get Fetch) (err error) {
+func (ps *Pulls) wait(ctx context.Context, p *Plan, get fetcher) (err error) {
 	ctx, span := ps.calls.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Image))
 	defer func() { telemetry.End(span, err) }()
 	report := p.Spec.OnPull
@@ -64,7 +64,7 @@ func (ps *Pulls) wait(ctx context.Context, p *Plan, get Fetch) (err error) {
 	}
 }
 
-func (ps *Pulls) join(ctx context.Context, p *Plan, get Fetch) (*fetch, chan backend.PullProgress) {
+func (ps *Pulls) join(ctx context.Context, p *Plan, get fetcher) (*fetch, chan backend.PullProgress) {
 	progress := make(chan backend.PullProgress, 64)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
