@@ -20,6 +20,7 @@ import (
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
 )
 
 func main() {

@@ -139,7 +139,7 @@ func TestOutputThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	u := newUser(t, "local")
 	files := write(t, map[string]string{
-		"pipe.yaml": "id: pipe\noutputs: [r.csv]\nsteps: [{id: make, type: exec, command: \"echo new > a.txt; mkfifo r.csv\"}]\n",
+		"pipe.yaml": "id: pipe\noutputs: [r.csv]\nsteps: [{id: make, type: exec, command: \"echo new > a.txt; touch r.csv; chmod 0 r.csv\"}]\n",
 	})
 	project := write(t, map[string]string{"a.txt": "old\n"})
 	r := u.leaves("cannot collect output r.csv", "run", filepath.Join(files, "pipe.yaml"), "--workspace", project, "--apply")

@@ -232,12 +232,17 @@ func ends(i session.Info, left []record.Record) string {
 			continue
 		case at.IsZero():
 			return "when removed"
-		case wait <= 0:
+		case wait <= 0 && i.State != session.StateReady:
 			return "at the next gc"
-		case i.IdlePolicy == session.IdleStop && i.State == session.StateReady:
-			return "stops in " + cli.Age(wait)
 		}
-		return "in " + cli.Age(wait)
+		when := "in " + cli.Age(wait)
+		if wait <= 0 { // its processes are use
+			when = "when idle"
+		}
+		if i.IdlePolicy == session.IdleStop && i.State == session.StateReady {
+			return "stops " + when
+		}
+		return when
 	}
 	if i.State != session.StateReady {
 		return ""
