@@ -54,7 +54,7 @@ func layers() []layer {
 
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli", "github.com/docker/docker-credential-helpers"}},
-		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
+		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// What code inside reads of the host's tools.
